@@ -1,0 +1,71 @@
+//! The switches: each mechanism's base form, its patched form, and the best form known today (the default).
+
+use crate::units::Order;
+
+/// How huge zero pages are counted (seeds 000 and 002).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroPage {
+    /// Base: one reference for each huge zero leaf, taken at its fault and given back at its removal.
+    PerUse,
+    /// Patched: one reference for each space, taken at its first use and given back last when it is dropped.
+    PerSpace,
+    /// Best: allocated once when the manager is built, never counted.
+    #[default]
+    Persistent,
+}
+
+/// Which orders the per-CPU lists hold (seed 003).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PercpuOrders {
+    /// Base: order 0 only; every other allocation and free takes the zone's lock.
+    OrderZero,
+    /// Patched: orders 0 to 3, and 9.
+    Costly,
+    /// Best: every order.
+    #[default]
+    All,
+}
+
+impl PercpuOrders {
+    /// Whether blocks of this order may sit on a per-CPU list.
+    #[inline]
+    pub fn holds(self, order: Order) -> bool {
+        match self {
+            Self::OrderZero => order == Order::ZERO,
+            Self::Costly => order.0 <= 3 || order == Order::MAX,
+            Self::All => true,
+        }
+    }
+}
+
+/// How pages are pinned (seed 004).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PinPath {
+    /// Base: under the space's region lock, held shared.
+    Locked,
+    /// Patched, and best: walk, take the count, re-read every link, undo on mismatch. No lock.
+    #[default]
+    LockFree,
+}
+
+/// When a write fault takes a 2 MiB block instead of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePolicy {
+    /// Wherever the aligned 2 MiB lies in one region and is empty.
+    Always,
+    /// Only in regions mapped with [`crate::RegionOptions::huge`].
+    #[default]
+    Advised,
+    /// Nowhere. Huge zero leaves are not installed either.
+    Never,
+}
+
+/// What a write to a huge zero leaf does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugeZeroWrite {
+    /// Splits the leaf into 512 small zero pages, and gives the written one a frame (Linux 6.12).
+    #[default]
+    Split,
+    /// Allocates a 2 MiB block where the region's policy allows one, and splits otherwise (Linux 4.8).
+    Allocate,
+}

@@ -1,0 +1,122 @@
+//! Event counters, one cell a CPU and counter, summed when read. Named after /proc/vmstat where a name exists.
+//!
+//! Cost of an increment: one add on a cache line that only this CPU writes. Blocks count as `1 << order` in
+//! every mode, so that modes can be compared.
+
+use crate::sync::percpu::PerCpuCells;
+
+macro_rules! counters {
+    ($($variant:ident $name:literal $doc:literal;)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Counter { $(#[doc = $doc] $variant,)* }
+
+        impl Counter {
+            /// Every counter, in declaration order.
+            pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
+
+            /// The counter's name: /proc/vmstat's where it has one.
+            pub fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    PageFault "pgfault" "Faults taken.";
+    MajorFault "pgmajfault" "Faults that waited for a device.";
+    PagesAllocated "pgalloc_normal" "Base pages allocated (a block counts 1 << order).";
+    PagesFreed "pgfree" "Base pages freed (a block counts 1 << order).";
+    AllocationStall "allocstall_normal" "Allocations that reclaimed before they were served.";
+    StallNanoseconds "allocstall_ns" "Time spent waiting for memory, in nanoseconds.";
+    PercpuRefill "percpu_refill" "Base pages moved from a zone to a per-CPU list.";
+    PercpuDrain "percpu_drain" "Base pages moved from a per-CPU list to a zone.";
+    ZoneLock "zone_lock" "Acquisitions of a zone's lock.";
+    ChunkOnline "chunk_online" "2 MiB chunks taken from the kernel.";
+    ChunkOffline "chunk_offline" "2 MiB chunks given back to the kernel.";
+    HugeFaultAllocated "thp_fault_alloc" "2 MiB blocks allocated by faults.";
+    HugeFaultFallback "thp_fault_fallback" "Faults that wanted something huge and got base pages.";
+    HugeZeroAllocated "thp_zero_page_alloc" "Huge zero pages allocated.";
+    HugeZeroFailed "thp_zero_page_alloc_failed" "Huge zero pages that could not be allocated.";
+    HugeZeroGet "thp_zero_page_get" "References taken on the huge zero page.";
+    HugeZeroPut "thp_zero_page_put" "References given back on the huge zero page.";
+    HugeSplit "thp_split_pmd" "Huge leaves split into base pages.";
+    PinFast "pin_fast" "Pins asked of the lock-free path (the seed's fast_gup).";
+    PinSlow "pin_slow" "Pins that took the slow path (the seed's fast_gup_slow).";
+    PinAcquired "nr_foll_pin_acquired" "Pages pinned.";
+    SwapIn "pswpin" "Pages read from swap.";
+    SwapOut "pswpout" "Pages written to swap.";
+    SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";
+    SwapWriteError "swap_write_error" "Pages whose write to swap failed; they stayed in memory.";
+    SwapReadError "swap_read_error" "Pages whose read from swap failed.";
+    ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
+    ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
+    StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";
+    StealDirect "pgsteal_direct" "Pages freed by direct reclaim.";
+    BackgroundRun "pageoutrun" "Times background reclaim was woken to work.";
+    PageActivated "pgactivate" "Pages moved to the active list.";
+    PageDeactivated "pgdeactivate" "Pages moved to the inactive list.";
+    FrameMigrated "pgmigrate_success" "Frames moved to another place.";
+    FrameMigrateFailed "pgmigrate_fail" "Frames that could not be moved.";
+    CompactStall "compact_stall" "Allocations that compacted before they were served.";
+    CompactSuccess "compact_success" "Compactions that made a free block.";
+    CompactFail "compact_fail" "Compactions that did not.";
+    FrameZeroed "frame_zeroed" "Frames zeroed on the way of a fault.";
+    FrameZeroedAhead "frame_zeroed_ahead" "Frames taken already zeroed.";
+    TableNode "table_node" "Table nodes taken.";
+}
+
+/// The counters of a manager.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    cells: PerCpuCells,
+}
+
+impl Counters {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { cells: PerCpuCells::new(Counter::ALL.len())? })
+    }
+
+    /// Adds one.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds `n`.
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
+        self.cells.add(counter as usize, n);
+    }
+
+    pub(crate) fn snapshot(&self) -> CounterSnapshot {
+        CounterSnapshot { values: (0..Counter::ALL.len()).map(|index| self.cells.sum(index)).collect() }
+    }
+}
+
+/// All counters at about one moment.
+#[derive(Clone, Debug)]
+pub struct CounterSnapshot {
+    values: Vec<u64>,
+}
+
+impl CounterSnapshot {
+    /// One counter's value.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// Counters and values, in declaration order.
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &CounterSnapshot) -> CounterSnapshot {
+        let values = self.values.iter().zip(&earlier.values).map(|(now, then)| now.wrapping_sub(*then));
+        CounterSnapshot { values: values.collect() }
+    }
+}

@@ -1,0 +1,97 @@
+//! One opaque error with a kind: what went wrong, and a sentence that says what to do.
+
+use std::fmt;
+
+/// What went wrong, for a program to act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A budget below the minimum, above the machine's memory, or below what is in use and cannot be moved out.
+    InvalidBudget,
+    /// A range that is empty, unaligned, overflows or lies outside the address space.
+    InvalidRange,
+    /// The range overlaps a region that is already mapped.
+    AlreadyMapped,
+    /// No region at this address.
+    NotMapped,
+    /// The region forbids this access.
+    Protected,
+    /// The budget is used up and nothing more can be moved out.
+    OutOfMemory,
+    /// The swap file could not be made or opened.
+    SwapUnavailable,
+    /// The swap area has no room left.
+    SwapFull,
+    /// The swap device failed to write; the page stayed in memory.
+    SwapWrite,
+    /// The swap device failed to read; the page stays on the device, and the access may be tried again.
+    SwapRead,
+    /// A frame or a page holds as many pins as can be counted.
+    TooManyPins,
+    /// Pins or I/O are outstanding.
+    Busy,
+    /// A block was freed twice, with the wrong order, or was never allocated.
+    InvalidFree,
+    /// The manager belongs to the parent of this process.
+    ForkedChild,
+    /// The kernel or the configuration does not offer this.
+    Unsupported,
+    /// The operating system refused a resource.
+    System,
+}
+
+/// An error of Octavo. Its text says what happened and what to do.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: Box<str>,
+}
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    #[cold]
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into().into_boxed_str() }
+    }
+
+    /// What went wrong, for a program to act on.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    #[cold]
+    pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
+        Self::new(ErrorKind::System, format!("{what}: {error}"))
+    }
+
+    #[cold]
+    pub(crate) fn forked_child() -> Self {
+        Self::new(
+            ErrorKind::ForkedChild,
+            "this manager belongs to the parent process; build a new manager in the child, or exec",
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind {
+            ErrorKind::OutOfMemory | ErrorKind::SwapFull => std::io::ErrorKind::OutOfMemory,
+            ErrorKind::Protected => std::io::ErrorKind::PermissionDenied,
+            ErrorKind::InvalidRange | ErrorKind::InvalidBudget => std::io::ErrorKind::InvalidInput,
+            ErrorKind::NotMapped => std::io::ErrorKind::NotFound,
+            _ => std::io::ErrorKind::Other,
+        };
+        std::io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,23 @@
+//! The real face: the machine's atomics, parking_lot's locks, the system's threads.
+
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::thread;
+
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+use zerocopy::FromZeros;
+
+/// A word type that may live in a [`WordArray`].
+pub(crate) trait ArrayWord: FromZeros + Sync {}
+impl<T: FromZeros + Sync> ArrayWord for T {}
+
+/// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
+/// for life.
+pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;
+
+/// Hint that this thread spins.
+#[inline]
+pub(crate) fn spin_hint() {
+    std::hint::spin_loop();
+}

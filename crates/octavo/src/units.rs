@@ -1,0 +1,175 @@
+//! Every index is a type, every number has a unit.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Bytes of a frame and of a page: 4 KiB.
+pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
+/// log2 of [`PAGE_BYTES`].
+pub const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
+/// Frames of a chunk, of a block of the largest order, and pages of a huge leaf: 512.
+pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
+/// Bytes of a chunk: 2 MiB, the unit in which memory comes from the kernel and goes back.
+pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
+
+/// Number of a 4 KiB unit of the arena.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(pub u32);
+
+impl FrameId {
+    /// The frame's index in per-frame arrays.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Byte offset of the frame's home in the arena.
+    #[inline]
+    pub(crate) const fn home_offset(self) -> usize {
+        self.index() << PAGE_SHIFT
+    }
+
+    /// The frame `frames` further.
+    #[inline]
+    pub const fn plus(self, frames: u32) -> Self {
+        Self(self.0 + frames)
+    }
+}
+
+impl fmt::Debug for FrameId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frame {:#x}", self.0)
+    }
+}
+
+/// log2 of a block's frames: 0 (4 KiB) to 9 (2 MiB).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(pub(crate) u8);
+
+impl Order {
+    /// One frame.
+    pub const ZERO: Order = Order(0);
+    /// 512 frames: 2 MiB.
+    pub const MAX: Order = Order(9);
+    /// How many orders there are.
+    pub const COUNT: usize = Self::MAX.0 as usize + 1;
+
+    /// The order, where `order` is 0 to 9.
+    pub const fn new(order: u8) -> Option<Self> {
+        if order <= Self::MAX.0 { Some(Self(order)) } else { None }
+    }
+
+    /// All orders, smallest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Order> {
+        (0..=Self::MAX.0).map(Order)
+    }
+
+    /// The order as an array index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Frames of a block.
+    #[inline]
+    pub const fn frames(self) -> u32 {
+        1 << self.0
+    }
+
+    /// Bytes of a block.
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        PAGE_BYTES << self.0
+    }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "order {}", self.0)
+    }
+}
+
+/// Number of a page within a space: address / 4096.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageNumber(pub(crate) u64);
+
+impl PageNumber {
+    /// The page that holds the byte at `address`.
+    #[inline]
+    pub const fn containing(address: u64) -> Self {
+        Self(address >> PAGE_SHIFT)
+    }
+
+    /// Address of the page's first byte.
+    #[inline]
+    pub const fn address(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+
+    /// The page `pages` further.
+    #[inline]
+    pub const fn plus(self, pages: u64) -> Self {
+        Self(self.0 + pages)
+    }
+
+    /// First page of the aligned 2 MiB that holds this page.
+    #[inline]
+    pub(crate) const fn huge_start(self) -> Self {
+        Self(self.0 & !(CHUNK_FRAMES as u64 - 1))
+    }
+}
+
+impl fmt::Debug for PageNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {:#x}", self.0)
+    }
+}
+
+/// A page-sized place on a swap area.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwapSlot(pub(crate) u32);
+
+impl fmt::Debug for SwapSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {:#x}", self.0)
+    }
+}
+
+/// Bytes as people write them: `16 MiB`, `1.5 GiB`, `512 bytes`.
+pub(crate) fn bytes_for_people(bytes: u64) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes >= 1 << shift {
+            let value = bytes as f64 / (1u64 << shift) as f64;
+            return if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") };
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+/// The pages that a byte range touches.
+#[inline]
+pub(crate) fn pages_of(address: u64, len: u64) -> Range<u64> {
+    if len == 0 {
+        return address >> PAGE_SHIFT..address >> PAGE_SHIFT;
+    }
+    address >> PAGE_SHIFT..((address + len - 1) >> PAGE_SHIFT) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_exactly_the_pages_they_touch() {
+        assert_eq!(pages_of(4095, 2), 0..2);
+        assert_eq!(pages_of(4096, 4096), 1..2);
+        assert_eq!(pages_of(5, 0), 0..0);
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(bytes_for_people(16 << 20), "16 MiB");
+        assert_eq!(bytes_for_people(3 << 29), "1.5 GiB");
+        assert_eq!(bytes_for_people(5), "5 bytes");
+    }
+}

@@ -1,0 +1,337 @@
+//! Bytes that several threads, and devices, may read and write at once.
+//!
+//! Words go by relaxed atomics; ranges by `rep movsb`/`rep stosb`, which the compiler cannot see into, so a
+//! racing copy is a torn copy and never undefined behaviour in Rust's terms. Whoever needs an untorn copy
+//! holds the frame, or re-checks the entry afterwards.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::{Backing, PAGE_BYTES, Reservation};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A machine word that can be read or written in one access.
+pub trait Word: sealed::Sealed + Copy + Default + Send + 'static {
+    #[doc(hidden)]
+    /// # Safety
+    /// `at` is aligned for `Self`, and its bytes are mapped and only accessed by atomics or assembly.
+    unsafe fn load_from(at: *mut u8) -> Self;
+    #[doc(hidden)]
+    /// # Safety
+    /// As `load_from`.
+    unsafe fn store_to(self, at: *mut u8);
+}
+
+macro_rules! words {
+    ($($word:ty, $atomic:ty, $bits:ty, |$value:ident| $to:expr, |$raw:ident| $from:expr;)*) => {$(
+        impl sealed::Sealed for $word {}
+        impl Word for $word {
+            #[inline(always)]
+            unsafe fn load_from(at: *mut u8) -> Self {
+                // SAFETY: the caller's promise is exactly `from_ptr`'s condition.
+                let $raw: $bits = unsafe { <$atomic>::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+                $from
+            }
+            #[inline(always)]
+            unsafe fn store_to(self, at: *mut u8) {
+                let $value = self;
+                // SAFETY: as in `load_from`.
+                unsafe { <$atomic>::from_ptr(at.cast()) }.store($to, Ordering::Relaxed);
+            }
+        }
+    )*};
+}
+
+words! {
+    u8, AtomicU8, u8, |v| v, |raw| raw;
+    u16, AtomicU16, u16, |v| v, |raw| raw;
+    u32, AtomicU32, u32, |v| v, |raw| raw;
+    u64, AtomicU64, u64, |v| v, |raw| raw;
+    i32, AtomicU32, u32, |v| v as u32, |raw| raw as i32;
+    i64, AtomicU64, u64, |v| v as u64, |raw| raw as i64;
+    usize, AtomicU64, u64, |v| v as u64, |raw| raw as usize;
+    f32, AtomicU32, u32, |v| v.to_bits(), |raw| f32::from_bits(raw);
+    f64, AtomicU64, u64, |v| v.to_bits(), |raw| f64::from_bits(raw);
+}
+
+/// The memory of an arena, addressed by byte offset. Every access is bounds-checked.
+#[derive(Debug)]
+pub struct ArenaBytes {
+    memory: Reservation,
+}
+
+impl ArenaBytes {
+    /// Reserves `len` bytes at 2 MiB alignment. A forked child does not inherit them.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let memory = Reservation::new(len, 2 << 20)?;
+        memory.exclude_from_fork()?;
+        Ok(Self { memory })
+    }
+
+    /// Length in bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Makes the range present, backed as asked. Freshly present bytes are zero.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the kernel has none.
+    pub fn bring_online(&self, range: Range<usize>, backing: Backing) -> io::Result<()> {
+        self.memory.advise_backing(range.clone(), backing);
+        self.memory.populate(range)
+    }
+
+    /// Gives the range back to the kernel. Its bytes read as zero until written again.
+    ///
+    /// # Errors
+    /// The kernel's; the memory then stays.
+    pub fn take_offline(&self, range: Range<usize>) -> io::Result<()> {
+        self.memory.discard(range)
+    }
+
+    /// Address of the byte at `offset`, for a device or a C caller. Dereferencing it is the caller's affair.
+    #[inline]
+    pub fn pointer(&self, offset: usize) -> *mut u8 {
+        self.at(offset, 1)
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.memory.len() && len <= self.memory.len() - offset, "offset inside the arena");
+        // SAFETY: inside the reservation, just checked.
+        unsafe { self.memory.base().as_ptr().add(offset) }
+    }
+
+    /// Loads the word at `offset`, which must be aligned to its size. Relaxed.
+    #[inline(always)]
+    pub fn load<W: Word>(&self, offset: usize) -> W {
+        assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
+        // SAFETY: in bounds (`at`), aligned (the base is 2 MiB aligned), and arena bytes are only accessed by
+        // atomics, assembly and devices.
+        unsafe { W::load_from(self.at(offset, size_of::<W>())) }
+    }
+
+    /// Stores the word at `offset`, which must be aligned to its size. Relaxed.
+    #[inline(always)]
+    pub fn store<W: Word>(&self, offset: usize, value: W) {
+        assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
+        // SAFETY: as in `load`.
+        unsafe { value.store_to(self.at(offset, size_of::<W>())) }
+    }
+
+    /// Copies bytes out; torn if someone writes them meanwhile.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        // SAFETY: source in bounds (`at`), destination an exclusive slice of the same length; they cannot
+        // overlap, as no `&mut [u8]` into the arena is ever made.
+        unsafe { copy_bytes(self.at(offset, to.len()), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        // SAFETY: as `copy_out`, with the sides exchanged.
+        unsafe { copy_bytes(from.as_ptr(), self.at(offset, from.len()), from.len()) }
+    }
+
+    /// Copies `len` bytes between two places that do not overlap.
+    pub fn copy_within(&self, from: usize, to: usize, len: usize) {
+        assert!(from.abs_diff(to) >= len, "copies inside the arena do not overlap");
+        // SAFETY: both in bounds (`at`) and disjoint (asserted).
+        unsafe { copy_bytes(self.at(from, len), self.at(to, len), len) }
+    }
+
+    /// Fills the range with zeros.
+    #[inline]
+    pub fn zero(&self, offset: usize, len: usize) {
+        let to = self.at(offset, len);
+        // SAFETY: in bounds (`at`); `rep stosb` writes exactly `len` bytes upwards from `to`, and the
+        // direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!("rep stosb", inout("rcx") len => _, inout("rdi") to => _, in("al") 0u8,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    /// Whether the range holds only zeros. `offset` and `len` are multiples of 8. Stops at the first other word.
+    pub fn is_zero(&self, offset: usize, len: usize) -> bool {
+        (offset..offset + len).step_by(8).all(|at| self.load::<u64>(at) == 0)
+    }
+
+    /// Reads from `file` at `file_offset` into consecutive `segments` of the arena (page-aligned).
+    ///
+    /// # Errors
+    /// The kernel's; `UnexpectedEof` when the file ends first. The segments' bytes are then unspecified.
+    pub fn read_file(
+        &self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        segments: &[Range<usize>],
+    ) -> io::Result<()> {
+        self.transfer(file, file_offset, segments, Direction::Read)
+    }
+
+    /// Writes consecutive `segments` of the arena (page-aligned) to `file` at `file_offset`.
+    ///
+    /// # Errors
+    /// The kernel's; what was written before the failure stays written.
+    pub fn write_file(
+        &self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        segments: &[Range<usize>],
+    ) -> io::Result<()> {
+        self.transfer(file, file_offset, segments, Direction::Write)
+    }
+
+    fn transfer(
+        &self,
+        file: BorrowedFd<'_>,
+        mut file_offset: u64,
+        segments: &[Range<usize>],
+        direction: Direction,
+    ) -> io::Result<()> {
+        // A short transfer restarts inside a segment, so position is (segment, bytes done in it).
+        let (mut index, mut done) = (0, 0);
+        while index < segments.len() {
+            let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS];
+            let mut count = 0;
+            for (vector, segment) in vectors.iter_mut().zip(&segments[index..]) {
+                let skip = if count == 0 { done } else { 0 };
+                let len = segment.end - segment.start - skip;
+                *vector = libc::iovec { iov_base: self.at(segment.start + skip, len).cast(), iov_len: len };
+                count += 1;
+            }
+            let (fd, offset) = (file.as_raw_fd(), file_offset as libc::off_t);
+            // SAFETY: each vector is a range inside the arena (`at`), which stays mapped during the call, and
+            // `count` of them are initialised. The kernel's racing reads and writes of arena bytes are those of
+            // another party, which every access to the arena allows for.
+            let moved = unsafe {
+                match direction {
+                    Direction::Read => libc::preadv(fd, vectors.as_ptr(), count, offset),
+                    Direction::Write => libc::pwritev(fd, vectors.as_ptr(), count, offset),
+                }
+            };
+            if moved < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            }
+            if moved == 0 {
+                return Err(match direction {
+                    Direction::Read => io::ErrorKind::UnexpectedEof.into(),
+                    Direction::Write => io::ErrorKind::WriteZero.into(),
+                });
+            }
+            file_offset += moved as u64;
+            let mut moved = moved as usize;
+            while moved > 0 {
+                let rest = segments[index].end - segments[index].start - done;
+                if moved < rest {
+                    done += moved;
+                    break;
+                }
+                moved -= rest;
+                done = 0;
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Segments handed to the kernel in one call.
+const VECTORS: usize = 64;
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// Copies by `rep movsb`, or word by word where that instruction's start-up (some 30 cycles) would dominate.
+///
+/// # Safety
+/// Both ranges are mapped for `len` bytes and do not overlap. Either may be accessed concurrently by atomics
+/// or assembly.
+#[inline]
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
+    if len <= 64 && len.is_multiple_of(8) && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
+        for at in (0..len).step_by(8) {
+            // SAFETY: inside both ranges by the loop bound, aligned by the test above.
+            unsafe { u64::load_from(from.add(at).cast_mut()).store_to(to.add(at)) }
+        }
+        return;
+    }
+    // SAFETY: the caller's promise; the instruction reads and writes exactly `len` bytes upwards, and the
+    // direction flag is clear by the ABI.
+    unsafe {
+        std::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+const _: () = assert!(PAGE_BYTES.is_multiple_of(8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn words_and_ranges_come_back() {
+        let arena = ArenaBytes::new(4 << 20).unwrap();
+        arena.store(4096, 0x1122_3344_5566_7788_u64);
+        assert_eq!(arena.load::<u64>(4096), 0x1122_3344_5566_7788);
+        assert_eq!(arena.load::<u8>(4096), 0x88);
+        arena.store(4104, -1.5f64);
+        assert_eq!(arena.load::<f64>(4104), -1.5);
+        for len in [1, 7, 8, 63, 64, 65, 4096] {
+            let data: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+            let mut back = vec![0; len];
+            arena.copy_in(8192, &data);
+            arena.copy_within(8192, 16384, len);
+            arena.copy_out(16384, &mut back);
+            assert_eq!(back, data);
+        }
+        assert!(!arena.is_zero(8192, 64));
+        arena.zero(8192, 4096);
+        assert!(arena.is_zero(8192, 4096));
+    }
+
+    #[test]
+    fn files_transfer_across_many_segments_and_end_is_an_error() {
+        let arena = ArenaBytes::new(4 << 20).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let segments: Vec<_> = (0..100).map(|i| i * 8192..i * 8192 + 4096).collect();
+        for segment in &segments {
+            arena.store(segment.start, segment.start as u64 + 1);
+        }
+        arena.write_file(file.as_fd(), 4096, &segments).unwrap();
+        arena.zero(0, 100 * 8192);
+        arena.read_file(file.as_fd(), 4096, &segments).unwrap();
+        assert!(segments.iter().all(|segment| arena.load::<u64>(segment.start) == segment.start as u64 + 1));
+        let error = arena.read_file(file.as_fd(), 1 << 30, &segments).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    #[should_panic(expected = "inside the arena")]
+    fn an_offset_outside_is_refused() {
+        let arena = ArenaBytes::new(2 << 20).unwrap();
+        arena.load::<u64>(2 << 20);
+    }
+}

@@ -1,0 +1,108 @@
+//! What the kernel says this machine has and this process uses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes of RAM in the machine.
+pub fn machine_memory_bytes() -> u64 {
+    field_kib(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0) << 10
+}
+
+/// Largest resident set of this process so far, in bytes.
+pub fn peak_resident_bytes() -> u64 {
+    field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:").unwrap_or(0) << 10
+}
+
+/// Present resident set of this process, in bytes.
+pub fn resident_bytes() -> u64 {
+    field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:").unwrap_or(0) << 10
+}
+
+/// Starts [`peak_resident_bytes`] anew from the present resident set. False where the kernel refuses.
+pub fn reset_peak_resident() -> bool {
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// The tightest memory limit of this process's control group and its ancestors (v1 or v2), in bytes.
+/// `None` where there is none.
+pub fn cgroup_memory_limit_bytes() -> Option<u64> {
+    tightest_limit(
+        &fs::read_to_string("/proc/self/cgroup").ok()?,
+        Path::new("/sys/fs/cgroup"),
+        &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(),
+    )
+}
+
+/// Processors this process may run on.
+pub fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Processors the machine may ever have: one more than the largest CPU number.
+pub fn possible_cpus() -> usize {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<usize>().ok());
+    last.map_or_else(available_cpus, |last| last + 1)
+}
+
+fn field_kib(text: &str, field: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next()?.parse().ok())
+}
+
+/// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
+/// hierarchy of its own; under v2 the one line has no controllers. A container may see its group mounted as
+/// the root, so every prefix that exists is read, the mount point itself included.
+fn tightest_limit(memberships: &str, mount: &Path, mountinfo: &str) -> Option<u64> {
+    let mut tightest: Option<u64> = None;
+    for line in memberships.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let (root, file): (PathBuf, &str) = if controllers.is_empty() {
+            let unified = mountinfo.lines().any(|line| line.contains("/unified") && line.contains("cgroup2"));
+            (if unified { mount.join("unified") } else { mount.to_path_buf() }, "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (mount.join("memory"), "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let mut group = root.join(path.trim_start_matches('/'));
+        loop {
+            let limit = fs::read_to_string(group.join(file)).ok().and_then(|text| text.trim().parse().ok());
+            tightest = tightest.into_iter().chain(limit).min();
+            if group == root || !group.pop() {
+                break;
+            }
+        }
+    }
+    // v1 says "unlimited" by the largest multiple of a page.
+    tightest.filter(|&limit| limit < 1 << 62)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_ancestor_wins_under_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let v1 = root.path().join("memory/outer/inner");
+        fs::create_dir_all(&v1).unwrap();
+        fs::write(v1.join("memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
+        fs::write(root.path().join("memory/outer/memory.limit_in_bytes"), "1073741824\n").unwrap();
+        assert_eq!(tightest_limit("3:memory:/outer/inner\n", root.path(), ""), Some(1 << 30));
+
+        let v2 = root.path().join("a/b");
+        fs::create_dir_all(&v2).unwrap();
+        fs::write(root.path().join("a/memory.max"), "max\n").unwrap();
+        fs::write(v2.join("memory.max"), "4096000\n").unwrap();
+        assert_eq!(tightest_limit("0::/a/b\n", root.path(), ""), Some(4_096_000));
+        assert_eq!(tightest_limit("0::/a\n", root.path(), ""), None);
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        assert!(machine_memory_bytes() > 1 << 20);
+        assert!(peak_resident_bytes() >= resident_bytes() / 2);
+        assert!(possible_cpus() >= 1);
+    }
+}
