@@ -14,6 +14,7 @@
 //! | `zeroed_array` | a reserved array of atomics, zero until written |
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
 //! | `fork` | a word that reads zero in a forked child |
+//! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `usage` | what the kernel says this process and machine use |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -22,6 +23,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 mod arena_bytes;
 mod fork;
 mod reservation;
+pub mod rseq;
 pub mod usage;
 mod zeroed_array;
 
