@@ -1,24 +1,515 @@
-//! Per-CPU cells and stacks.
+//! Per-CPU stacks and cells.
+//!
+//! [`PerCpuStacks`] are bounded stacks of `u32`, one of each class for each CPU. Three forms answer alike:
+//!
+//! | form | fast path | chosen |
+//! |---|---|---|
+//! | `Sections` | a restartable sequence, no atomic read-modify-write | where the kernel and glibc offer it |
+//! | `TryLock` | the CPU's stop word is *tried* by one swap, never waited for | elsewhere, and by tests |
+//! | `Modelled` | a section is a mutex of its CPU, as the scheduler makes it one | under the model checker |
+//!
+//! Locking: the stop word of a CPU (0 open, 1 held) is taken by [`PerCpuStacks::exclusive`]. While it is held, that
+//! CPU's fast paths answer `Busy`, and the holder may do with the stacks what it likes. A remote holder
+//! first waits until the sections under way have left (`membarrier`). Fast paths never wait for a holder.
+//!
+//! A thread that holds one CPU takes no second one. The zone locks come after.
 
-use super::{AtomicU64, Ordering, WordArray};
+use super::{Ordering, spin_hint};
+
+/// Which form the fast paths take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StackForm {
+    /// Restartable sequences.
+    Sections,
+    /// A lock word for each CPU, only ever tried. Says which CPU the thread is on.
+    TryLock(fn() -> u32),
+}
+
+impl StackForm {
+    /// The best form this machine offers.
+    pub(crate) fn probe() -> Self {
+        if sections_work() { Self::Sections } else { Self::TryLock(current_cpu) }
+    }
+}
+
+/// Outcome of [`PerCpuStacks::pop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pop {
+    /// The youngest value.
+    Value(u32),
+    /// Nothing there.
+    Empty,
+    /// The CPU is held by someone.
+    Busy,
+}
+
+/// Outcome of [`PerCpuStacks::push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Push {
+    /// Stored.
+    Done,
+    /// At the limit.
+    Full,
+    /// The CPU is held by someone.
+    Busy,
+}
+
+#[cfg(not(loom))]
+mod face {
+    //! The real storage, shared with the assembly.
+    use super::{Pop, Push};
+    use octavo_platform::rseq::{self, StackArea};
+
+    pub(super) use octavo_platform::rseq::{CellArea, current_cpu};
+
+    pub(super) fn sections_work() -> bool {
+        rseq::Rseq::probe().is_some()
+    }
+
+    pub(super) type Storage = StackArea;
+
+    #[inline(always)]
+    pub(super) fn pop_in_section(storage: &Storage, class: usize) -> Pop {
+        match storage.pop_here(class) {
+            rseq::Pop::Value(value) => Pop::Value(value),
+            rseq::Pop::Empty => Pop::Empty,
+            rseq::Pop::Busy => Pop::Busy,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Push {
+        match storage.push_here(class, value) {
+            rseq::Push::Done => Push::Done,
+            rseq::Push::Full => Push::Full,
+            rseq::Push::Busy => Push::Busy,
+        }
+    }
+}
+
+#[cfg(loom)]
+mod face {
+    //! Storage of modelled atomics. A section is a critical section of its CPU's mutex: within one CPU the
+    //! scheduler makes sections exclude each other (an interrupted one starts over, so it never happened), and
+    //! `expel` is an empty turn of that mutex: whatever section had begun has ended.
+    use super::{Ordering, Pop, Push};
+    use crate::sync::{AtomicU32, AtomicU64, Mutex, WordArray};
+    use loom::thread_local;
+    use std::cell::Cell;
+
+    thread_local! {
+        static CPU: Cell<u32> = Cell::new(0);
+    }
+
+    /// The CPU this modelled thread says it is on.
+    pub(crate) fn current_cpu() -> u32 {
+        CPU.with(Cell::get)
+    }
+
+    /// Puts this modelled thread on a CPU.
+    #[cfg(test)]
+    pub(crate) fn run_on(cpu: u32) {
+        CPU.with(|cell| cell.set(cpu));
+    }
+
+    pub(super) fn sections_work() -> bool {
+        true
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Storage {
+        capacities: Vec<usize>,
+        cpus: Vec<Cpu>,
+    }
+
+    #[derive(Debug)]
+    struct Cpu {
+        section: Mutex<()>,
+        stop: AtomicU32,
+        classes: Vec<Class>,
+    }
+
+    #[derive(Debug)]
+    struct Class {
+        header: AtomicU64,
+        limit: AtomicU32,
+        net: AtomicU64,
+        slots: WordArray<AtomicU32>,
+    }
+
+    impl Storage {
+        pub(super) fn new(cpus: usize, capacities: &[usize]) -> std::io::Result<Self> {
+            let class = |&capacity: &usize| Class {
+                header: AtomicU64::new(0),
+                limit: AtomicU32::new(0),
+                net: AtomicU64::new(0),
+                slots: WordArray::new(capacity).unwrap(),
+            };
+            let cpu = |_| Cpu {
+                section: Mutex::new(()),
+                stop: AtomicU32::new(0),
+                classes: capacities.iter().map(class).collect(),
+            };
+            Ok(Self { capacities: capacities.into(), cpus: (0..cpus).map(cpu).collect() })
+        }
+
+        pub(super) fn bytes(&self) -> usize {
+            0
+        }
+
+        pub(super) fn capacity(&self, class: usize) -> usize {
+            self.capacities[class]
+        }
+
+        pub(super) fn stop(&self, cpu: usize) -> &AtomicU32 {
+            &self.cpus[cpu].stop
+        }
+
+        pub(super) fn top(&self, cpu: usize, class: usize) -> usize {
+            self.top_and_pops(cpu, class).0
+        }
+
+        pub(super) fn top_and_pops(&self, cpu: usize, class: usize) -> (usize, u64) {
+            let word = self.cpus[cpu].classes[class].header.load(Ordering::Relaxed);
+            ((word & 0xffff) as usize, word >> 16)
+        }
+
+        pub(super) fn set_top(&self, cpu: usize, class: usize, top: usize, pops: u64) {
+            let header = &self.cpus[cpu].classes[class].header;
+            let before = header.load(Ordering::Relaxed) >> 16;
+            header.store((before + pops) << 16 | top as u64, Ordering::Relaxed);
+        }
+
+        pub(super) fn limit(&self, cpu: usize, class: usize) -> usize {
+            self.cpus[cpu].classes[class].limit.load(Ordering::Relaxed) as usize
+        }
+
+        pub(super) fn set_limit(&self, cpu: usize, class: usize, limit: usize) {
+            self.cpus[cpu].classes[class].limit.store(limit as u32, Ordering::Relaxed);
+        }
+
+        pub(super) fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
+            &self.cpus[cpu].classes[class].net
+        }
+
+        pub(super) fn slot(&self, cpu: usize, class: usize, index: usize) -> &AtomicU32 {
+            &self.cpus[cpu].classes[class].slots[index]
+        }
+
+        pub(super) fn stop_here(&self) -> Option<usize> {
+            let cpu = current_cpu() as usize;
+            let _section = self.cpus[cpu].section.lock();
+            let word = &self.cpus[cpu].stop;
+            word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| cpu)
+        }
+
+        pub(super) fn expel(&self, cpu: usize) -> std::io::Result<()> {
+            drop(self.cpus[cpu].section.lock());
+            Ok(())
+        }
+    }
+
+    pub(super) fn pop_in_section(storage: &Storage, class: usize) -> Pop {
+        let cpu = current_cpu() as usize;
+        let _section = storage.cpus[cpu].section.lock();
+        if storage.stop(cpu).load(Ordering::Acquire) != 0 {
+            return Pop::Busy;
+        }
+        super::pop_plainly(storage, cpu, class)
+    }
+
+    pub(super) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Push {
+        let cpu = current_cpu() as usize;
+        let _section = storage.cpus[cpu].section.lock();
+        if storage.stop(cpu).load(Ordering::Acquire) != 0 {
+            return Push::Busy;
+        }
+        super::push_plainly(storage, cpu, class, value)
+    }
+
+    /// Counters are not what is being modelled: one atomic cell each.
+    #[derive(Debug)]
+    pub(super) struct CellArea(WordArray<AtomicU64>);
+
+    impl CellArea {
+        pub(super) fn new(_cpus: usize, cells: usize) -> std::io::Result<Self> {
+            Ok(Self(WordArray::new(cells)?))
+        }
+
+        pub(super) fn add_here(&self, index: usize, n: u64) {
+            self.0[index].fetch_add(n, Ordering::Relaxed);
+        }
+
+        pub(super) fn sum(&self, index: usize) -> u64 {
+            self.0[index].load(Ordering::Relaxed)
+        }
+    }
+}
+
+use face::{CellArea, Storage, current_cpu, sections_work};
+
+fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
+    let top = storage.top(cpu, class);
+    if top == 0 {
+        return Pop::Empty;
+    }
+    let value = storage.slot(cpu, class, top - 1).load(Ordering::Relaxed);
+    storage.set_top(cpu, class, top - 1, 1);
+    Pop::Value(value)
+}
+
+fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push {
+    let top = storage.top(cpu, class);
+    if top >= storage.limit(cpu, class) {
+        return Push::Full;
+    }
+    storage.slot(cpu, class, top).store(value, Ordering::Relaxed);
+    storage.set_top(cpu, class, top + 1, 0);
+    Push::Done
+}
+
+/// Bounded stacks of `u32`, one of each class for each CPU.
+#[derive(Debug)]
+pub(crate) struct PerCpuStacks {
+    storage: Storage,
+    cpus: usize,
+    classes: usize,
+    form: StackForm,
+}
+
+impl PerCpuStacks {
+    /// Empty stacks with every limit 0: nothing can be pushed before a holder raises one.
+    pub(crate) fn new(cpus: usize, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
+        let form = if form == StackForm::Sections { StackForm::probe() } else { form };
+        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, classes: capacities.len(), form })
+    }
+
+    /// The form in use.
+    pub(crate) fn form(&self) -> StackForm {
+        self.form
+    }
+
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    /// Bytes of memory the stacks can come to use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.storage.bytes()
+    }
+
+    /// The CPU this thread is on; it may be another one at the next instruction.
+    #[inline]
+    pub(crate) fn cpu(&self) -> usize {
+        let cpu = match self.form {
+            StackForm::Sections => current_cpu(),
+            StackForm::TryLock(cpu) => cpu(),
+        };
+        cpu as usize % self.cpus
+    }
+
+    /// Takes the youngest value of this CPU's stack.
+    #[inline]
+    pub(crate) fn pop(&self, class: usize) -> Pop {
+        match self.form {
+            StackForm::Sections => face::pop_in_section(&self.storage, class),
+            StackForm::TryLock(cpu) => self.pop_locked(cpu() as usize % self.cpus, class),
+        }
+    }
+
+    /// Puts a value on this CPU's stack.
+    #[inline]
+    pub(crate) fn push(&self, class: usize, value: u32) -> Push {
+        match self.form {
+            StackForm::Sections => face::push_in_section(&self.storage, class, value),
+            StackForm::TryLock(cpu) => self.push_locked(cpu() as usize % self.cpus, class, value),
+        }
+    }
+
+    fn pop_locked(&self, cpu: usize, class: usize) -> Pop {
+        let stop = self.storage.stop(cpu);
+        // Acquire pairs with the release of the one before: its stores to the stacks are seen.
+        if stop.swap(1, Ordering::Acquire) != 0 {
+            return Pop::Busy;
+        }
+        let outcome = pop_plainly(&self.storage, cpu, class);
+        stop.store(0, Ordering::Release);
+        outcome
+    }
+
+    fn push_locked(&self, cpu: usize, class: usize, value: u32) -> Push {
+        let stop = self.storage.stop(cpu);
+        // As in `pop_locked`.
+        if stop.swap(1, Ordering::Acquire) != 0 {
+            return Push::Busy;
+        }
+        let outcome = push_plainly(&self.storage, cpu, class, value);
+        stop.store(0, Ordering::Release);
+        outcome
+    }
+
+    /// Holds the CPU this thread is on; `None` where someone else does. One locked instruction.
+    pub(crate) fn exclusive_here(&self) -> Option<Exclusive<'_>> {
+        let cpu = match self.form {
+            StackForm::Sections => self.storage.stop_here()?,
+            StackForm::TryLock(_) => {
+                let cpu = self.cpu();
+                // Acquire: see `pop_locked`.
+                self.storage.stop(cpu).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+                cpu
+            }
+        };
+        Some(Exclusive { stacks: self, cpu })
+    }
+
+    /// Holds any CPU, waiting for a present holder. A system call in the `Sections` form. Answers `None` only
+    /// where the kernel refuses to stop a CPU.
+    pub(crate) fn exclusive(&self, cpu: usize) -> Option<Exclusive<'_>> {
+        let stop = self.storage.stop(cpu);
+        let mut turns = 0u32;
+        // Acquire: see `pop_locked`.
+        while stop.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            turns += 1;
+            if turns.is_multiple_of(64) {
+                super::thread::yield_now();
+            } else {
+                spin_hint();
+            }
+        }
+        let held = Exclusive { stacks: self, cpu };
+        if self.form == StackForm::Sections && self.storage.expel(cpu).is_err() {
+            return None;
+        }
+        Some(held)
+    }
+
+    /// Values on a CPU's stack, at about this moment.
+    pub(crate) fn len(&self, cpu: usize, class: usize) -> usize {
+        self.storage.top(cpu, class)
+    }
+
+    /// Values popped by fast paths so far and pushed by them, of one class over all CPUs; monotone, and exact when
+    /// nobody is at work. `None` where a CPU is held.
+    pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {
+        let (mut pops, mut pushes) = (0u64, 0u64);
+        for cpu in 0..self.cpus {
+            let stop = self.storage.stop(cpu);
+            let net = self.storage.net(cpu, class);
+            // A holder changes `net` and the top together, and only while stopped. Acquire loads keep the order.
+            let before = (stop.load(Ordering::Acquire), net.load(Ordering::Acquire));
+            let (top, popped) = self.storage.top_and_pops(cpu, class);
+            super::fence(Ordering::Acquire);
+            let after = (stop.load(Ordering::Acquire), net.load(Ordering::Acquire));
+            if before != after || before.0 != 0 {
+                return None;
+            }
+            pops += popped;
+            // top = pushed - popped + net
+            pushes = pushes.wrapping_add((top as u64).wrapping_add(popped).wrapping_sub(before.1));
+        }
+        Some((pops, pushes))
+    }
+}
+
+/// One CPU's stacks, held: its fast paths answer `Busy` until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Exclusive<'a> {
+    stacks: &'a PerCpuStacks,
+    cpu: usize,
+}
+
+impl Exclusive<'_> {
+    pub(crate) fn cpu(&self) -> usize {
+        self.cpu
+    }
+
+    pub(crate) fn len(&self, class: usize) -> usize {
+        self.stacks.storage.top(self.cpu, class)
+    }
+
+    pub(crate) fn capacity(&self, class: usize) -> usize {
+        self.stacks.storage.capacity(class)
+    }
+
+    pub(crate) fn limit(&self, class: usize) -> usize {
+        self.stacks.storage.limit(self.cpu, class)
+    }
+
+    /// Sets how many values fast paths may pile up; more than the capacity counts as the capacity.
+    pub(crate) fn set_limit(&self, class: usize, limit: usize) {
+        self.stacks.storage.set_limit(self.cpu, class, limit.min(self.capacity(class)));
+    }
+
+    /// Puts a value on the hot end; false where the stack is at its capacity.
+    pub(crate) fn insert(&self, class: usize, value: u32) -> bool {
+        let (storage, top) = (&self.stacks.storage, self.len(class));
+        if top >= self.capacity(class) {
+            return false;
+        }
+        storage.slot(self.cpu, class, top).store(value, Ordering::Relaxed);
+        storage.set_top(self.cpu, class, top + 1, 0);
+        self.add_net(class, 1);
+        true
+    }
+
+    /// Takes a value from the hot end.
+    pub(crate) fn remove(&self, class: usize) -> Option<u32> {
+        let (storage, top) = (&self.stacks.storage, self.len(class).checked_sub(1)?);
+        let value = storage.slot(self.cpu, class, top).load(Ordering::Relaxed);
+        storage.set_top(self.cpu, class, top, 0);
+        self.add_net(class, 1u64.wrapping_neg());
+        Some(value)
+    }
+
+    /// Takes up to `n` values from the cold end. Moves what remains: costs a store for each.
+    pub(crate) fn remove_coldest(&self, class: usize, n: usize, mut take: impl FnMut(u32)) -> usize {
+        let (storage, cpu, top) = (&self.stacks.storage, self.cpu, self.len(class));
+        let n = n.min(top);
+        for index in 0..n {
+            take(storage.slot(cpu, class, index).load(Ordering::Relaxed));
+        }
+        for index in n..top {
+            let value = storage.slot(cpu, class, index).load(Ordering::Relaxed);
+            storage.slot(cpu, class, index - n).store(value, Ordering::Relaxed);
+        }
+        storage.set_top(cpu, class, top - n, 0);
+        self.add_net(class, (n as u64).wrapping_neg());
+        n
+    }
+
+    fn add_net(&self, class: usize, n: u64) {
+        let net = self.stacks.storage.net(self.cpu, class);
+        net.store(net.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        // Release: whoever finds the CPU open sees the stacks as this holder left them.
+        self.stacks.storage.stop(self.cpu).store(0, Ordering::Release);
+    }
+}
 
 /// `counters` cells for each CPU, added to by its own CPU, summed by anyone.
 #[derive(Debug)]
 pub(crate) struct PerCpuCells {
-    cells: WordArray<AtomicU64>,
+    cells: CellArea,
 }
 
 impl PerCpuCells {
+    /// All cells 0.
     pub(crate) fn new(counters: usize) -> std::io::Result<Self> {
-        Ok(Self { cells: WordArray::new(counters)? })
+        Ok(Self { cells: CellArea::new(octavo_platform::usage::possible_cpus(), counters)? })
     }
 
+    /// Adds `n`: a plain addition in a restartable sequence, or an atomic one on this CPU's line.
     #[inline]
     pub(crate) fn add(&self, index: usize, n: u64) {
-        self.cells[index].fetch_add(n, Ordering::Relaxed);
+        self.cells.add_here(index, n);
     }
 
+    /// The sum over all CPUs, modulo 2^64.
     pub(crate) fn sum(&self, index: usize) -> u64 {
-        self.cells[index].load(Ordering::Relaxed)
+        self.cells.sum(index)
     }
 }
