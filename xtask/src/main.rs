@@ -1,0 +1,53 @@
+//! The house's own commands, run as `cargo xtask <command>`.
+//!
+//! `test` is the one test command of the project; `ci` adds what a reviewer would otherwise have to ask for. What
+//! each command runs stands in [`commands`], how a step is run and counted in [`step`], the house rules in [`tidy`].
+
+mod commands;
+mod step;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+  test            every test: workspace and documentation tests, loom models, house rules
+  tidy            only the house rules (layers, unsafe, links, ...), as a list of findings
+  models [ARGS]   only the loom models; ARGS go to the test harness
+  soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it
+  ci              test, then formatting, clippy and documentation without warnings
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match (command.as_str(), rest) {
+        ("test", []) => commands::test(),
+        ("tidy", []) => commands::tidy(),
+        ("models", rest) => commands::models(rest),
+        ("soak", rest) => commands::soak(rest),
+        ("ci", []) => commands::ci(),
+        ("help" | "-h" | "--help", _) => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        ("test" | "tidy" | "ci", _) => {
+            eprint!("`{command}` takes no arguments; for a single test, use cargo test.\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+        _ => {
+            eprint!("There is no command `{command}`.\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The top of the repository, wherever the command is run from.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the repository").to_path_buf()
+}

@@ -1,0 +1,199 @@
+//! One step of a command: a child process whose output is passed on line by line, and counted.
+//!
+//! A test step's count is what its test harnesses report in their `test result:` lines. A step that fails without
+//! a failed test (it did not compile, it was killed) counts as one failure, so that the summary never says zero
+//! when something went wrong.
+
+use std::fmt::Display;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::Instant;
+
+/// Tests counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub passed: u64,
+    pub failed: u64,
+    pub ignored: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; `None` for any other line.
+    fn from_result_line(line: &str) -> Option<Tally> {
+        let (_verdict, counts) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
+        let mut tally = Tally::default();
+        for count in counts.split(';') {
+            match count.trim().split_once(' ') {
+                Some((n, "passed")) => tally.passed = n.parse().ok()?,
+                Some((n, "failed")) => tally.failed = n.parse().ok()?,
+                Some((n, "ignored")) => tally.ignored = n.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(tally)
+    }
+}
+
+/// The steps of one command: runs all of them, whatever fails, and remembers what did.
+pub struct Steps {
+    /// Where the output of the steps goes, and ours.
+    out: Box<dyn Write>,
+    tally: Tally,
+    failed_steps: Vec<&'static str>,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self::to(Box::new(io::stdout()))
+    }
+}
+
+impl Steps {
+    fn to(out: Box<dyn Write>) -> Self {
+        Self { out, tally: Tally::default(), failed_steps: Vec::new() }
+    }
+
+    /// Prints a line. That nobody reads it any more is no reason to stop.
+    fn say(&mut self, line: impl Display) {
+        writeln!(self.out, "{line}").and_then(|()| self.out.flush()).ok();
+    }
+
+    /// Runs a step that prints test results, and adds them up.
+    pub fn tests(&mut self, name: &'static str, mut command: Command) {
+        self.announce(name, &command);
+        let start = Instant::now();
+        let (mut tally, succeeded) = match run_counting(&mut command, &mut self.out) {
+            Ok((tally, status)) => (tally, status.success()),
+            Err(error) => {
+                self.say(format_args!("could not run it: {error}"));
+                (Tally::default(), false)
+            }
+        };
+        if !succeeded && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        self.tally.add(tally);
+        self.close(name, start, succeeded && tally.failed == 0);
+    }
+
+    /// Runs a step that only succeeds or fails.
+    pub fn check(&mut self, name: &'static str, mut command: Command) {
+        self.announce(name, &command);
+        let start = Instant::now();
+        let succeeded = command.status().is_ok_and(|status| status.success());
+        self.close(name, start, succeeded);
+    }
+
+    fn close(&mut self, name: &'static str, start: Instant, succeeded: bool) {
+        if !succeeded {
+            self.failed_steps.push(name);
+        }
+        let verdict = if succeeded { "ok" } else { "FAILED" };
+        self.say(format_args!("---- {name}: {verdict} ({:.1} s)\n", start.elapsed().as_secs_f64()));
+    }
+
+    fn announce(&mut self, name: &str, command: &Command) {
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        self.say(format_args!("==== {name}: cargo {}", words.join(" ")));
+    }
+
+    /// Prints what failed and the summary line, last and alone.
+    pub fn finish(mut self) -> ExitCode {
+        let tally = self.tally;
+        if tally.ignored > 0 {
+            self.say(format_args!("{} ignored", tally.ignored));
+        }
+        let succeeded = self.failed_steps.is_empty();
+        for name in std::mem::take(&mut self.failed_steps) {
+            self.say(format_args!("failed: {name}"));
+        }
+        self.say(summary_line(tally));
+        if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// `.ci/run` looks for exactly this form.
+fn summary_line(tally: Tally) -> String {
+    format!("{} passed, {} failed", tally.passed, tally.failed)
+}
+
+fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Tally, ExitStatus)> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped"));
+    let mut tally = Tally::default();
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        out.write_all(&line)?;
+        out.flush()?;
+        if let Some(counts) = Tally::from_result_line(&String::from_utf8_lossy(&line)) {
+            tally.add(counts);
+        }
+        line.clear();
+    }
+    Ok((tally, child.wait()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made-up results must not reach the output of the tests: whoever runs them counts those lines too.
+    fn silent() -> Steps {
+        Steps::to(Box::new(io::sink()))
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_result_line_is_counted_and_other_lines_are_not() {
+        let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.1s";
+        assert_eq!(Tally::from_result_line(line), Some(Tally { passed: 3, failed: 2, ignored: 1 }));
+        assert_eq!(Tally::from_result_line("test frame::tests::merges ... ok"), None);
+        assert_eq!(Tally::from_result_line("test result: none of these"), None);
+    }
+
+    #[test]
+    fn results_of_several_harnesses_are_summed() {
+        let mut steps = silent();
+        steps.tests(
+            "two",
+            shell("echo 'test result: ok. 3 passed; 0 failed'; echo 'test result: ok. 4 passed; 0 failed'"),
+        );
+        assert_eq!(summary_line(steps.tally), "7 passed, 0 failed");
+        assert!(steps.failed_steps.is_empty());
+    }
+
+    #[test]
+    fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
+        let mut steps = silent();
+        steps.tests("does not compile", shell("exit 101"));
+        assert_eq!(summary_line(steps.tally), "0 passed, 1 failed");
+        assert_eq!(steps.failed_steps, ["does not compile"]);
+    }
+
+    #[test]
+    fn a_failed_test_fails_the_step_and_is_not_counted_twice() {
+        let mut steps = silent();
+        steps.tests("bad", shell("echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 101"));
+        assert_eq!(summary_line(steps.tally), "1 passed, 1 failed");
+        assert_eq!(steps.failed_steps, ["bad"]);
+    }
+
+    #[test]
+    fn a_failed_check_fails_the_command_but_is_not_a_test() {
+        let mut steps = silent();
+        steps.check("formatting", shell("exit 1"));
+        assert_eq!(summary_line(steps.tally), "0 passed, 0 failed");
+        assert_eq!(steps.failed_steps, ["formatting"]);
+    }
+}

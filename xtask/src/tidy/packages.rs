@@ -1,0 +1,127 @@
+//! Rule `layers`, between packages: who may depend on whom.
+
+use super::policy::PACKAGES;
+use super::{Finding, Tree};
+
+/// Reads every manifest of a package and reports dependencies on packages of ours that [`PACKAGES`] does not list.
+pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+    let manifests: Vec<(&str, &str, Manifest)> = tree
+        .iter()
+        .filter_map(|(path, text)| Some((path, path.strip_suffix("/Cargo.toml")?, Manifest::parse(text))))
+        .collect();
+    for (path, folder, manifest) in &manifests {
+        let mut report =
+            |line, what| findings.push(Finding { path: path.to_string(), line, rule: "layers", what });
+        let Some((_, allowed)) = PACKAGES.iter().find(|(known, _)| known == folder) else {
+            report(
+                1,
+                format!("`{folder}` has no place in PACKAGES of xtask/src/tidy/policy.rs: give it one"),
+            );
+            continue;
+        };
+        for (line, dependency) in &manifest.dependencies {
+            let Some((_, target, _)) = manifests.iter().find(|(_, _, other)| other.name == *dependency)
+            else {
+                continue;
+            };
+            if !allowed.contains(target) {
+                report(*line, format!("`{folder}` must not depend on `{target}`"));
+            }
+        }
+    }
+}
+
+/// What the rule needs of a `Cargo.toml`.
+#[derive(Debug, Default)]
+struct Manifest {
+    name: String,
+    /// Line and package name of each dependency of any kind.
+    dependencies: Vec<(usize, String)>,
+}
+
+impl Manifest {
+    /// Reads the forms that appear in this repository: `[dependencies]` tables of every kind with one dependency a
+    /// line, and `[dependencies.name]` tables; renames are followed where they stand on the same line.
+    fn parse(text: &str) -> Self {
+        let mut manifest = Self::default();
+        let mut section = String::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if let Some(header) = line.strip_prefix('[') {
+                section = header.trim_end_matches(']').to_string();
+                if let Some((_, name)) = section.rsplit_once("dependencies.") {
+                    manifest.dependencies.push((index + 1, name.to_string()));
+                }
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else { continue };
+            if section == "package" && key.trim() == "name" {
+                manifest.name = unquoted(value);
+            } else if section.ends_with("dependencies") {
+                let renamed = value.split_once("package").and_then(|(_, rest)| rest.trim().strip_prefix('='));
+                let name = match renamed {
+                    Some(package) => unquoted(package.split([',', '}']).next().unwrap_or_default()),
+                    None => key.trim().split('.').next().unwrap_or_default().to_string(),
+                };
+                manifest.dependencies.push((index + 1, name));
+            }
+        }
+        manifest
+    }
+}
+
+fn unquoted(value: &str) -> String {
+    value.trim().trim_matches('"').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(platform: &str, engine: &str) -> Vec<String> {
+        let platform = format!("[package]\nname = \"octavo-platform\"\n{platform}");
+        let engine = format!("[package]\nname = \"octavo\"\n{engine}");
+        let tree = Tree::from([
+            ("Cargo.toml", "[workspace.dependencies]\noctavo = { path = \"crates/octavo\" }"),
+            ("crates/platform/Cargo.toml", platform.as_str()),
+            ("crates/octavo/Cargo.toml", engine.as_str()),
+        ]);
+        let mut findings = Vec::new();
+        check(&tree, &mut findings);
+        findings.into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn the_engine_may_depend_on_the_platform() {
+        assert!(
+            findings("[dependencies]\nlibc = \"0.2\"", "[dependencies]\noctavo-platform.workspace = true")
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn the_platform_may_depend_on_nothing_of_ours_however_it_is_written() {
+        for dependency in [
+            "[dependencies]\noctavo.workspace = true",
+            "[dependencies]\noctavo = { path = \"../octavo\" }",
+            "[dev-dependencies]\noctavo = { workspace = true }",
+            "[target.'cfg(unix)'.dependencies]\noctavo.path = \"../octavo\"",
+            "[dependencies]\nengine = { path = \"../octavo\", package = \"octavo\" }",
+            "[dependencies.octavo]\npath = \"../octavo\"",
+        ] {
+            assert_eq!(
+                findings(dependency, ""),
+                ["`crates/platform` must not depend on `crates/octavo`"],
+                "{dependency}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_package_without_a_place_is_reported() {
+        let tree = Tree::from([("crates/gadget/Cargo.toml", "[package]\nname = \"gadget\"")]);
+        let mut findings = Vec::new();
+        check(&tree, &mut findings);
+        assert_eq!(findings.len(), 1);
+    }
+}

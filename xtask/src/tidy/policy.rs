@@ -1,0 +1,96 @@
+//! The rules' data, all of it, and nothing else: change the house here.
+//!
+//! Every exception carries its reason, and an exception that nothing needs any more is itself reported.
+
+/// The modules of `crates/octavo/src`, from the bottom to the top.
+///
+/// A module may name modules of lower layers. Inside a layer it may name its neighbours as long as no circle
+/// forms. `lib.rs` is the one file above all layers: it only declares and re-exports. A module in no layer is
+/// reported.
+pub const LAYERS: &[&[&str]] = &[
+    &["sync", "units", "error", "config", "counters", "budget"],
+    &["frame", "io"],
+    &["table", "region", "mapping", "lru", "rmap"],
+    &["swap"],
+    &["reclaim"],
+    // `fault` decides to reclaim and retry; `reclaim` never faults.
+    &["fault"],
+    &["access"],
+    &["space"],
+    &["manager"],
+];
+
+/// Single upward imports that are allowed: file, module it may name, reason.
+pub const UPWARD_IMPORTS: &[Allowed] = &[];
+
+/// The packages of the workspace by folder, and the folders of ours that each may depend on.
+pub const PACKAGES: &[(&str, &[&str])] = &[
+    ("crates/platform", &[]),
+    ("crates/octavo", &["crates/platform"]),
+    ("crates/cli", &["crates/octavo"]),
+    ("crates/bench", &["crates/octavo"]),
+    ("crates/bench-compare", &["crates/octavo"]),
+    ("xtask", &[]),
+];
+
+/// The package that everything in `LAYERS` belongs to.
+pub const ENGINE_SOURCE: &str = "crates/octavo/src/";
+
+/// The one folder that may hold unsafe code.
+pub const UNSAFE_HOME: &str = "crates/platform/";
+
+/// Files, or folders with a slash at the end, that may hold unsafe code outside its home. Each must also be argued,
+/// by its path, in `docs/soundness.md`.
+pub const UNSAFE_ELSEWHERE: &[Allowed] = &[];
+
+/// The folder of the facade over atomics, locks and threads.
+pub const FACADE: &str = "crates/octavo/src/sync/";
+
+/// What the engine reaches only through the facade: paths, with everything below them.
+pub const FACADE_ONLY: &[&str] = &[
+    "std::sync",
+    "core::sync",
+    "alloc::sync",
+    "std::thread",
+    "parking_lot",
+    "loom::sync",
+    "loom::thread",
+    "std::thread_local",
+];
+
+/// Sources that need a `//!` documentation at their head.
+pub const DOCUMENTED: &[&str] = &["crates/octavo/src/", "crates/platform/src/"];
+
+/// The longest a source file may be.
+pub const MAX_LINES: usize = 700;
+
+/// Macros that stand for code that was never written.
+pub const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented"];
+
+/// Words that mark a debt left in the text. Put together here so that this file does not hold them.
+pub const DEBT_MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
+
+/// Names of places that exist only where the project is worked on.
+pub const PRIVATE_PLACES: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("../sh", "ared"), concat!(".lib", "rary")];
+
+/// The only file that may name them.
+pub const PRIVATE_PLACES_ALLOWED_IN: &str = ".gitignore";
+
+/// An exception to a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed {
+    /// The file, or folder with a slash at the end.
+    pub path: &'static str,
+    /// What is allowed there, where the rule needs it: the module for an import, empty otherwise.
+    pub what: &'static str,
+    /// Why.
+    pub reason: &'static str,
+}
+
+impl Allowed {
+    /// Whether the exception covers this file.
+    pub fn covers(&self, path: &str) -> bool {
+        path == self.path || (self.path.ends_with('/') && path.starts_with(self.path))
+    }
+}

@@ -1,0 +1,177 @@
+//! Rules about files as text: `length`, `unfinished`, `links`, `private`.
+
+use super::policy::{DEBT_MARKS, MAX_LINES, PRIVATE_PLACES, PRIVATE_PLACES_ALLOWED_IN};
+use super::{Finding, Tree};
+
+/// A source file that cannot be taken in whole should be two.
+pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".rs")) {
+        let lines = text.lines().count();
+        if lines > MAX_LINES {
+            let what = format!("{lines} lines, and {MAX_LINES} are the most: find the seam");
+            findings.push(Finding { path: path.into(), line: lines, rule: "length", what });
+        }
+    }
+}
+
+/// Debts are issues, not comments.
+pub fn check_debt_marks(tree: &Tree, findings: &mut Vec<Finding>) {
+    each_line(tree, |path, line, text| {
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        for mark in words.filter(|word| DEBT_MARKS.contains(word)) {
+            let what = format!("`{mark}` marks a debt: pay it, or write an issue");
+            findings.push(Finding { path: path.into(), line, rule: "unfinished", what });
+        }
+    });
+}
+
+/// What is committed is read by people who have only the repository.
+pub fn check_private_places(tree: &Tree, findings: &mut Vec<Finding>) {
+    each_line(tree, |path, line, text| {
+        for place in PRIVATE_PLACES.iter().filter(|place| text.contains(**place)) {
+            if path != PRIVATE_PLACES_ALLOWED_IN {
+                let what = format!("`{place}` exists only where the project is worked on");
+                findings.push(Finding { path: path.into(), line, rule: "private", what });
+            }
+        }
+    });
+}
+
+/// Links in markdown files lead to files that exist.
+pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".md")) {
+        for (line, target) in links(text) {
+            let file = target.split('#').next().unwrap_or_default();
+            let elsewhere = target.contains("://") || target.starts_with("mailto:");
+            if elsewhere || file.is_empty() {
+                continue;
+            }
+            if !resolve(path, file).is_some_and(|file| tree.exists(&file)) {
+                let what = format!("the link leads to `{target}`, which does not exist");
+                findings.push(Finding { path: path.into(), line, rule: "links", what });
+            }
+        }
+    }
+}
+
+fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
+    for (path, text) in tree.iter() {
+        for (index, line) in text.lines().enumerate() {
+            visit(path, index + 1, line);
+        }
+    }
+}
+
+/// Line and target of every link outside code: `[text](target)`, `[text](target "title")` and `[name]: target`.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut fence = None;
+    for (index, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let mark = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark));
+        if mark.is_some() && (fence.is_none() || fence == mark) {
+            fence = if fence.is_none() { mark } else { None };
+            continue;
+        }
+        if fence.is_some() {
+            continue;
+        }
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        for (at, _) in prose.match_indices("](") {
+            if let Some((inside, _)) = prose[at + 2..].split_once(')') {
+                found.push((index + 1, without_title(inside)));
+            }
+        }
+        if let Some((_, target)) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+            found.push((index + 1, without_title(target)));
+        }
+    }
+    found
+}
+
+fn without_title(target: &str) -> String {
+    let target = target.trim();
+    let end = target.find(char::is_whitespace).unwrap_or(target.len());
+    target[..end].trim_matches(['<', '>']).to_string()
+}
+
+/// The path from the top of the repository that a link in `from` leads to; `None` if it leads out of it.
+fn resolve(from: &str, link: &str) -> Option<String> {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    if link.starts_with('/') {
+        parts.clear();
+    }
+    for part in link.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines<const N: usize>(files: [(&str, &str); N], rule: fn(&Tree, &mut Vec<Finding>)) -> Vec<usize> {
+        let mut findings = Vec::new();
+        rule(&Tree::from(files), &mut findings);
+        findings.into_iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn a_source_file_that_is_too_long_is_reported() {
+        let longest = "\n".repeat(MAX_LINES);
+        assert!(lines([("a.rs", longest.as_str())], check_length).is_empty());
+        let longer = "\n".repeat(MAX_LINES + 1);
+        assert_eq!(lines([("a.rs", longer.as_str())], check_length), [MAX_LINES + 1]);
+        assert!(lines([("Cargo.lock", longer.as_str())], check_length).is_empty());
+    }
+
+    #[test]
+    fn debt_marks_are_reported_as_words_only() {
+        for mark in DEBT_MARKS {
+            let text = format!("//! Docs.\n// {mark}: later\n");
+            assert_eq!(lines([("a.rs", text.as_str())], check_debt_marks), [2]);
+            let inside_a_word = format!("mktemp {mark}{mark}");
+            assert!(lines([("a.sh", inside_a_word.as_str())], check_debt_marks).is_empty());
+        }
+    }
+
+    #[test]
+    fn private_places_are_reported_everywhere_but_in_the_ignore_list() {
+        for place in PRIVATE_PLACES {
+            let text = format!("first\nsee {place} there");
+            assert_eq!(lines([("docs/a.md", text.as_str())], check_private_places), [2]);
+            assert_eq!(lines([(".ci/run", text.as_str())], check_private_places), [2]);
+            assert!(lines([(".gitignore", text.as_str())], check_private_places).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_does_not_exist_is_reported() {
+        let text =
+            "ok\n[a](docs/gone.md)\n[b](docs/gone.md#part \"title\") [c](docs/here.md)\n\n[d]: gone.png\n";
+        assert_eq!(lines([("README.md", text), ("docs/here.md", "")], check_links), [2, 3, 5]);
+        assert_eq!(lines([("docs/a.md", "[up](../README.md) [out](../../etc/passwd)")], check_links), [1, 1]);
+    }
+
+    #[test]
+    fn links_to_files_folders_parts_and_the_web_are_not() {
+        let text = "[a](../README.md#top) [b](b.md) [c](../crates/octavo/) [d](#part) [e](https://x.org/y) [f](/README.md)";
+        let files =
+            [("docs/a.md", text), ("README.md", ""), ("docs/b.md", ""), ("crates/octavo/Cargo.toml", "")];
+        assert!(lines(files, check_links).is_empty());
+    }
+
+    #[test]
+    fn code_holds_no_links() {
+        let text = "`f[i](x)` and\n```rust\nlet y = f[i](x);\n```\n~~~\n[a](b)\n~~~\n";
+        assert!(lines([("a.md", text)], check_links).is_empty());
+    }
+}
