@@ -47,12 +47,11 @@ pub fn tidy() -> ExitCode {
     }
 }
 
-/// Only the loom models.
-pub fn models(arguments: &[String]) -> ExitCode {
+/// Only the loom models, or those whose names contain one of the filters.
+pub fn models(filters: &[String]) -> ExitCode {
     let mut steps = Steps::default();
-    let mut command = model_command();
-    command.arg("--").args(arguments);
-    steps.tests("loom models", command);
+    let all = ["loom_".to_string()];
+    steps.tests("loom models", model_command(if filters.is_empty() { &all } else { filters }));
     steps.finish()
 }
 
@@ -78,13 +77,14 @@ fn test_steps(steps: &mut Steps) {
         "workspace and documentation tests",
         cargo(&["test", "--workspace", "--exclude", "xtask", "--no-fail-fast"]),
     );
-    steps.tests("loom models", model_command());
+    steps.tests("loom models", model_command(&["loom_".to_string()]));
 }
 
 /// `RUSTFLAGS="--cfg loom" cargo test -p octavo --lib --release loom_`, in a target directory of its own so that
 /// it does not throw away what the other commands have built.
-fn model_command() -> Command {
-    let mut command = cargo(&["test", "--package", "octavo", "--lib", "--release", "loom_"]);
+fn model_command(filters: &[String]) -> Command {
+    let mut command = cargo(&["test", "--package", "octavo", "--lib", "--release", "--"]);
+    command.args(filters);
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     command.env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("RUSTFLAGS", format!("{flags} --cfg loom").trim());
