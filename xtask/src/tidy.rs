@@ -228,7 +228,9 @@ mod tests {
             ("README.md", "[gone](docs/gone.md)"),
             ("docs/notes.md", &place),
         ]);
-        let rules: Vec<_> = check(&tree).into_iter().map(|f| (f.path, f.rule)).collect();
+        // The real exceptions are not needed in a made-up tree, which is a finding too, but not one of this test.
+        let found = check(&tree).into_iter().filter(|finding| finding.path != POLICY);
+        let rules: Vec<_> = found.map(|finding| (finding.path, finding.rule)).collect();
         let expected = [
             ("README.md", "links"),
             ("crates/octavo/src/frame/a.rs", "layers"),
