@@ -5,6 +5,7 @@ mod budget;
 mod config;
 mod counters;
 mod error;
+pub mod frame;
 pub(crate) mod sync;
 mod units;
 

@@ -28,7 +28,12 @@ pub(crate) enum StackForm {
 impl StackForm {
     /// The best form this machine offers.
     pub(crate) fn probe() -> Self {
-        if sections_work() { Self::Sections } else { Self::TryLock(current_cpu) }
+        if sections_work() { Self::Sections } else { Self::trylock() }
+    }
+
+    /// The lock words, with the CPU this thread really is on.
+    pub(crate) fn trylock() -> Self {
+        Self::TryLock(current_cpu)
     }
 }
 
@@ -475,6 +480,13 @@ impl Exclusive<'_> {
         storage.set_top(cpu, class, top - n, 0);
         self.add_net(class, (n as u64).wrapping_neg());
         n
+    }
+
+    /// Visits every value, coldest first.
+    pub(crate) fn for_each(&self, class: usize, mut visit: impl FnMut(u32)) {
+        for index in 0..self.len(class) {
+            visit(self.stacks.storage.slot(self.cpu, class, index).load(Ordering::Relaxed));
+        }
     }
 
     fn add_net(&self, class: usize, n: u64) {

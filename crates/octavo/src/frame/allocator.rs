@@ -1,0 +1,776 @@
+//! The frame allocator: blocks of 2^order frames, from per-CPU lists, zones, and chunks brought online.
+//!
+//! ```text
+//!   alloc ──► per-CPU list ──empty──► zone's lists ──empty──► chunk online ──refused──► other zone
+//!     hit: one section, one store        refill a batch          (budget)                   │
+//!                                                                                           ▼
+//!   None ◄──nothing── retry ◄── every CPU's lists and the zeroed reserve drained ◄───── nothing
+//! ```
+//!
+//! Key types: [`FrameAllocator`], [`Block`], [`FrameConfig`].
+//!
+//! Invariants: a frame is in one place: a buddy list, a per-CPU list, the zeroed reserve, its owner's hands, or
+//! aside in an isolated chunk; its state word says which, and is checked at every handing over. "Out of frames"
+//! is said only after every place was searched.
+//!
+//! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. `coming` (a chunk on its way)
+//! is taken with none of them held, and the zone's lock under it. Hooks are called with nothing held.
+//!
+//! What it does not do: reclaim, or call up. Whoever is told `None` decides.
+
+use crate::budget::Budget;
+use crate::config::PercpuOrders;
+use crate::counters::{Counter, Counters};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::buddy::FreeBlock;
+use crate::frame::chunk::{ChunkId, Online};
+use crate::frame::percpu::{PerCpuLists, Pressure, Tuning, ZEROED_CLASS};
+use crate::frame::state::{FrameState, Kind, TakeBack};
+use crate::frame::watermark::Watermarks;
+use crate::frame::words::FrameWords;
+use crate::frame::zone::{Arena, Backing, Givers, Zone, ZoneList};
+use crate::sync::percpu::{Pop, Push, StackForm};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, WordArray};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
+use octavo_platform::{ArenaBytes, usage};
+
+/// One zone to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct ZoneConfig {
+    /// Size, rounded up to chunks (2 MiB).
+    pub bytes: u64,
+    /// How the kernel backs it. Orders 0 to 8 prefer base pages, order 9 huge ones.
+    pub backing: Backing,
+    /// Memory node.
+    pub node: u8,
+}
+
+/// What to build a [`FrameAllocator`] from.
+#[derive(Clone, Debug)]
+pub struct FrameConfig {
+    /// The zones, in order of preference.
+    pub zones: Vec<ZoneConfig>,
+    /// Orders on the per-CPU lists.
+    pub percpu_orders: PercpuOrders,
+    /// Whether a chunk's pages are made present when it comes online (the default), so that touching them later
+    /// cannot fail; else the kernel supplies them at first touch.
+    pub populate: bool,
+    /// The node of each CPU. Empty: all are on node 0.
+    pub cpu_nodes: Vec<u8>,
+    /// How the per-CPU lists are protected; chosen by probing where `None`.
+    pub form: Option<PercpuForm>,
+}
+
+/// How the per-CPU lists are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PercpuForm {
+    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none.
+    Sections,
+    /// A lock word that is only ever tried: one swap for each operation.
+    TryLock,
+    /// As `TryLock`, with the CPU's number supplied by the caller: for tests and simulations.
+    TryLockOn(fn() -> u32, usize),
+}
+
+impl FrameConfig {
+    /// One zone of so many bytes, on one node, with everything else at its default.
+    pub fn one_zone(bytes: u64, backing: Backing) -> Self {
+        Self {
+            zones: vec![ZoneConfig { bytes, backing, node: 0 }],
+            percpu_orders: PercpuOrders::default(),
+            populate: true,
+            cpu_nodes: Vec::new(),
+            form: None,
+        }
+    }
+}
+
+/// An allocated block of 2^order frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its first frame; a multiple of the block's frames.
+    pub frame: FrameId,
+    /// Whether every byte is known to be zero.
+    pub zeroed: bool,
+}
+
+/// Frames that are zeroed ahead, in state Cached and ZEROED.
+#[derive(Debug)]
+struct Reserve {
+    frames: Vec<FrameId>,
+    most: usize,
+}
+
+/// An allocator of page blocks that may be used on its own.
+///
+/// Units: a frame is 4 KiB; a block is 2^order frames, order 0 to 9, aligned to its size; memory comes from
+/// and goes back to the kernel in chunks of 2 MiB, each charged to a budget (with 16 KiB for its frame words).
+///
+/// Every method may be called from any thread. Cost of `alloc` and `free` together while the per-CPU list serves
+/// them: one compare-and-swap (in `free`) on the frame's own line, two restartable sections on lines only
+/// this CPU writes, and no lock; with the `TryLock` form three read-modify-writes. A miss takes one zone lock for a
+/// batch of blocks.
+#[derive(Debug)]
+pub struct FrameAllocator {
+    lists: PerCpuLists,
+    arena: Arena,
+    zones: ZoneList,
+    cpu_nodes: Box<[u8]>,
+    /// Whether all zones and CPUs are of one node.
+    one_node: bool,
+    reserve: Mutex<Reserve>,
+    /// Held by whoever drains all CPUs: others wait for its result.
+    draining: Mutex<()>,
+    tuned_for_bytes: AtomicU64,
+    metadata_bytes: u64,
+    low_hook: Mutex<Option<LowHook>>,
+    counted: Mutex<Counted>,
+}
+
+/// Called when memory falls below the low watermark.
+#[derive(Clone)]
+struct LowHook(Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for LowHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LowHook")
+    }
+}
+
+/// Fast-path allocations and frees, in frames, that the counters already know.
+#[derive(Debug, Default)]
+struct Counted {
+    pops: [u64; Order::COUNT + 1],
+    pushes: [u64; Order::COUNT + 1],
+}
+
+/// Frames zeroed under one hold of the reserve.
+const ZERO_BATCH: usize = 8;
+/// Zeroed frames a CPU takes from the reserve at once.
+const RESERVE_BATCH: u32 = 32;
+
+impl FrameAllocator {
+    /// An allocator with a budget of its own.
+    ///
+    /// # Errors
+    /// `InvalidBudget` when the budget does not even hold the allocator's own data or there is no zone; `System`
+    /// when the kernel refuses address space.
+    pub fn standalone(config: &FrameConfig, budget_bytes: u64) -> Result<Self> {
+        let counters = Counters::new().map_err(|error| Error::system("cannot reserve counters", &error))?;
+        Self::new(config, Arc::new(Budget::new(budget_bytes)), Arc::new(counters))
+    }
+
+    /// An allocator that charges `budget` and counts in `counters`.
+    ///
+    /// # Errors
+    /// As [`FrameAllocator::standalone`].
+    pub(crate) fn new(config: &FrameConfig, budget: Arc<Budget>, counters: Arc<Counters>) -> Result<Self> {
+        if config.zones.is_empty() || config.zones.iter().any(|zone| zone.bytes == 0) {
+            return Err(Error::new(
+                ErrorKind::InvalidBudget,
+                "give the allocator at least one zone, none empty",
+            ));
+        }
+        let sizes: Vec<_> = config
+            .zones
+            .iter()
+            .map(|zone| (zone.bytes.div_ceil(CHUNK_BYTES as u64) as u32, zone.backing, zone.node))
+            .collect();
+        let zones = ZoneList::new(&sizes);
+        let system =
+            |error: std::io::Error| Error::system("cannot reserve address space for the arena", &error);
+        let (form, cpus) = match config.form {
+            None => (StackForm::probe(), usage::possible_cpus()),
+            Some(PercpuForm::Sections) => (StackForm::Sections, usage::possible_cpus()),
+            Some(PercpuForm::TryLock) => (StackForm::trylock(), usage::possible_cpus()),
+            Some(PercpuForm::TryLockOn(cpu, cpus)) => (StackForm::TryLock(cpu), cpus),
+        };
+        let most_bytes: u64 = sizes.iter().map(|&(chunks, ..)| u64::from(chunks) * CHUNK_BYTES as u64).sum();
+        let now_bytes = most_bytes.min(budget.limit_bytes());
+        let lists = PerCpuLists::new(
+            cpus,
+            config.percpu_orders,
+            form,
+            tuning(most_bytes, cpus),
+            tuning(now_bytes, cpus),
+        )
+        .map_err(system)?;
+        let most_reserved = (now_bytes / PAGE_BYTES as u64 / 64).clamp(8, 4096) as usize;
+        let metadata_bytes = lists.bytes() as u64 + 4 * most_reserved as u64;
+        if !budget.charge(metadata_bytes) {
+            let message =
+                format!("the frame allocator's own data need {metadata_bytes} bytes; raise the budget");
+            return Err(Error::new(ErrorKind::InvalidBudget, message));
+        }
+        let frames = zones.end() as usize;
+        let arena = (|| {
+            Ok(Arena {
+                words: WordArray::new(frames)?,
+                bytes: ArenaBytes::new(frames * PAGE_BYTES)?,
+                budget: budget.clone(),
+                counters,
+                populate: config.populate,
+            })
+        })()
+        .map_err(|error| {
+            budget.uncharge(metadata_bytes);
+            system(error)
+        })?;
+        let cpu_nodes: Box<[u8]> =
+            (0..cpus).map(|cpu| config.cpu_nodes.get(cpu).copied().unwrap_or(0)).collect();
+        let first_node = cpu_nodes[0];
+        let one_node = cpu_nodes.iter().all(|&node| node == first_node)
+            && config.zones.iter().all(|zone| zone.node == first_node);
+        Ok(Self {
+            lists,
+            arena,
+            zones,
+            cpu_nodes,
+            one_node,
+            reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
+            draining: Mutex::new(()),
+            tuned_for_bytes: AtomicU64::new(now_bytes),
+            metadata_bytes,
+            low_hook: Mutex::new(None),
+            counted: Mutex::new(Counted::default()),
+        })
+    }
+
+    /// Allocates a block of 2^order frames; `None` when every place was searched and the budget allows no more.
+    #[inline]
+    pub fn alloc(&self, order: Order) -> Option<Block> {
+        if self.lists.holds(order)
+            && let Pop::Value(frame) = self.lists.pop(order.index())
+        {
+            let frame = FrameId(frame);
+            return Some(Block { frame, zeroed: self.words(frame).state.hand_out(order) });
+        }
+        self.alloc_slow(order)
+    }
+
+    /// Frees a block that [`FrameAllocator::alloc`] answered (or an order-0 frame of one that was split).
+    ///
+    /// # Errors
+    /// `InvalidFree` for a frame that heads no allocated block of this order (freed twice, with another order,
+    /// the inside of a block, never allocated). Nothing changes then.
+    #[inline]
+    pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
+        let Some(words) = self.arena.words.get(frame.index()) else {
+            return Err(invalid_free(frame, order, None));
+        };
+        match words.state.take_back(order) {
+            TakeBack::Done => {
+                if self.lists.holds(order)
+                    && (self.one_node || self.is_local(frame))
+                    && self.lists.push(order.index(), frame) == Push::Done
+                {
+                    return Ok(());
+                }
+                self.free_slow(frame, order);
+                Ok(())
+            }
+            TakeBack::Isolating => {
+                self.free_to_zone(frame, order);
+                Ok(())
+            }
+            TakeBack::Refused(found) => Err(invalid_free(frame, order, Some(found))),
+        }
+    }
+
+    /// Allocates up to `n` blocks, handing each to `take`; answers how many there were.
+    pub fn alloc_bulk(&self, order: Order, n: usize, mut take: impl FnMut(Block)) -> usize {
+        for got in 0..n {
+            match self.alloc(order) {
+                Some(block) => take(block),
+                None => return got,
+            }
+        }
+        n
+    }
+
+    /// Frees several blocks of any orders, taking each zone's lock once for a run of its blocks where they
+    /// exceed the per-CPU lists.
+    ///
+    /// # Errors
+    /// `InvalidFree` as [`FrameAllocator::free`], for the first such block; all others are freed.
+    pub fn free_bulk(&self, blocks: impl IntoIterator<Item = (FrameId, Order)>) -> Result<()> {
+        let mut first_error = Ok(());
+        for (frame, order) in blocks {
+            let freed = self.free(frame, order);
+            if first_error.is_ok() {
+                first_error = freed;
+            }
+        }
+        first_error
+    }
+
+    /// An order-0 frame that was zeroed ahead; `None` where there is none (then allocate and zero one).
+    #[inline]
+    pub fn alloc_zeroed(&self) -> Option<FrameId> {
+        let frame = match self.lists.pop(ZEROED_CLASS) {
+            Pop::Value(frame) => FrameId(frame),
+            Pop::Empty | Pop::Busy => return self.alloc_zeroed_slow(),
+        };
+        let zeroed = self.words(frame).state.hand_out(Order::ZERO);
+        assert!(zeroed, "the zeroed list held {frame:?}, which is not known to be zero");
+        Some(frame)
+    }
+
+    /// Makes an allocated block into allocated order-0 frames, each to be freed on its own.
+    ///
+    /// # Errors
+    /// `InvalidFree` when `frame` heads no allocated block of this order.
+    pub fn split(&self, frame: FrameId, order: Order) -> Result<()> {
+        let Some(head) = self.arena.words.get(frame.index()) else {
+            return Err(invalid_free(frame, order, None));
+        };
+        let state = head.state.load();
+        if !state.is(Kind::Owned, order) {
+            return Err(invalid_free(frame, order, Some(state)));
+        }
+        // The head last: until then the block is as it was to whoever looks at it.
+        for tail in (0..order.frames()).rev() {
+            self.words(frame.plus(tail)).state.split_to(Order::ZERO, state.isolating());
+        }
+        Ok(())
+    }
+
+    /// A frame's words.
+    #[inline]
+    pub(crate) fn words(&self, frame: FrameId) -> &FrameWords {
+        &self.arena.words[frame.index()]
+    }
+
+    /// The arena's bytes; frame `f` is at home at `f.0 * 4096`.
+    #[inline]
+    pub fn bytes(&self) -> &ArenaBytes {
+        &self.arena.bytes
+    }
+
+    /// Frame numbers are below this.
+    pub fn end_frame(&self) -> FrameId {
+        FrameId(self.zones.end())
+    }
+
+    /// Frames that are free now, wherever they are: lists of zones and CPUs, the zeroed reserve. Approximate while
+    /// others work.
+    pub fn free_frames(&self) -> u64 {
+        self.zone_free_frames() + self.lists.frames() + self.reserve.lock().frames.len() as u64
+    }
+
+    /// Free frames and frames the budget still allows to bring online: what watermarks are compared with. Counts no
+    /// per-CPU lists.
+    pub fn available_frames(&self) -> u64 {
+        let room =
+            self.arena.budget.room_bytes().max(0) as u64 / crate::frame::chunk::online_cost_bytes(true);
+        let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
+        self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
+    }
+
+    /// The watermarks for the present budget.
+    pub fn watermarks(&self) -> Watermarks {
+        Watermarks::for_bytes(self.tuned_for_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Installs what is called, with no lock held, whenever the slow path finds less available than the low
+    /// watermark. It should do little: wake someone.
+    pub fn set_low_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
+        *self.low_hook.lock() = Some(LowHook(shared_hook(hook)));
+    }
+
+    /// Gives up to `n_chunks` wholly free chunks back to the kernel; answers how many. Drains the per-CPU
+    /// lists where the zones alone have too few.
+    pub fn shrink(&self, n_chunks: u32) -> u32 {
+        let from_zones =
+            |n: u32| self.zones.iter().rev().fold(0, |gone, zone| gone + zone.shrink(&self.arena, n - gone));
+        let gone = from_zones(n_chunks);
+        if gone == n_chunks {
+            return gone;
+        }
+        self.drain();
+        gone + from_zones(n_chunks - gone)
+    }
+
+    /// Starts, or continues, to empty a chunk: its free frames leave every list, and what is freed into it stays
+    /// aside. Answers how many of its frames are still in use or on their way; `None` where it is not online.
+    pub fn isolate(&self, chunk: ChunkId) -> Option<u32> {
+        let zone = self.zone_of_chunk(chunk)?;
+        match zone.isolate(&self.arena, chunk)? {
+            0 => Some(0),
+            _ => {
+                // What was on per-CPU lists goes aside now; what was handed out meanwhile gets its mark.
+                self.drain();
+                zone.isolate(&self.arena, chunk)
+            }
+        }
+    }
+
+    /// Ends an isolation: the chunk's free frames can be allocated again.
+    pub fn putback(&self, chunk: ChunkId) {
+        if let Some(zone) = self.zone_of_chunk(chunk) {
+            zone.putback(&self.arena, chunk);
+        }
+    }
+
+    /// Gives an isolated chunk back to the kernel; false where some of its frames are not free yet.
+    pub fn take_offline(&self, chunk: ChunkId) -> bool {
+        self.zone_of_chunk(chunk).is_some_and(|zone| zone.take_offline(&self.arena, chunk))
+    }
+
+    /// Takes an isolated chunk, all of it free, as one allocated order-9 block.
+    pub fn claim_isolated(&self, chunk: ChunkId) -> Option<Block> {
+        let block = self.zone_of_chunk(chunk)?.claim(&self.arena, chunk)?;
+        Some(self.hand_out_counted(block, Order::MAX))
+    }
+
+    /// Moves every block on per-CPU lists and in the zeroed reserve to its zone, where it can merge. One at a
+    /// time: a second caller waits for the first, whose result is its own.
+    pub fn drain(&self) {
+        let _single = self.draining.lock();
+        {
+            let mut reserve = self.reserve.lock();
+            let mut givers = Givers::new(&self.zones, &self.arena);
+            while let Some(frame) = reserve.frames.pop() {
+                givers.give(frame, Order::ZERO);
+            }
+        }
+        for cpu in 0..self.lists.stacks().cpus() {
+            let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
+            let mut givers = Givers::new(&self.zones, &self.arena);
+            self.lists.drain(&held, |frame, order| givers.give(frame, order));
+            self.arena.counters.add(Counter::PercpuDrain, givers.frames());
+        }
+    }
+
+    /// The background's tick: per-CPU lists that are larger than their use shrink.
+    pub fn decay(&self) {
+        self.retune();
+        for cpu in 0..self.lists.stacks().cpus() {
+            let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
+            let mut givers = Givers::new(&self.zones, &self.arena);
+            self.lists.decay(&held, |frame, order| givers.give(frame, order));
+            self.arena.counters.add(Counter::PercpuDrain, givers.frames());
+        }
+    }
+
+    /// Zeroes up to `n` free frames ahead and puts them in the reserve; answers how many. Brings no memory
+    /// online, and leaves the zones their low watermark.
+    pub fn zero_some(&self, n: usize) -> usize {
+        let keep = self.watermarks().low_frames;
+        let mut done = 0;
+        while done < n {
+            // Held while zeroing, so that a drain finds these frames and not "none".
+            let mut reserve = self.reserve.lock();
+            let room = reserve.most - reserve.frames.len();
+            let batch = room.min(n - done).min(ZERO_BATCH);
+            let free = self.zone_free_frames();
+            if batch == 0 || free == 0 || self.available_frames() <= keep {
+                break;
+            }
+            let mut got = 0;
+            for zone in self.zones.iter() {
+                while got < batch {
+                    let Some(block) = zone.lock(&self.arena).take(Order::ZERO) else { break };
+                    if !block.zeroed {
+                        self.arena.bytes.zero(block.frame.home_offset(), PAGE_BYTES);
+                        self.words(block.frame).state.set(Kind::Cached, Order::ZERO, true);
+                    }
+                    reserve.frames.push(block.frame);
+                    got += 1;
+                }
+            }
+            done += got;
+            if got == 0 {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Follows a changed budget. The slow path does so by itself.
+    pub fn retune(&self) {
+        let most: u64 = self.zones.iter().map(|zone| u64::from(zone.chunks) * CHUNK_BYTES as u64).sum();
+        let bytes = most.min(self.arena.budget.limit_bytes());
+        if self.tuned_for_bytes.swap(bytes, Ordering::Relaxed) != bytes {
+            self.lists.retune(tuning(bytes, self.lists.stacks().cpus()));
+        }
+    }
+
+    /// Adds the allocations and frees that the fast paths served since the last call to the counters. To be called
+    /// before these are read.
+    pub fn flush_counters(&self) {
+        let mut counted = self.counted.lock();
+        let (mut allocated, mut freed) = (0, 0);
+        for class in 0..=Order::COUNT {
+            let Some((pops, pushes)) = self.lists.stacks().pops_and_pushes(class) else { continue };
+            let shift = if class == ZEROED_CLASS { 0 } else { class };
+            // Not exact while others work: what one call misses the next one finds.
+            allocated += pops.saturating_sub(counted.pops[class]) << shift;
+            freed += pushes.saturating_sub(counted.pushes[class]) << shift;
+            counted.pops[class] = pops.max(counted.pops[class]);
+            counted.pushes[class] = pushes.max(counted.pushes[class]);
+        }
+        self.arena.counters.add(Counter::PagesAllocated, allocated);
+        self.arena.counters.add(Counter::PagesFreed, freed);
+    }
+
+    /// Checks every list against the state words. O(frames); stops the per-CPU lists one by one.
+    ///
+    /// # Panics
+    /// When they contradict each other. Call it while nobody allocates or frees for an exact answer.
+    pub fn validate(&self) {
+        let reserve = self.reserve.lock();
+        for &frame in &reserve.frames {
+            let state = self.words(frame).state.load();
+            assert!(state.is(Kind::Cached, Order::ZERO) && state.zeroed(), "the reserve holds {state:?}");
+        }
+        drop(reserve);
+        for cpu in 0..self.lists.stacks().cpus() {
+            let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
+            self.lists.validate(&held, |frame, order, zeroed| {
+                let state = self.words(frame).state.load();
+                assert!(state.is(Kind::Cached, order), "CPU {cpu}'s list of {order:?} holds {state:?}");
+                assert!(!zeroed || state.zeroed(), "the zeroed list holds {state:?}");
+            });
+        }
+        for zone in self.zones.iter() {
+            zone.lock(&self.arena).validate();
+        }
+    }
+
+    #[cold]
+    fn alloc_slow(&self, order: Order) -> Option<Block> {
+        let block = self.search(order).or_else(|| {
+            self.drain();
+            self.search(order)
+        });
+        self.check_watermark();
+        block
+    }
+
+    /// Tries each zone in order of preference: its lists, then a chunk brought online.
+    fn search(&self, order: Order) -> Option<Block> {
+        let node = self.cpu_nodes[self.lists.stacks().cpu()];
+        let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
+        for rank in 0..4u8 {
+            for zone in self.zones.iter() {
+                let other_node = u8::from(zone.node != node);
+                let other_backing = u8::from(zone.backing != wanted);
+                if 2 * other_node + other_backing != rank {
+                    continue;
+                }
+                loop {
+                    if let Some(block) = self.take_from(zone, order, other_node == 0) {
+                        return Some(block);
+                    }
+                    if zone.bring_online(&self.arena, order) == Online::Refused {
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
+        let held = (local && self.lists.holds(order)).then(|| self.lists.stacks().exclusive_here()).flatten();
+        let block = match held {
+            Some(held) => {
+                let pressure = self.pressure();
+                let mut locked = zone.lock(&self.arena);
+                let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take(order));
+                drop(locked);
+                drop(held);
+                self.arena.counters.add(Counter::PercpuRefill, u64::from(frames));
+                block?
+            }
+            None => zone.lock(&self.arena).take(order)?,
+        };
+        Some(self.hand_out_counted(block, order))
+    }
+
+    fn hand_out_counted(&self, block: FreeBlock, order: Order) -> Block {
+        let zeroed = self.words(block.frame).state.hand_out(order);
+        self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
+        Block { frame: block.frame, zeroed }
+    }
+
+    #[cold]
+    fn free_slow(&self, frame: FrameId, order: Order) {
+        let local = self.lists.holds(order) && (self.one_node || self.is_local(frame));
+        let Some(held) = local.then(|| self.lists.stacks().exclusive_here()).flatten() else {
+            return self.free_to_zone(frame, order);
+        };
+        let pressure = self.pressure();
+        let mut givers = Givers::new(&self.zones, &self.arena);
+        self.lists.push_or_spill(&held, order, frame, pressure, |frame, order| givers.give(frame, order));
+        self.arena.counters.add(Counter::PercpuDrain, givers.frames());
+        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
+    }
+
+    fn free_to_zone(&self, frame: FrameId, order: Order) {
+        self.zones.of(frame).lock(&self.arena).give(frame, order);
+        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
+    }
+
+    #[cold]
+    fn alloc_zeroed_slow(&self) -> Option<FrameId> {
+        // Tried only: whoever zeroes holds it for a while.
+        let mut reserve = self.reserve.try_lock()?;
+        let first = reserve.frames.pop()?;
+        if let Some(held) = self.lists.stacks().exclusive_here() {
+            let more = RESERVE_BATCH.min(reserve.frames.len() as u32);
+            for _ in 0..self.lists.make_room(&held, ZEROED_CLASS, more) {
+                let Some(frame) = reserve.frames.pop() else { break };
+                assert!(held.insert(ZEROED_CLASS, frame.0), "room was made");
+            }
+        }
+        drop(reserve);
+        let block = self.hand_out_counted(FreeBlock { frame: first, zeroed: true }, Order::ZERO);
+        assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
+        Some(first)
+    }
+
+    fn is_local(&self, frame: FrameId) -> bool {
+        self.zones.of(frame).node == self.cpu_nodes[self.lists.stacks().cpu()]
+    }
+
+    fn zone_of_chunk(&self, chunk: ChunkId) -> Option<&Zone> {
+        let zone = self.zones.get(self.zones.index_of(chunk.first()))?;
+        (chunk.first().0 - zone.first.0 < zone.chunks * CHUNK_FRAMES).then_some(zone)
+    }
+
+    fn zone_free_frames(&self) -> u64 {
+        self.zones.iter().map(|zone| u64::from(zone.free_frames())).sum()
+    }
+
+    fn pressure(&self) -> Pressure {
+        if self.tuned_for_bytes.load(Ordering::Relaxed) != self.arena.budget.limit_bytes() {
+            self.retune();
+        }
+        let (marks, available) = (self.watermarks(), self.available_frames());
+        match available {
+            _ if available < marks.low_frames => Pressure::BelowLow,
+            _ if available < marks.high_frames => Pressure::BelowHigh,
+            _ => Pressure::None,
+        }
+    }
+
+    fn check_watermark(&self) {
+        if self.available_frames() < self.watermarks().low_frames {
+            let hook = self.low_hook.lock().clone();
+            if let Some(LowHook(hook)) = hook {
+                hook();
+            }
+        }
+    }
+}
+
+impl Drop for FrameAllocator {
+    fn drop(&mut self) {
+        // The arena's memory goes with it: chunks still online, and all frame words.
+        let mut bytes = self.metadata_bytes;
+        for zone in self.zones.iter() {
+            bytes += zone.lock(&self.arena).charged_bytes();
+        }
+        self.arena.budget.uncharge(bytes);
+    }
+}
+
+fn tuning(bytes: u64, cpus: usize) -> Tuning {
+    Tuning::new(bytes / PAGE_BYTES as u64, Watermarks::for_bytes(bytes).low_frames, cpus)
+}
+
+#[cold]
+fn invalid_free(frame: FrameId, order: Order, found: Option<FrameState>) -> Error {
+    let found = found.map_or("is outside the arena".into(), |state| format!("is {state:?}"));
+    let message = format!("{frame:?} was freed as an allocated block of {order:?}, but it {found}");
+    Error::new(ErrorKind::InvalidFree, message)
+}
+
+#[cfg(not(loom))]
+fn shared_hook(hook: impl Fn() + Send + Sync + 'static) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::new(hook)
+}
+
+#[cfg(loom)]
+fn shared_hook(hook: impl Fn() + Send + Sync + 'static) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::from_std(std::sync::Arc::new(hook))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static CPU: Cell<u32> = const { Cell::new(0) };
+    }
+
+    fn pretended_cpu() -> u32 {
+        CPU.get()
+    }
+
+    /// An allocator of so many MiB whose budget allows all of it, on `cpus` pretended CPUs.
+    fn allocator(mib: u64, cpus: usize) -> FrameAllocator {
+        let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
+        config.form = Some(PercpuForm::TryLockOn(pretended_cpu, cpus));
+        config.populate = false;
+        FrameAllocator::standalone(&config, (mib << 20) * 2).unwrap()
+    }
+
+    fn assert_wholly_free(frames: &FrameAllocator) {
+        frames.drain();
+        frames.validate();
+        for zone in frames.zones.iter() {
+            let locked = zone.lock(&frames.arena);
+            assert_eq!(locked.free_frames() % CHUNK_FRAMES, 0);
+            assert_eq!(locked.free_frames(), CHUNK_FRAMES * locked.free_blocks(Order::MAX), "all merged");
+        }
+    }
+
+    #[test]
+    fn every_order_goes_round() {
+        for orders in [PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All] {
+            for form in [PercpuForm::Sections, PercpuForm::TryLock] {
+                let mut config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
+                (config.percpu_orders, config.form) = (orders, Some(form));
+                let frames = FrameAllocator::standalone(&config, 80 << 20).unwrap();
+                for order in Order::all() {
+                    let blocks: Vec<_> = (0..8).map(|_| frames.alloc(order).unwrap()).collect();
+                    assert!(blocks.iter().all(|block| block.frame.0.is_multiple_of(order.frames())));
+                    frames.validate();
+                    for block in blocks {
+                        frames.free(block.frame, order).unwrap();
+                        assert_eq!(
+                            frames.free(block.frame, order).unwrap_err().kind(),
+                            ErrorKind::InvalidFree
+                        );
+                    }
+                    frames.validate();
+                }
+                assert_wholly_free(&frames);
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_is_used_up_exactly_and_comes_back() {
+        let config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
+        let budget = Arc::new(Budget::new(16 << 20));
+        let frames =
+            FrameAllocator::new(&config, budget.clone(), Arc::new(Counters::new().unwrap())).unwrap();
+        let mut blocks = Vec::new();
+        while let Some(block) = frames.alloc(Order::ZERO) {
+            blocks.push((block.frame, Order::ZERO));
+        }
+        // Seven chunks of eight: frame words and lists take part of the eighth.
+        assert_eq!(blocks.len(), 7 * CHUNK_FRAMES as usize);
+        frames.free_bulk(blocks).unwrap();
+        assert_eq!(frames.free_frames(), 7 * u64::from(CHUNK_FRAMES));
+        assert_eq!(frames.shrink(100), 7);
+        assert!(budget.used_bytes() < 1 << 20);
+        drop(frames);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

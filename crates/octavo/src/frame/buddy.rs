@@ -1,0 +1,133 @@
+//! The buddy lists of a zone: free blocks of orders 0 to 9, each aligned to its size.
+//!
+//! Lists are doubly linked through the heads' `next` and `prev` words, so a block leaves the middle of its
+//! list in constant time when its buddy merges with it. Everything here runs under the zone's lock.
+//!
+//! Invariants: a head on list `n` is in state Free of order `n`; no two buddies of one order are both free
+//! (below order 9); `free_frames` is the sum over the lists. A split keeps ZEROED; a merge keeps it if both have it.
+
+use crate::frame::state::Kind;
+use crate::frame::words::FrameWords;
+use crate::sync::Ordering;
+use crate::units::{FrameId, Order};
+
+const NONE: u32 = u32::MAX;
+
+/// The heads of the free lists.
+#[derive(Debug)]
+pub(crate) struct Buddy {
+    heads: [u32; Order::COUNT],
+    blocks: [u32; Order::COUNT],
+    free_frames: u32,
+}
+
+/// A block, and whether it is known to be all zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreeBlock {
+    pub(crate) frame: FrameId,
+    pub(crate) zeroed: bool,
+}
+
+impl Buddy {
+    pub(crate) fn new() -> Self {
+        Self { heads: [NONE; Order::COUNT], blocks: [0; Order::COUNT], free_frames: 0 }
+    }
+
+    /// Frames on all lists.
+    pub(crate) fn free_frames(&self) -> u32 {
+        self.free_frames
+    }
+
+    /// Blocks on one list.
+    pub(crate) fn blocks(&self, order: Order) -> u32 {
+        self.blocks[order.index()]
+    }
+
+    /// Adds a block that is the caller's alone, merged with its free buddies.
+    pub(crate) fn insert(&mut self, words: &[FrameWords], frame: FrameId, order: Order, zeroed: bool) {
+        let (mut frame, mut order, mut zeroed) = (frame, order, zeroed);
+        while order < Order::MAX {
+            let other = FrameId(frame.0 ^ order.frames());
+            let state = words[other.index()].state.load();
+            if !state.is(Kind::Free, order) {
+                break;
+            }
+            self.unlink(words, other, order);
+            let (low, high) = if frame < other { (frame, other) } else { (other, frame) };
+            words[high.index()].state.set_tail();
+            (frame, order, zeroed) = (low, Order(order.0 + 1), zeroed && state.zeroed());
+        }
+        self.link(words, frame, order, zeroed);
+    }
+
+    /// Takes a block, splitting a larger one where needed. It leaves in state Cached.
+    pub(crate) fn take(&mut self, words: &[FrameWords], order: Order) -> Option<FreeBlock> {
+        let from = (order.0..=Order::MAX.0).map(Order).find(|from| self.heads[from.index()] != NONE)?;
+        let frame = FrameId(self.heads[from.index()]);
+        let zeroed = words[frame.index()].state.load().zeroed();
+        self.unlink(words, frame, from);
+        for half in (order.0..from.0).rev().map(Order) {
+            self.link(words, frame.plus(half.frames()), half, zeroed);
+        }
+        words[frame.index()].state.set(Kind::Cached, order, zeroed);
+        Some(FreeBlock { frame, zeroed })
+    }
+
+    /// Takes a certain block off its list. Its state is the caller's to set.
+    pub(crate) fn unlink(&mut self, words: &[FrameWords], frame: FrameId, order: Order) {
+        let head = &words[frame.index()];
+        assert!(head.state.load().is(Kind::Free, order), "a free list held a frame that is not free");
+        let (next, prev) = (head.next.load(Ordering::Relaxed), head.prev.load(Ordering::Relaxed));
+        match prev {
+            NONE => self.heads[order.index()] = next,
+            prev => words[prev as usize].next.store(next, Ordering::Relaxed),
+        }
+        if next != NONE {
+            words[next as usize].prev.store(prev, Ordering::Relaxed);
+        }
+        self.blocks[order.index()] -= 1;
+        self.free_frames -= order.frames();
+    }
+
+    fn link(&mut self, words: &[FrameWords], frame: FrameId, order: Order, zeroed: bool) {
+        let head = &words[frame.index()];
+        let next = self.heads[order.index()];
+        head.state.set(Kind::Free, order, zeroed);
+        head.next.store(next, Ordering::Relaxed);
+        head.prev.store(NONE, Ordering::Relaxed);
+        if next != NONE {
+            words[next as usize].prev.store(frame.0, Ordering::Relaxed);
+        }
+        self.heads[order.index()] = frame.0;
+        self.blocks[order.index()] += 1;
+        self.free_frames += order.frames();
+    }
+
+    /// Checks every list. O(free blocks).
+    ///
+    /// # Panics
+    /// When an invariant at the head of this file does not hold.
+    pub(crate) fn validate(&self, words: &[FrameWords]) {
+        let mut frames = 0;
+        for order in Order::all() {
+            let (mut at, mut prev, mut blocks) = (self.heads[order.index()], NONE, 0);
+            while at != NONE {
+                let head = &words[at as usize];
+                assert!(at.is_multiple_of(order.frames()), "blocks are aligned to their size");
+                assert!(head.state.load().is(Kind::Free, order), "heads on a list are free");
+                assert_eq!(head.prev.load(Ordering::Relaxed), prev, "links go both ways");
+                let tails = at as usize + 1..(at + order.frames()) as usize;
+                assert!(words[tails].iter().all(|tail| tail.state.load().kind() == Kind::Tail));
+                if order < Order::MAX {
+                    let other = words[(at ^ order.frames()) as usize].state.load();
+                    assert!(!other.is(Kind::Free, order), "buddies that are both free are one block");
+                }
+                (prev, at) = (at, head.next.load(Ordering::Relaxed));
+                blocks += 1;
+            }
+            assert_eq!(blocks, self.blocks[order.index()], "the count of blocks is true");
+            frames += blocks * order.frames();
+        }
+        assert_eq!(frames, self.free_frames, "the count of frames is true");
+    }
+}

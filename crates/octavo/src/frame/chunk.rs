@@ -1,0 +1,275 @@
+//! Chunks: 2 MiB of a zone that come online and go back as one.
+//!
+//! ```text
+//!            charge, populate                     isolate
+//!   Offline ──► Moving ──► Online ◄──────────────────────────► Isolated { free_frames }
+//!      ▲                     │            putback, claim           │
+//!      │                     │ shrink: one free block of order 9   │ take_offline: 512 free frames
+//!      └────── Moving ◄──────┴─────────────────────────────────────┘
+//! ```
+//!
+//! The budget is charged before the kernel is asked, and given back after. A chunk's frame words (16 KiB) are charged
+//! when it first comes online and never given back: a late walker may read the words of a frame at any time.
+//!
+//! An isolated chunk's free frames are on no list, and what is freed into it stays aside, so it only ever
+//! empties. Its owned blocks are marked, which sends their frees past the per-CPU lists; a frame that was
+//! on its way between lists and owners just then is caught by calling `isolate` again.
+
+use crate::counters::Counter;
+use crate::frame::buddy::FreeBlock;
+use crate::frame::state::Kind;
+use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
+use crate::frame::zone::{Arena, Zone, ZoneInner};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
+
+/// What the zone knows of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChunkState {
+    /// No memory behind it.
+    Offline,
+    /// Coming or going, outside the lock.
+    Moving,
+    /// Its free frames are on the lists.
+    Online,
+    /// Being emptied: so many of its frames are free and held aside.
+    Isolated { free_frames: u16 },
+}
+
+/// Number of a chunk: its first frame's number / 512.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkId(pub u32);
+
+impl ChunkId {
+    /// The chunk that a frame lies in.
+    pub const fn of(frame: FrameId) -> Self {
+        Self(frame.0 / CHUNK_FRAMES)
+    }
+
+    /// Its first frame.
+    pub const fn first(self) -> FrameId {
+        FrameId(self.0 * CHUNK_FRAMES)
+    }
+}
+
+/// Outcome of [`Zone::bring_online`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Online {
+    /// The zone has a block to try for.
+    Tried,
+    /// Every chunk is online, the budget is used up, or the kernel has no memory.
+    Refused,
+}
+
+impl Zone {
+    fn chunk_first(&self, index: u32) -> FrameId {
+        self.first.plus(index * CHUNK_FRAMES)
+    }
+
+    fn chunk_words<'a>(&self, arena: &'a Arena, index: u32) -> &'a [FrameWords] {
+        let first = self.chunk_first(index).index();
+        &arena.words[first..first + CHUNK_FRAMES as usize]
+    }
+
+    fn index_of_chunk(&self, chunk: ChunkId) -> u32 {
+        let index = chunk.0 - self.first.0 / CHUNK_FRAMES;
+        assert!(index < self.chunks, "{chunk:?} is not of this zone");
+        index
+    }
+
+    /// Brings one chunk online, unless a block of `order` has turned up meanwhile.
+    pub(crate) fn bring_online(&self, arena: &Arena, order: Order) -> Online {
+        if self.offline_chunks() == 0 && self.coming.try_lock().is_some() {
+            return Online::Refused;
+        }
+        let _single = self.coming.lock();
+        let (index, fresh_words) = {
+            let mut locked = self.lock(arena);
+            if locked.has(order) {
+                return Online::Tried;
+            }
+            let inner = &mut *locked.inner;
+            let Some(&index) = inner.offline.last() else { return Online::Refused };
+            let fresh_words = !inner.words_charged[index as usize];
+            if !arena.budget.charge(online_cost_bytes(fresh_words)) {
+                return Online::Refused;
+            }
+            inner.offline.pop();
+            inner.chunks[index as usize] = ChunkState::Moving;
+            (index, fresh_words)
+        };
+        let present = self.populate(arena, index);
+        let mut locked = self.lock(arena);
+        if !present {
+            arena.budget.uncharge(online_cost_bytes(fresh_words));
+            locked.inner.chunks[index as usize] = ChunkState::Offline;
+            locked.inner.offline.push(index);
+            return Online::Refused;
+        }
+        let words = self.chunk_words(arena, index);
+        words.iter().for_each(|frame| frame.state.set_tail());
+        words[0].state.set(Kind::Cached, Order::MAX, true);
+        locked.inner.words_charged[index as usize] = true;
+        locked.inner.chunks[index as usize] = ChunkState::Online;
+        locked.give(self.chunk_first(index), Order::MAX);
+        drop(locked);
+        arena.counters.count(Counter::ChunkOnline);
+        Online::Tried
+    }
+
+    /// Asks the kernel for the chunk's pages and frame words. What it gave before it failed goes back.
+    fn populate(&self, arena: &Arena, index: u32) -> bool {
+        let first = self.chunk_first(index);
+        let frames = first.index()..first.index() + CHUNK_FRAMES as usize;
+        if !arena.populate {
+            return true;
+        }
+        let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
+        let present = arena.bytes.bring_online(bytes.clone(), self.backing).is_ok()
+            && arena.words.populate(frames).is_ok();
+        if !present {
+            // Discarding what came cannot be refused in a way that matters: the pages would read as zeros either way.
+            let _ = arena.bytes.take_offline(bytes);
+        }
+        present
+    }
+
+    /// Takes up to `n` wholly free chunks offline; answers how many.
+    pub(crate) fn shrink(&self, arena: &Arena, n: u32) -> u32 {
+        let mut gone = 0;
+        while gone < n {
+            let block = {
+                let mut locked = self.lock(arena);
+                let Some(block) = locked.take(Order::MAX) else { break };
+                let index = self.index_of_chunk(ChunkId::of(block.frame));
+                locked.inner.chunks[index as usize] = ChunkState::Moving;
+                block
+            };
+            if !self.give_to_kernel(arena, self.index_of_chunk(ChunkId::of(block.frame))) {
+                break;
+            }
+            gone += 1;
+        }
+        gone
+    }
+
+    /// Moving → Offline; or back Online, as one free block, where the kernel refuses.
+    fn give_to_kernel(&self, arena: &Arena, index: u32) -> bool {
+        let first = self.chunk_first(index);
+        let words = self.chunk_words(arena, index);
+        let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
+        if arena.bytes.take_offline(bytes).is_err() {
+            words.iter().for_each(|frame| frame.state.set_tail());
+            words[0].state.set(Kind::Cached, Order::MAX, false);
+            let mut locked = self.lock(arena);
+            locked.inner.chunks[index as usize] = ChunkState::Online;
+            locked.give(first, Order::MAX);
+            return false;
+        }
+        words.iter().for_each(|frame| frame.state.set(Kind::Offline, Order::ZERO, false));
+        let mut locked = self.lock(arena);
+        locked.inner.chunks[index as usize] = ChunkState::Offline;
+        locked.inner.offline.push(index);
+        drop(locked);
+        arena.budget.uncharge(CHUNK_BYTES as u64);
+        arena.counters.count(Counter::ChunkOffline);
+        true
+    }
+
+    /// Sets the chunk's free frames aside and marks its owned ones. Answers how many frames are not yet aside;
+    /// `None` where the chunk is not online. May be called again to catch what was on its way.
+    pub(crate) fn isolate(&self, arena: &Arena, chunk: ChunkId) -> Option<u32> {
+        let index = self.index_of_chunk(chunk);
+        let mut locked = self.lock(arena);
+        let ZoneInner { buddy, chunks, .. } = &mut *locked.inner;
+        let mut aside = match chunks[index as usize] {
+            ChunkState::Online => 0,
+            ChunkState::Isolated { free_frames } => free_frames,
+            ChunkState::Offline | ChunkState::Moving => return None,
+        };
+        let first = self.chunk_first(index);
+        for_each_head(self.chunk_words(arena, index), |at, words| {
+            let state = words.state.load();
+            match state.kind() {
+                Kind::Free => {
+                    buddy.unlink(&arena.words, first.plus(at), state.order());
+                    words.state.set(Kind::Isolated, state.order(), state.zeroed());
+                    aside += state.order().frames() as u16;
+                }
+                Kind::Owned => {
+                    words.state.mark_isolating();
+                }
+                _ => {}
+            }
+        });
+        chunks[index as usize] = ChunkState::Isolated { free_frames: aside };
+        Some(CHUNK_FRAMES - u32::from(aside))
+    }
+
+    /// Ends an isolation: what was aside is free again. Does nothing to a chunk that is not isolated.
+    pub(crate) fn putback(&self, arena: &Arena, chunk: ChunkId) {
+        let index = self.index_of_chunk(chunk);
+        let mut locked = self.lock(arena);
+        let ZoneInner { buddy, chunks, .. } = &mut *locked.inner;
+        if !matches!(chunks[index as usize], ChunkState::Isolated { .. }) {
+            return;
+        }
+        chunks[index as usize] = ChunkState::Online;
+        let first = self.chunk_first(index);
+        for_each_head(self.chunk_words(arena, index), |at, words| {
+            let state = words.state.load();
+            match state.kind() {
+                Kind::Isolated => buddy.insert(&arena.words, first.plus(at), state.order(), state.zeroed()),
+                Kind::Owned => words.state.clear_isolating(),
+                _ => {}
+            }
+        });
+    }
+
+    /// Takes an isolated chunk offline; false where some of its frames are not free.
+    pub(crate) fn take_offline(&self, arena: &Arena, chunk: ChunkId) -> bool {
+        let index = self.index_of_chunk(chunk);
+        {
+            let mut locked = self.lock(arena);
+            let state = &mut locked.inner.chunks[index as usize];
+            if *state != (ChunkState::Isolated { free_frames: CHUNK_FRAMES as u16 }) {
+                return false;
+            }
+            *state = ChunkState::Moving;
+        }
+        self.give_to_kernel(arena, index)
+    }
+
+    /// Takes an isolated chunk, all of it free, as one block in state Cached.
+    pub(crate) fn claim(&self, arena: &Arena, chunk: ChunkId) -> Option<FreeBlock> {
+        let index = self.index_of_chunk(chunk);
+        let mut locked = self.lock(arena);
+        let state = &mut locked.inner.chunks[index as usize];
+        if *state != (ChunkState::Isolated { free_frames: CHUNK_FRAMES as u16 }) {
+            return None;
+        }
+        *state = ChunkState::Online;
+        let words = self.chunk_words(arena, index);
+        let mut zeroed = true;
+        for_each_head(words, |_, head| zeroed &= head.state.load().zeroed());
+        words.iter().for_each(|frame| frame.state.set_tail());
+        words[0].state.set(Kind::Cached, Order::MAX, zeroed);
+        Some(FreeBlock { frame: self.chunk_first(index), zeroed })
+    }
+}
+
+/// Bytes to charge for a chunk that comes online.
+pub(crate) fn online_cost_bytes(fresh_words: bool) -> u64 {
+    CHUNK_BYTES as u64 + if fresh_words { WORDS_BYTES_PER_CHUNK } else { 0 }
+}
+
+/// Visits the heads of a chunk's blocks, and tails where a block changes hands just then.
+fn for_each_head(words: &[FrameWords], mut visit: impl FnMut(u32, &FrameWords)) {
+    let mut at = 0;
+    while let Some(head) = words.get(at as usize) {
+        let state = head.state.load();
+        // Before the visit: it may merge the block.
+        let frames = if state.kind() == Kind::Tail { 1 } else { state.order().frames() };
+        visit(at, head);
+        at += frames;
+    }
+}

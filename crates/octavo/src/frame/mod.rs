@@ -1,0 +1,31 @@
+//! Frames: who owns each 4 KiB of the arena, and how blocks of them are handed out.
+//!
+//! Start at [`allocator`]. One word says who owns a frame ([`state`]); another who uses its bytes ([`holds`]).
+//!
+//! | module | what |
+//! |---|---|
+//! | `allocator` | the way of an allocation and a free, and everything public |
+//! | `percpu` | a CPU's lists: how much they hold, refill, spill |
+//! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
+//! | `watermark` | when memory counts as short |
+//! | `words`, `state`, `holds`, `uses` | what is kept for each frame |
+//!
+//! It never calls up: out of frames is an answer, and being short is a hook.
+
+pub(crate) mod allocator;
+pub(crate) mod buddy;
+pub(crate) mod chunk;
+pub(crate) mod holds;
+pub(crate) mod percpu;
+pub(crate) mod state;
+pub(crate) mod uses;
+pub(crate) mod watermark;
+pub(crate) mod words;
+pub(crate) mod zone;
+
+pub use allocator::{Block, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
+pub use chunk::ChunkId;
+pub use watermark::Watermarks;
+pub use zone::Backing;
+
+pub use crate::units::{FrameId, Order};

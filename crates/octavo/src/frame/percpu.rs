@@ -1,0 +1,396 @@
+//! Per-CPU lists: a few free blocks of every order in front of the zones, for each CPU.
+//!
+//! A block on a list is in state Cached. All figures (`count`, `high`, `batch`) are in frames, whatever the order.
+//! The hot path is one section of [`PerCpuStacks`] and knows nothing of them; it stops at a stack's *limit*, and the
+//! slow path, holding the CPU, sets the limits so that
+//!
+//! ```text
+//!   count = Σ len(order) << order   <=   Σ limit(order) << order   <=   high
+//! ```
+//!
+//! A refill takes `max(batch >> order, 2)` blocks, and one where `batch` is 1, so that a tiny budget keeps
+//! nothing here. `high` moves between `high_min` and `high_max`: up when allocations miss or more is freed in a row
+//! than fits, down when memory runs low and by [`PerCpuLists::decay`]. A free over the limit borrows idle room of
+//! other orders, then raises `high`, then gives the coldest blocks back, those of the order just freed first.
+//!
+//! Where one CPU frees high-order blocks that another allocates, they would pile up here cold (Linux f26b3fa04611):
+//! a run of high-order frees of `batch + high_min / 2` frames without an allocation gives everything back.
+//!
+//! Locking: every method that takes an [`Exclusive`] may take a zone's lock, through the caller's closure.
+
+use crossbeam_utils::CachePadded;
+
+use crate::config::PercpuOrders;
+use crate::frame::buddy::FreeBlock;
+use crate::sync::percpu::{Exclusive, PerCpuStacks, Pop, Push, StackForm};
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::{FrameId, Order};
+
+/// The class of order-0 frames that are all zeros.
+pub(crate) const ZEROED_CLASS: usize = Order::COUNT;
+const CLASSES: usize = Order::COUNT + 1;
+
+/// Most blocks of order 0, and of another order, on one CPU's list.
+const MOST_FRAMES: usize = 8192;
+const MOST_BLOCKS: usize = 512;
+/// By how much a refill or a free may exceed `batch`: 2^5 times (Linux's PCP_BATCH_SCALE_MAX).
+const SCALE_MAX: u32 = 5;
+
+/// How short memory is; the slow path asks once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pressure {
+    None,
+    BelowHigh,
+    BelowLow,
+}
+
+/// The figures that follow the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tuning {
+    pub(crate) batch: u32,
+    pub(crate) high_min: u32,
+    pub(crate) high_max: u32,
+}
+
+impl Tuning {
+    /// For so many frames of memory, its low watermark, and so many CPUs.
+    pub(crate) fn new(frames: u64, low_frames: u64, cpus: usize) -> Self {
+        // A quarter of a thousandth of memory, at most 64 frames, and one less than a power of two.
+        let quarter = ((frames / 1024).min(256) / 4).max(1) as u32;
+        let batch = (1u32 << (quarter + quarter / 2).ilog2()).saturating_sub(1).max(1);
+        let high_max = (frames / 8 / cpus as u64).min(MOST_FRAMES as u64 * 2) as u32;
+        let low_each = (low_frames / cpus as u64) as u32;
+        let high_min = if batch > 1 { low_each.max(4 * batch) } else { low_each };
+        Self { batch, high_min: high_min.min(high_max), high_max }
+    }
+}
+
+/// What a CPU remembers. Written by the CPU's holder only.
+#[derive(Debug, Default)]
+struct CpuFigures {
+    high: AtomicU32,
+    /// Frames freed in a row; halved by each miss.
+    free_run: AtomicU32,
+    /// The count when the slow path last left.
+    count_before: AtomicU32,
+    /// By how many doublings an order-0 refill exceeds `batch`.
+    refill_scale: AtomicU32,
+    /// Whether the last free that came here was of a high order.
+    freed_high_order: AtomicU32,
+}
+
+/// The per-CPU lists.
+#[derive(Debug)]
+pub(crate) struct PerCpuLists {
+    stacks: PerCpuStacks,
+    figures: Box<[CachePadded<CpuFigures>]>,
+    orders: PercpuOrders,
+    batch: AtomicU32,
+    high_min: AtomicU32,
+    high_max: AtomicU32,
+}
+
+impl PerCpuLists {
+    /// Empty lists for `cpus`, never to hold more than `most` figures' `high_max`.
+    pub(crate) fn new(
+        cpus: usize,
+        orders: PercpuOrders,
+        form: StackForm,
+        most: Tuning,
+        now: Tuning,
+    ) -> std::io::Result<Self> {
+        let mut capacities: Vec<usize> = Order::all()
+            .map(|order| match orders.holds(order) {
+                true => (most.high_max >> order.0) as usize,
+                false => 0,
+            })
+            .map(|blocks| blocks.min(MOST_BLOCKS))
+            .collect();
+        capacities[0] = (most.high_max as usize).min(MOST_FRAMES);
+        capacities.push((most.high_max as usize).min(MOST_BLOCKS));
+        let figures = (0..cpus).map(|_| CachePadded::new(CpuFigures::default())).collect();
+        let lists = Self {
+            stacks: PerCpuStacks::new(cpus, &capacities, form)?,
+            figures,
+            orders,
+            batch: AtomicU32::new(0),
+            high_min: AtomicU32::new(0),
+            high_max: AtomicU32::new(0),
+        };
+        lists.retune(now);
+        Ok(lists)
+    }
+
+    /// Bytes of memory the lists can come to use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.stacks.bytes()
+    }
+
+    pub(crate) fn stacks(&self) -> &PerCpuStacks {
+        &self.stacks
+    }
+
+    /// Whether blocks of this order may be here.
+    #[inline]
+    pub(crate) fn holds(&self, order: Order) -> bool {
+        self.orders.holds(order)
+    }
+
+    /// Takes new figures; each CPU follows at its next slow path.
+    pub(crate) fn retune(&self, tuning: Tuning) {
+        self.batch.store(tuning.batch, Ordering::Relaxed);
+        self.high_min.store(tuning.high_min, Ordering::Relaxed);
+        self.high_max.store(tuning.high_max, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tuning(&self) -> Tuning {
+        Tuning {
+            batch: self.batch.load(Ordering::Relaxed),
+            high_min: self.high_min.load(Ordering::Relaxed),
+            high_max: self.high_max.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes a block off this CPU's list. In state Cached.
+    #[inline]
+    pub(crate) fn pop(&self, class: usize) -> Pop {
+        self.stacks.pop(class)
+    }
+
+    /// Puts a block in state Cached on this CPU's list.
+    #[inline]
+    pub(crate) fn push(&self, class: usize, frame: FrameId) -> Push {
+        self.stacks.push(class, frame.0)
+    }
+
+    /// Frames on all lists, at about this moment.
+    pub(crate) fn frames(&self) -> u64 {
+        let frames_of = |cpu: usize, class: usize| (self.stacks.len(cpu, class) as u64) << order_of(class).0;
+        (0..self.stacks.cpus()).flat_map(|cpu| (0..CLASSES).map(move |class| frames_of(cpu, class))).sum()
+    }
+
+    /// A miss: refills the list from `take` and answers one more block, for the caller. In state Cached.
+    pub(crate) fn refill(
+        &self,
+        held: &Exclusive<'_>,
+        order: Order,
+        pressure: Pressure,
+        mut take: impl FnMut() -> Option<FreeBlock>,
+    ) -> (Option<FreeBlock>, u32) {
+        let (tuning, figures) = (self.tuning(), &self.figures[held.cpu()]);
+        let high = self.high(held.cpu(), tuning);
+        halve(&figures.free_run);
+        figures.freed_high_order.store(0, Ordering::Relaxed);
+        if pressure == Pressure::None {
+            let raised = (high + tuning.batch).min(tuning.high_max).max(high);
+            figures.high.store(raised, Ordering::Relaxed);
+        }
+        let Some(first) = take() else { return (None, 0) };
+        let more = self.refill_blocks(held, order, tuning) - 1;
+        let room = self.make_room(held, order.index(), more);
+        let mut got = 0;
+        while got < room {
+            let Some(block) = take() else { break };
+            assert!(held.insert(order.index(), block.frame.0), "room was made");
+            got += 1;
+        }
+        // What could not be had is not promised.
+        held.set_limit(order.index(), held.limit(order.index()).max(held.len(order.index())));
+        figures.count_before.store(self.count(held), Ordering::Relaxed);
+        (Some(first), (got + 1) << order.0)
+    }
+
+    fn refill_blocks(&self, held: &Exclusive<'_>, order: Order, tuning: Tuning) -> u32 {
+        if tuning.batch == 1 {
+            return 1;
+        }
+        if order != Order::ZERO {
+            return (tuning.batch >> order.0).max(2);
+        }
+        let figures = &self.figures[held.cpu()];
+        let scale = figures.refill_scale.load(Ordering::Relaxed);
+        let high = figures.high.load(Ordering::Relaxed);
+        let most = high.saturating_sub(self.count(held)).saturating_sub(tuning.batch).max(tuning.batch);
+        if tuning.batch << scale < most && scale < SCALE_MAX {
+            figures.refill_scale.store(scale + 1, Ordering::Relaxed);
+        }
+        (tuning.batch << scale).min(most)
+    }
+
+    /// A free that found its list at the limit: puts the block on the list, or gives it and the coldest to the zones
+    /// through `give`.
+    pub(crate) fn push_or_spill(
+        &self,
+        held: &Exclusive<'_>,
+        order: Order,
+        frame: FrameId,
+        pressure: Pressure,
+        mut give: impl FnMut(FrameId, Order),
+    ) {
+        let (tuning, figures) = (self.tuning(), &self.figures[held.cpu()]);
+        let high = self.high(held.cpu(), tuning);
+        let count = self.count(held);
+        let since = count.saturating_sub(figures.count_before.load(Ordering::Relaxed)) + order.frames();
+        let most_run = tuning.batch << SCALE_MAX;
+        let run = (figures.free_run.load(Ordering::Relaxed) + since).min(most_run.max(order.frames()));
+        figures.free_run.store(run, Ordering::Relaxed);
+        halve(&figures.refill_scale);
+
+        let high_order = order != Order::ZERO && order != Order::MAX;
+        let followed = figures.freed_high_order.swap(u32::from(high_order), Ordering::Relaxed) != 0;
+        let hoarding = high_order
+            && followed
+            && run >= tuning.batch + tuning.high_min / 2
+            && count >= tuning.batch
+            && tuning.batch > 1;
+
+        let spill = if hoarding {
+            figures.high.store(high.saturating_sub(most_run).max(tuning.high_min), Ordering::Relaxed);
+            most_run.min(count)
+        } else if pressure >= Pressure::BelowHigh {
+            let lower = high.saturating_sub(run.max(tuning.batch)).max(tuning.high_min);
+            figures.high.store(lower, Ordering::Relaxed);
+            let keep = if pressure == Pressure::BelowLow { (4 * tuning.batch).min(lower) } else { lower };
+            count.saturating_sub(keep)
+        } else {
+            let wanted = run + tuning.batch;
+            if count + order.frames() > high && high < wanted {
+                figures.high.store(wanted.clamp(tuning.high_min, tuning.high_max), Ordering::Relaxed);
+            }
+            0
+        };
+        if spill > 0 {
+            self.spill(held, order, spill, &mut give);
+        }
+        let wanted = (tuning.batch >> order.0).max(1).max(held.len(order.index()) as u32 / 2);
+        let mut room = self.make_room(held, order.index(), wanted);
+        if room == 0 && order.frames() <= high {
+            let high = figures.high.load(Ordering::Relaxed);
+            let least = tuning.batch.max(order.frames());
+            let pages = run.clamp(least, high.saturating_sub(tuning.batch).max(least));
+            self.spill(held, order, pages, &mut give);
+            room = self.make_room(held, order.index(), wanted);
+        }
+        if room == 0 || !held.insert(order.index(), frame.0) {
+            give(frame, order);
+        }
+        figures.count_before.store(self.count(held), Ordering::Relaxed);
+    }
+
+    /// Gives back at least `frames` frames where there are so many: the coldest first, starting at `first`'s list.
+    fn spill(
+        &self,
+        held: &Exclusive<'_>,
+        first: Order,
+        frames: u32,
+        give: &mut impl FnMut(FrameId, Order),
+    ) -> u32 {
+        let mut left = i64::from(frames);
+        for turn in 0..CLASSES {
+            let class = (first.index() + turn) % CLASSES;
+            if left <= 0 {
+                break;
+            }
+            let order = order_of(class);
+            let blocks = (left as u64).div_ceil(u64::from(order.frames())) as usize;
+            let gone = held.remove_coldest(class, blocks, |value| give(FrameId(value), order));
+            held.set_limit(class, held.len(class));
+            left -= (gone as i64) << order.0;
+        }
+        (i64::from(frames) - left) as u32
+    }
+
+    /// Raises the limit of a class by up to `wanted` blocks beyond what it holds, out of what others do not use.
+    /// Answers by how many blocks it may grow now.
+    pub(crate) fn make_room(&self, held: &Exclusive<'_>, class: usize, wanted: u32) -> u32 {
+        let high = self.high(held.cpu(), self.tuning());
+        let order = order_of(class);
+        let mut promised = self.promised(held);
+        let own = (held.limit(class) as u32) << order.0;
+        let needed = (held.len(class) as u32 + wanted) << order.0;
+        if promised - own + needed > high {
+            // Others keep half of the room they do not use; where that is too little, none.
+            for keep_half in [true, false] {
+                for other in (0..CLASSES).filter(|&other| other != class) {
+                    let (len, limit) = (held.len(other), held.limit(other));
+                    held.set_limit(other, if keep_half { len + (limit - len) / 2 } else { len });
+                }
+                promised = self.promised(held);
+                if promised - own + needed <= high {
+                    break;
+                }
+            }
+        }
+        let most = high.saturating_sub(promised - own) >> order.0;
+        let limit = (held.len(class) as u32 + wanted).min(most).min(held.capacity(class) as u32);
+        held.set_limit(class, limit.max(held.len(class) as u32) as usize);
+        limit.saturating_sub(held.len(class) as u32)
+    }
+
+    /// Lets go of everything a CPU has; its next frees start small.
+    pub(crate) fn drain(&self, held: &Exclusive<'_>, mut give: impl FnMut(FrameId, Order)) {
+        for class in 0..CLASSES {
+            while let Some(value) = held.remove(class) {
+                give(FrameId(value), order_of(class));
+            }
+            held.set_limit(class, 0);
+        }
+        let figures = &self.figures[held.cpu()];
+        for figure in [&figures.high, &figures.free_run, &figures.count_before, &figures.refill_scale] {
+            figure.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Lowers `high` towards `high_min` by an eighth, and gives back what then exceeds it. The background's tick.
+    pub(crate) fn decay(&self, held: &Exclusive<'_>, mut give: impl FnMut(FrameId, Order)) {
+        let tuning = self.tuning();
+        let (high, count) = (self.high(held.cpu(), tuning), self.count(held));
+        let lower = count.saturating_sub(tuning.batch << SCALE_MAX).max(high - high / 8).max(tuning.high_min);
+        self.figures[held.cpu()].high.store(lower, Ordering::Relaxed);
+        for class in 0..CLASSES {
+            held.set_limit(class, held.len(class));
+        }
+        if count > lower {
+            self.spill(held, Order::MAX, count - lower, &mut give);
+        }
+        self.figures[held.cpu()].count_before.store(self.count(held), Ordering::Relaxed);
+    }
+
+    /// The CPU's present `high`, within the present bounds.
+    fn high(&self, cpu: usize, tuning: Tuning) -> u32 {
+        let high = &self.figures[cpu].high;
+        let bounded = high.load(Ordering::Relaxed).clamp(tuning.high_min, tuning.high_max);
+        high.store(bounded, Ordering::Relaxed);
+        bounded
+    }
+
+    /// Frames on the CPU's lists.
+    pub(crate) fn count(&self, held: &Exclusive<'_>) -> u32 {
+        (0..CLASSES).map(|class| (held.len(class) as u32) << order_of(class).0).sum()
+    }
+
+    fn promised(&self, held: &Exclusive<'_>) -> u32 {
+        (0..CLASSES).map(|class| (held.limit(class) as u32) << order_of(class).0).sum()
+    }
+
+    /// Visits every block on a CPU's lists, and checks that the limits hold.
+    ///
+    /// # Panics
+    /// When a stack is above its limit, or the limits above what `high` may be.
+    pub(crate) fn validate(&self, held: &Exclusive<'_>, mut visit: impl FnMut(FrameId, Order, bool)) {
+        for class in 0..CLASSES {
+            assert!(held.len(class) <= held.limit(class), "a stack stays within its limit");
+            held.for_each(class, |value| visit(FrameId(value), order_of(class), class == ZEROED_CLASS));
+        }
+        let bound = self.figures[held.cpu()].high.load(Ordering::Relaxed);
+        assert!(self.promised(held) <= bound, "the limits stay within high");
+    }
+}
+
+fn order_of(class: usize) -> Order {
+    if class == ZEROED_CLASS { Order::ZERO } else { Order(class as u8) }
+}
+
+fn halve(figure: &AtomicU32) {
+    figure.store(figure.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+}

@@ -1,0 +1,232 @@
+//! The ownership word of a frame: who may hand it out.
+//!
+//! ```text
+//!  31 ....... 24 23 ....... 16 15 ..... 9     8        7     6 ... 3  2 ... 0
+//! +-------------+-------------+----------+---------+--------+-------+--------+
+//! |      0      |  LRU flags  |    0     |ISOLATING| ZEROED | order |  kind  |
+//! +-------------+-------------+----------+---------+--------+-------+--------+
+//!
+//!   Offline ──online──► Free ──take──► Cached ──hand_out──► Owned
+//!      ▲                 ▲  ▲             │ ▲                 │
+//!      │                 │  └───insert────┘ └────take_back────┘   (one compare-and-swap)
+//!      └──── Isolated ◄──┴──────isolate / free into an isolated chunk
+//! ```
+//!
+//! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated; the others say Tail, so that a
+//! free of a tail cannot pass for a free of a block. Splitting an owned block makes heads of all its frames.
+//!
+//! Who may write: Free and Isolated, the holder of the zone's lock; Cached, whoever took the block off a list;
+//! Owned, by compare-and-swap only: the owner frees ([`StateWord::take_back`]), the LRU sets its flags, and
+//! compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
+//!
+//! ZEROED says that every byte of the block is known to be zero. It ends when the block is handed out.
+
+use std::fmt;
+
+use crate::sync::{AtomicU32, Ordering};
+use crate::units::Order;
+
+const KIND_MASK: u32 = 0b111;
+const ORDER_SHIFT: u32 = 3;
+const ORDER_MASK: u32 = 0b1111 << ORDER_SHIFT;
+const ZEROED: u32 = 1 << 7;
+const ISOLATING: u32 = 1 << 8;
+const LRU_SHIFT: u32 = 16;
+const LRU_MASK: u32 = 0xff << LRU_SHIFT;
+
+/// What a frame is to the allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Without memory behind it.
+    Offline = 0,
+    /// Head of a free buddy block.
+    Free = 1,
+    /// Inside a block.
+    Tail = 2,
+    /// Head of a block on a per-CPU list, in the zeroed reserve, or on its way between lists.
+    Cached = 3,
+    /// Head of an allocated block.
+    Owned = 4,
+    /// Head of a free block that is held back because its chunk is being emptied.
+    Isolated = 5,
+}
+
+/// What the word said at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameState(u32);
+
+impl FrameState {
+    const fn new(kind: Kind, order: Order, zeroed: bool) -> Self {
+        Self(kind as u32 | (order.0 as u32) << ORDER_SHIFT | if zeroed { ZEROED } else { 0 })
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match self.0 & KIND_MASK {
+            0 => Kind::Offline,
+            1 => Kind::Free,
+            2 => Kind::Tail,
+            3 => Kind::Cached,
+            4 => Kind::Owned,
+            5 => Kind::Isolated,
+            other => panic!("a frame's state word holds kind {other}"),
+        }
+    }
+
+    /// The block's order; only a head's means something.
+    #[inline]
+    pub(crate) fn order(self) -> Order {
+        Order(((self.0 & ORDER_MASK) >> ORDER_SHIFT) as u8)
+    }
+
+    /// Whether the block is known to be all zeros.
+    #[inline]
+    pub(crate) fn zeroed(self) -> bool {
+        self.0 & ZEROED != 0
+    }
+
+    /// Whether the chunk is being emptied, so that the block is not to be used again.
+    pub(crate) fn isolating(self) -> bool {
+        self.0 & ISOLATING != 0
+    }
+
+    /// The LRU's flags.
+    #[inline]
+    pub(crate) fn lru_flags(self) -> u8 {
+        (self.0 >> LRU_SHIFT) as u8
+    }
+
+    /// Whether this is the head of a block of this kind and order.
+    #[inline]
+    pub(crate) fn is(self, kind: Kind, order: Order) -> bool {
+        self.0 & (KIND_MASK | ORDER_MASK) == Self::new(kind, order, false).0
+    }
+}
+
+impl fmt::Debug for FrameState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({:?}", self.kind(), self.order())?;
+        for (set, name) in [(self.zeroed(), ", zeroed"), (self.isolating(), ", isolating")] {
+            f.write_str(if set { name } else { "" })?;
+        }
+        write!(f, ", LRU {:#04x})", self.lru_flags())
+    }
+}
+
+/// Outcome of [`StateWord::take_back`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakeBack {
+    /// The block is the caller's, in state Cached.
+    Done,
+    /// As `Done`; and its chunk is being emptied: it goes to the zone.
+    Isolating,
+    /// Not an owned block of this order, or still on the LRU. Nothing changed.
+    Refused(FrameState),
+}
+
+/// The ownership word.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(transparent)]
+pub(crate) struct StateWord(AtomicU32);
+
+impl StateWord {
+    #[inline]
+    pub(crate) fn load(&self) -> FrameState {
+        FrameState(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Sets the word of a frame that is the caller's alone (see the head of this file).
+    #[inline]
+    pub(crate) fn set(&self, kind: Kind, order: Order, zeroed: bool) {
+        // Relaxed: the list or lock through which the block travels orders it.
+        self.0.store(FrameState::new(kind, order, zeroed).0, Ordering::Relaxed);
+    }
+
+    /// Makes a frame the inside of a block.
+    #[inline]
+    pub(crate) fn set_tail(&self) {
+        self.set(Kind::Tail, Order::ZERO, false);
+    }
+
+    /// Cached → Owned, of a block just taken off a list. Answers whether it is all zeros. A plain store: the
+    /// taker is alone with it.
+    ///
+    /// # Panics
+    /// When a list held something else: a frame would have two owners.
+    #[inline]
+    pub(crate) fn hand_out(&self, order: Order) -> bool {
+        // Acquire pairs with `take_back`: the last owner's accesses to the bytes are over.
+        let state = FrameState(self.0.load(Ordering::Acquire));
+        assert!(state.is(Kind::Cached, order), "a list of {order:?} held a frame in state {state:?}");
+        self.set(Kind::Owned, order, false);
+        state.zeroed()
+    }
+
+    /// Owned → Cached: the only way in which a block comes back. One compare-and-swap.
+    #[inline]
+    pub(crate) fn take_back(&self, order: Order) -> TakeBack {
+        let owned = FrameState::new(Kind::Owned, order, false).0;
+        let cached = FrameState::new(Kind::Cached, order, false).0;
+        // Release: the owner's accesses come before the next owner's. A failure acquires nothing.
+        match self.0.compare_exchange(owned, cached, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => TakeBack::Done,
+            Err(found) => self.take_back_isolating(order, found),
+        }
+    }
+
+    #[cold]
+    fn take_back_isolating(&self, order: Order, mut found: u32) -> TakeBack {
+        let owned = FrameState::new(Kind::Owned, order, false).0;
+        let cached = FrameState::new(Kind::Cached, order, false).0;
+        while found & !ISOLATING == owned {
+            // As in `take_back`; compaction may set or clear its bit meanwhile.
+            match self.0.compare_exchange(found, cached, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) if found & ISOLATING != 0 => return TakeBack::Isolating,
+                Ok(_) => return TakeBack::Done,
+                Err(now) => found = now,
+            }
+        }
+        TakeBack::Refused(FrameState(found))
+    }
+
+    /// Marks an owned block so that its free goes to the zone. Answers whether it is one.
+    pub(crate) fn mark_isolating(&self) -> bool {
+        self.update_owned(|word| word | ISOLATING)
+    }
+
+    /// Undoes [`StateWord::mark_isolating`].
+    pub(crate) fn clear_isolating(&self) {
+        self.update_owned(|word| word & !ISOLATING);
+    }
+
+    fn update_owned(&self, change: impl Fn(u32) -> u32) -> bool {
+        // Relaxed: the bit orders nothing; the zone's lock does.
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                (word & KIND_MASK == Kind::Owned as u32).then(|| change(word))
+            })
+            .is_ok()
+    }
+
+    /// Makes this head of an owned block, or a tail of one, the head of an owned block of `order`. The caller owns
+    /// the block.
+    pub(crate) fn split_to(&self, order: Order, isolating: bool) {
+        let word = FrameState::new(Kind::Owned, order, false).0 | if isolating { ISOLATING } else { 0 };
+        self.0.store(word, Ordering::Relaxed);
+    }
+
+    /// Sets LRU flags of an owned frame; answers those before. The caller keeps the frame from being freed.
+    #[inline]
+    pub(crate) fn set_lru_flags(&self, flags: u8) -> u8 {
+        FrameState(self.0.fetch_or(u32::from(flags) << LRU_SHIFT, Ordering::Relaxed)).lru_flags()
+    }
+
+    /// Clears LRU flags of an owned frame; answers those before.
+    #[inline]
+    pub(crate) fn clear_lru_flags(&self, flags: u8) -> u8 {
+        FrameState(self.0.fetch_and(!(u32::from(flags) << LRU_SHIFT), Ordering::Relaxed)).lru_flags()
+    }
+}
+
+const _: () = assert!(LRU_MASK & (KIND_MASK | ORDER_MASK | ZEROED | ISOLATING) == 0);

@@ -1,0 +1,272 @@
+//! A zone: a range of frames with one lock, one backing and one memory node.
+//!
+//! Each zone starts at a multiple of a power of two, so a frame number finds its zone by a shift
+//! ([`ZoneList`]). The lock covers the buddy lists and the chunk states ([`super::chunk`]); two figures are mirrored in
+//! atomics for readers without it.
+//!
+//! Locking: a thread may hold one CPU's per-CPU lists and then one zone's lock; never two zones' locks.
+
+use octavo_platform::ArenaBytes;
+
+use crate::budget::Budget;
+use crate::counters::{Counter, Counters};
+use crate::frame::buddy::{Buddy, FreeBlock};
+use crate::frame::chunk::ChunkState;
+use crate::frame::state::Kind;
+use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
+use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, WordArray};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
+
+pub use octavo_platform::Backing;
+
+/// What every zone needs: the frames' words and bytes, and who is told what they cost.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub(crate) words: WordArray<FrameWords>,
+    pub(crate) bytes: ArenaBytes,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) counters: Arc<Counters>,
+    /// Whether a chunk's pages are made present when it comes online (else at their first touch).
+    pub(crate) populate: bool,
+}
+
+/// A range of frames under one lock.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    pub(crate) first: FrameId,
+    pub(crate) chunks: u32,
+    pub(crate) backing: Backing,
+    pub(crate) node: u8,
+    /// Held while a chunk comes online, so that whoever also lacks frames waits for it.
+    pub(super) coming: Mutex<()>,
+    inner: Mutex<ZoneInner>,
+    free_frames: AtomicU32,
+    offline_chunks: AtomicU32,
+}
+
+/// What the zone's lock covers.
+#[derive(Debug)]
+pub(super) struct ZoneInner {
+    pub(super) buddy: Buddy,
+    pub(super) chunks: Vec<ChunkState>,
+    /// Chunks whose frame words have been touched and charged: those stay.
+    pub(super) words_charged: Vec<bool>,
+    /// Offline chunks, by index in the zone; the next to come online is last.
+    pub(super) offline: Vec<u32>,
+}
+
+impl Zone {
+    pub(crate) fn new(first: FrameId, chunks: u32, backing: Backing, node: u8) -> Self {
+        let inner = ZoneInner {
+            buddy: Buddy::new(),
+            chunks: vec![ChunkState::Offline; chunks as usize],
+            words_charged: vec![false; chunks as usize],
+            offline: (0..chunks).rev().collect(),
+        };
+        Self {
+            first,
+            chunks,
+            backing,
+            node,
+            coming: Mutex::new(()),
+            inner: Mutex::new(inner),
+            free_frames: AtomicU32::new(0),
+            offline_chunks: AtomicU32::new(chunks),
+        }
+    }
+
+    /// Takes the zone's lock.
+    pub(crate) fn lock<'a>(&'a self, arena: &'a Arena) -> ZoneGuard<'a> {
+        arena.counters.count(Counter::ZoneLock);
+        ZoneGuard { zone: self, arena, inner: self.inner.lock() }
+    }
+
+    /// Frames on the buddy lists, at about this moment.
+    pub(crate) fn free_frames(&self) -> u32 {
+        self.free_frames.load(Ordering::Relaxed)
+    }
+
+    /// Chunks that could come online, at about this moment.
+    pub(crate) fn offline_chunks(&self) -> u32 {
+        self.offline_chunks.load(Ordering::Relaxed)
+    }
+}
+
+/// A zone, locked.
+#[derive(Debug)]
+pub(crate) struct ZoneGuard<'a> {
+    pub(super) zone: &'a Zone,
+    pub(super) arena: &'a Arena,
+    pub(super) inner: MutexGuard<'a, ZoneInner>,
+}
+
+impl ZoneGuard<'_> {
+    /// Takes a free block; it leaves in state Cached.
+    pub(crate) fn take(&mut self, order: Order) -> Option<FreeBlock> {
+        self.inner.buddy.take(&self.arena.words, order)
+    }
+
+    /// Takes back a block in state Cached. In an isolated chunk it stays aside.
+    ///
+    /// # Panics
+    /// When the block is in another state, or its chunk is offline: it would have two owners.
+    pub(crate) fn give(&mut self, frame: FrameId, order: Order) {
+        let state = &self.arena.words[frame.index()].state;
+        let found = state.load();
+        assert!(found.is(Kind::Cached, order), "{frame:?} came back to its zone in state {found:?}");
+        let chunk = ((frame.0 - self.zone.first.0) / CHUNK_FRAMES) as usize;
+        let ZoneInner { buddy, chunks, .. } = &mut *self.inner;
+        match &mut chunks[chunk] {
+            ChunkState::Online => buddy.insert(&self.arena.words, frame, order, found.zeroed()),
+            ChunkState::Isolated { free_frames } => {
+                *free_frames += order.frames() as u16;
+                state.set(Kind::Isolated, order, found.zeroed());
+            }
+            other => panic!("{frame:?} came back to a chunk that is {other:?}"),
+        }
+    }
+
+    /// Whether a block of this order can be had without bringing a chunk online.
+    pub(crate) fn has(&self, order: Order) -> bool {
+        (order.0..=Order::MAX.0).any(|from| self.inner.buddy.blocks(Order(from)) > 0)
+    }
+
+    /// Frames on the lists.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn free_frames(&self) -> u32 {
+        self.inner.buddy.free_frames()
+    }
+
+    /// Blocks on one list.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn free_blocks(&self, order: Order) -> u32 {
+        self.inner.buddy.blocks(order)
+    }
+
+    /// What this zone has charged and not given back.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let online = self.inner.chunks.iter().filter(|&&chunk| chunk != ChunkState::Offline).count() as u64;
+        let words = self.inner.words_charged.iter().filter(|&&charged| charged).count() as u64;
+        online * CHUNK_BYTES as u64 + words * WORDS_BYTES_PER_CHUNK
+    }
+
+    /// Checks lists, chunk states and counts. O(frames).
+    ///
+    /// # Panics
+    /// When they contradict each other.
+    pub(crate) fn validate(&self) {
+        self.inner.buddy.validate(&self.arena.words);
+        let mut free = 0;
+        for (index, chunk) in self.inner.chunks.iter().enumerate() {
+            let first = self.zone.first.plus(index as u32 * CHUNK_FRAMES).index();
+            let words = &self.arena.words[first..first + CHUNK_FRAMES as usize];
+            let frames_of = |kind: Kind| -> u32 {
+                let states = words.iter().map(|words| words.state.load());
+                states.filter(|state| state.kind() == kind).map(|state| state.order().frames()).sum()
+            };
+            match *chunk {
+                ChunkState::Offline => {
+                    assert!(self.inner.offline.contains(&(index as u32)), "offline chunks are listed");
+                    if self.inner.words_charged[index] {
+                        assert!(words.iter().all(|words| words.state.load().kind() == Kind::Offline));
+                    }
+                }
+                ChunkState::Moving => {}
+                ChunkState::Online => free += frames_of(Kind::Free),
+                ChunkState::Isolated { free_frames } => {
+                    assert_eq!(
+                        frames_of(Kind::Isolated),
+                        u32::from(free_frames),
+                        "isolated frames are counted"
+                    );
+                    assert_eq!(frames_of(Kind::Free), 0, "an isolated chunk has nothing on the lists");
+                }
+            }
+        }
+        assert_eq!(free, self.inner.buddy.free_frames(), "the lists hold every free block");
+    }
+}
+
+impl Drop for ZoneGuard<'_> {
+    fn drop(&mut self) {
+        self.zone.free_frames.store(self.inner.buddy.free_frames(), Ordering::Relaxed);
+        self.zone.offline_chunks.store(self.inner.offline.len() as u32, Ordering::Relaxed);
+    }
+}
+
+/// All zones; a frame finds its own by a shift.
+#[derive(Debug)]
+pub(crate) struct ZoneList {
+    zones: Box<[Zone]>,
+    shift: u32,
+}
+
+impl ZoneList {
+    /// Zones of these sizes (in chunks), backings and nodes, in this order.
+    pub(crate) fn new(sizes: &[(u32, Backing, u8)]) -> Self {
+        let largest =
+            sizes.iter().map(|&(chunks, ..)| chunks * CHUNK_FRAMES).max().expect("at least one zone");
+        let shift = largest.next_power_of_two().trailing_zeros();
+        let zone = |(index, &(chunks, backing, node)): (usize, &(u32, Backing, u8))| {
+            Zone::new(FrameId((index as u32) << shift), chunks, backing, node)
+        };
+        Self { zones: sizes.iter().enumerate().map(zone).collect(), shift }
+    }
+
+    /// One more than the largest frame number.
+    pub(crate) fn end(&self) -> u32 {
+        self.zones.last().map_or(0, |zone| zone.first.0 + zone.chunks * CHUNK_FRAMES)
+    }
+
+    /// The index of a frame's zone.
+    #[inline]
+    pub(crate) fn index_of(&self, frame: FrameId) -> usize {
+        (frame.0 >> self.shift) as usize
+    }
+
+    /// A frame's zone.
+    #[inline]
+    pub(crate) fn of(&self, frame: FrameId) -> &Zone {
+        &self.zones[self.index_of(frame)]
+    }
+}
+
+impl std::ops::Deref for ZoneList {
+    type Target = [Zone];
+
+    fn deref(&self) -> &[Zone] {
+        &self.zones
+    }
+}
+
+/// Several blocks going back to their zones, with one lock taken for each run of one zone.
+#[derive(Debug)]
+pub(crate) struct Givers<'a> {
+    zones: &'a ZoneList,
+    arena: &'a Arena,
+    held: Option<ZoneGuard<'a>>,
+    frames: u64,
+}
+
+impl<'a> Givers<'a> {
+    pub(crate) fn new(zones: &'a ZoneList, arena: &'a Arena) -> Self {
+        Self { zones, arena, held: None, frames: 0 }
+    }
+
+    /// Gives a block in state Cached to its zone.
+    pub(crate) fn give(&mut self, frame: FrameId, order: Order) {
+        let zone = self.zones.of(frame);
+        if !self.held.as_ref().is_some_and(|held| std::ptr::eq(held.zone, zone)) {
+            // The old lock goes before the new one comes.
+            self.held = None;
+            self.held = Some(zone.lock(self.arena));
+        }
+        self.frames += u64::from(order.frames());
+        self.held.as_mut().expect("just taken").give(frame, order);
+    }
+
+    /// Frames given so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+}
