@@ -12,6 +12,8 @@ pub const LAYERS: &[&[&str]] = &[
     &["frame", "io"],
     &["table", "region", "mapping", "lru", "rmap"],
     &["swap"],
+    // The structures of one manager, and the steps in which a page loses its frame.
+    &["engine"],
     &["reclaim"],
     // `fault` decides to reclaim and retry; `reclaim` never faults.
     &["fault"],

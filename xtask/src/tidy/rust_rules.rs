@@ -63,7 +63,9 @@ pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
                 report(path.line, name);
             }
         }
-        for word in file.words.iter().filter(|word| word.text == "thread_local" && word.is_macro_call) {
+        // A test may keep what it pretends (a CPU's number) beside the thread that pretends it.
+        let calls = file.words.iter().filter(|word| word.is_macro_call && !word.in_tests);
+        for word in calls.filter(|word| word.text == "thread_local") {
             report(word.line, "thread_local!");
         }
     }

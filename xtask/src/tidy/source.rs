@@ -32,6 +32,8 @@ pub struct Word {
     pub text: String,
     pub line: usize,
     pub is_macro_call: bool,
+    /// Whether the word stands in a module called `tests`.
+    pub in_tests: bool,
 }
 
 /// A path as it was written, with the module it was written in; a glob ends in `*`.
@@ -98,7 +100,9 @@ impl RustFile {
                             self.paths.push(NamedPath { module: module.to_vec(), segments, line });
                         });
                     }
-                    self.words.push(Word { text, line, is_macro_call: is_punct(tokens, at + 1, '!') });
+                    let is_macro_call = is_punct(tokens, at + 1, '!');
+                    let in_tests = module.iter().any(|name| name == "tests");
+                    self.words.push(Word { text, line, is_macro_call, in_tests });
                 }
                 TokenTree::Group(group) => {
                     let inside: Vec<TokenTree> = group.stream().into_iter().collect();
@@ -121,6 +125,7 @@ impl RustFile {
                     text: word.to_string(),
                     line: word.span().start().line,
                     is_macro_call: false,
+                    in_tests: false,
                 }),
                 TokenTree::Group(group) => self.walk_words(&group.stream().into_iter().collect::<Vec<_>>()),
                 _ => {}
