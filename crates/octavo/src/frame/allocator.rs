@@ -20,17 +20,17 @@
 
 use crate::budget::Budget;
 use crate::config::PercpuOrders;
-use crate::counters::{Counter, Counters};
+use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::buddy::FreeBlock;
 use crate::frame::chunk::{ChunkId, Online};
 use crate::frame::percpu::{PerCpuLists, Pressure, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind, TakeBack};
 use crate::frame::watermark::Watermarks;
-use crate::frame::words::FrameWords;
+use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Backing, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push, StackForm};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, WordArray};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
 use octavo_platform::{ArenaBytes, usage};
 
@@ -205,7 +205,7 @@ impl FrameAllocator {
         let frames = zones.end() as usize;
         let arena = (|| {
             Ok(Arena {
-                words: WordArray::new(frames)?,
+                words: FrameTable::new(zones.end())?,
                 bytes: ArenaBytes::new(frames * PAGE_BYTES)?,
                 budget: budget.clone(),
                 counters,
@@ -255,7 +255,7 @@ impl FrameAllocator {
     /// the inside of a block, never allocated). Nothing changes then.
     #[inline]
     pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
-        let Some(words) = self.arena.words.get(frame.index()) else {
+        let Some(words) = self.arena.words.get(frame) else {
             return Err(invalid_free(frame, order, None));
         };
         match words.state.take_back(order) {
@@ -321,7 +321,7 @@ impl FrameAllocator {
     /// # Errors
     /// `InvalidFree` when `frame` heads no allocated block of this order.
     pub fn split(&self, frame: FrameId, order: Order) -> Result<()> {
-        let Some(head) = self.arena.words.get(frame.index()) else {
+        let Some(head) = self.arena.words.get(frame) else {
             return Err(invalid_free(frame, order, None));
         };
         let state = head.state.load();
@@ -338,7 +338,7 @@ impl FrameAllocator {
     /// A frame's words.
     #[inline]
     pub(crate) fn words(&self, frame: FrameId) -> &FrameWords {
-        &self.arena.words[frame.index()]
+        &self.arena.words[frame]
     }
 
     /// The arena's bytes; frame `f` is at home at `f.0 * 4096`.
@@ -512,6 +512,12 @@ impl FrameAllocator {
         }
         self.arena.counters.add(Counter::PagesAllocated, allocated);
         self.arena.counters.add(Counter::PagesFreed, freed);
+    }
+
+    /// The counters, with what the fast paths served.
+    pub fn counters(&self) -> CounterSnapshot {
+        self.flush_counters();
+        self.arena.counters.snapshot()
     }
 
     /// Checks every list against the state words. O(frames); stops the per-CPU lists one by one.

@@ -7,7 +7,7 @@
 //! (below order 9); `free_frames` is the sum over the lists. A split keeps ZEROED; a merge keeps it if both have it.
 
 use crate::frame::state::Kind;
-use crate::frame::words::FrameWords;
+use crate::frame::words::FrameTable;
 use crate::sync::Ordering;
 use crate::units::{FrameId, Order};
 
@@ -44,59 +44,59 @@ impl Buddy {
     }
 
     /// Adds a block that is the caller's alone, merged with its free buddies.
-    pub(crate) fn insert(&mut self, words: &[FrameWords], frame: FrameId, order: Order, zeroed: bool) {
+    pub(crate) fn insert(&mut self, words: &FrameTable, frame: FrameId, order: Order, zeroed: bool) {
         let (mut frame, mut order, mut zeroed) = (frame, order, zeroed);
         while order < Order::MAX {
             let other = FrameId(frame.0 ^ order.frames());
-            let state = words[other.index()].state.load();
+            let state = words[other].state.load();
             if !state.is(Kind::Free, order) {
                 break;
             }
             self.unlink(words, other, order);
             let (low, high) = if frame < other { (frame, other) } else { (other, frame) };
-            words[high.index()].state.set_tail();
+            words[high].state.set_tail();
             (frame, order, zeroed) = (low, Order(order.0 + 1), zeroed && state.zeroed());
         }
         self.link(words, frame, order, zeroed);
     }
 
     /// Takes a block, splitting a larger one where needed. It leaves in state Cached.
-    pub(crate) fn take(&mut self, words: &[FrameWords], order: Order) -> Option<FreeBlock> {
+    pub(crate) fn take(&mut self, words: &FrameTable, order: Order) -> Option<FreeBlock> {
         let from = (order.0..=Order::MAX.0).map(Order).find(|from| self.heads[from.index()] != NONE)?;
         let frame = FrameId(self.heads[from.index()]);
-        let zeroed = words[frame.index()].state.load().zeroed();
+        let zeroed = words[frame].state.load().zeroed();
         self.unlink(words, frame, from);
         for half in (order.0..from.0).rev().map(Order) {
             self.link(words, frame.plus(half.frames()), half, zeroed);
         }
-        words[frame.index()].state.set(Kind::Cached, order, zeroed);
+        words[frame].state.set(Kind::Cached, order, zeroed);
         Some(FreeBlock { frame, zeroed })
     }
 
     /// Takes a certain block off its list. Its state is the caller's to set.
-    pub(crate) fn unlink(&mut self, words: &[FrameWords], frame: FrameId, order: Order) {
-        let head = &words[frame.index()];
+    pub(crate) fn unlink(&mut self, words: &FrameTable, frame: FrameId, order: Order) {
+        let head = &words[frame];
         assert!(head.state.load().is(Kind::Free, order), "a free list held a frame that is not free");
         let (next, prev) = (head.next.load(Ordering::Relaxed), head.prev.load(Ordering::Relaxed));
         match prev {
             NONE => self.heads[order.index()] = next,
-            prev => words[prev as usize].next.store(next, Ordering::Relaxed),
+            prev => words[FrameId(prev)].next.store(next, Ordering::Relaxed),
         }
         if next != NONE {
-            words[next as usize].prev.store(prev, Ordering::Relaxed);
+            words[FrameId(next)].prev.store(prev, Ordering::Relaxed);
         }
         self.blocks[order.index()] -= 1;
         self.free_frames -= order.frames();
     }
 
-    fn link(&mut self, words: &[FrameWords], frame: FrameId, order: Order, zeroed: bool) {
-        let head = &words[frame.index()];
+    fn link(&mut self, words: &FrameTable, frame: FrameId, order: Order, zeroed: bool) {
+        let head = &words[frame];
         let next = self.heads[order.index()];
         head.state.set(Kind::Free, order, zeroed);
         head.next.store(next, Ordering::Relaxed);
         head.prev.store(NONE, Ordering::Relaxed);
         if next != NONE {
-            words[next as usize].prev.store(frame.0, Ordering::Relaxed);
+            words[FrameId(next)].prev.store(frame.0, Ordering::Relaxed);
         }
         self.heads[order.index()] = frame.0;
         self.blocks[order.index()] += 1;
@@ -107,19 +107,19 @@ impl Buddy {
     ///
     /// # Panics
     /// When an invariant at the head of this file does not hold.
-    pub(crate) fn validate(&self, words: &[FrameWords]) {
+    pub(crate) fn validate(&self, words: &FrameTable) {
         let mut frames = 0;
         for order in Order::all() {
             let (mut at, mut prev, mut blocks) = (self.heads[order.index()], NONE, 0);
             while at != NONE {
-                let head = &words[at as usize];
+                let head = &words[FrameId(at)];
                 assert!(at.is_multiple_of(order.frames()), "blocks are aligned to their size");
                 assert!(head.state.load().is(Kind::Free, order), "heads on a list are free");
                 assert_eq!(head.prev.load(Ordering::Relaxed), prev, "links go both ways");
-                let tails = at as usize + 1..(at + order.frames()) as usize;
-                assert!(words[tails].iter().all(|tail| tail.state.load().kind() == Kind::Tail));
+                let mut tails = (1..order.frames()).map(|tail| &words[FrameId(at + tail)]);
+                assert!(tails.all(|tail| tail.state.load().kind() == Kind::Tail), "a block has one head");
                 if order < Order::MAX {
-                    let other = words[(at ^ order.frames()) as usize].state.load();
+                    let other = words[FrameId(at ^ order.frames())].state.load();
                     assert!(!other.is(Kind::Free, order), "buddies that are both free are one block");
                 }
                 (prev, at) = (at, head.next.load(Ordering::Relaxed));

@@ -65,9 +65,11 @@ impl Zone {
         self.first.plus(index * CHUNK_FRAMES)
     }
 
-    fn chunk_words<'a>(&self, arena: &'a Arena, index: u32) -> &'a [FrameWords] {
-        let first = self.chunk_first(index).index();
-        &arena.words[first..first + CHUNK_FRAMES as usize]
+    /// Makes a chunk, which nobody else touches, one block in state Cached.
+    fn join(&self, arena: &Arena, index: u32, zeroed: bool) {
+        let first = self.chunk_first(index);
+        arena.words.of_chunk(ChunkId::of(first)).for_each(|frame| frame.state.set_tail());
+        arena.words[first].state.set(Kind::Cached, Order::MAX, zeroed);
     }
 
     fn index_of_chunk(&self, chunk: ChunkId) -> u32 {
@@ -105,9 +107,7 @@ impl Zone {
             locked.inner.offline.push(index);
             return Online::Refused;
         }
-        let words = self.chunk_words(arena, index);
-        words.iter().for_each(|frame| frame.state.set_tail());
-        words[0].state.set(Kind::Cached, Order::MAX, true);
+        self.join(arena, index, true);
         locked.inner.words_charged[index as usize] = true;
         locked.inner.chunks[index as usize] = ChunkState::Online;
         locked.give(self.chunk_first(index), Order::MAX);
@@ -119,13 +119,12 @@ impl Zone {
     /// Asks the kernel for the chunk's pages and frame words. What it gave before it failed goes back.
     fn populate(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
-        let frames = first.index()..first.index() + CHUNK_FRAMES as usize;
         if !arena.populate {
             return true;
         }
         let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
         let present = arena.bytes.bring_online(bytes.clone(), self.backing).is_ok()
-            && arena.words.populate(frames).is_ok();
+            && arena.words.populate(ChunkId::of(first)).is_ok();
         if !present {
             // Discarding what came cannot be refused in a way that matters: the pages would read as zeros either way.
             let _ = arena.bytes.take_offline(bytes);
@@ -155,17 +154,16 @@ impl Zone {
     /// Moving → Offline; or back Online, as one free block, where the kernel refuses.
     fn give_to_kernel(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
-        let words = self.chunk_words(arena, index);
         let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
         if arena.bytes.take_offline(bytes).is_err() {
-            words.iter().for_each(|frame| frame.state.set_tail());
-            words[0].state.set(Kind::Cached, Order::MAX, false);
+            self.join(arena, index, false);
             let mut locked = self.lock(arena);
             locked.inner.chunks[index as usize] = ChunkState::Online;
             locked.give(first, Order::MAX);
             return false;
         }
-        words.iter().for_each(|frame| frame.state.set(Kind::Offline, Order::ZERO, false));
+        let words = arena.words.of_chunk(ChunkId::of(first));
+        words.for_each(|frame| frame.state.set(Kind::Offline, Order::ZERO, false));
         let mut locked = self.lock(arena);
         locked.inner.chunks[index as usize] = ChunkState::Offline;
         locked.inner.offline.push(index);
@@ -187,11 +185,11 @@ impl Zone {
             ChunkState::Offline | ChunkState::Moving => return None,
         };
         let first = self.chunk_first(index);
-        for_each_head(self.chunk_words(arena, index), |at, words| {
+        for_each_head(arena, first, |frame, words| {
             let state = words.state.load();
             match state.kind() {
                 Kind::Free => {
-                    buddy.unlink(&arena.words, first.plus(at), state.order());
+                    buddy.unlink(&arena.words, frame, state.order());
                     words.state.set(Kind::Isolated, state.order(), state.zeroed());
                     aside += state.order().frames() as u16;
                 }
@@ -215,10 +213,10 @@ impl Zone {
         }
         chunks[index as usize] = ChunkState::Online;
         let first = self.chunk_first(index);
-        for_each_head(self.chunk_words(arena, index), |at, words| {
+        for_each_head(arena, first, |frame, words| {
             let state = words.state.load();
             match state.kind() {
-                Kind::Isolated => buddy.insert(&arena.words, first.plus(at), state.order(), state.zeroed()),
+                Kind::Isolated => buddy.insert(&arena.words, frame, state.order(), state.zeroed()),
                 Kind::Owned => words.state.clear_isolating(),
                 _ => {}
             }
@@ -248,11 +246,9 @@ impl Zone {
             return None;
         }
         *state = ChunkState::Online;
-        let words = self.chunk_words(arena, index);
         let mut zeroed = true;
-        for_each_head(words, |_, head| zeroed &= head.state.load().zeroed());
-        words.iter().for_each(|frame| frame.state.set_tail());
-        words[0].state.set(Kind::Cached, Order::MAX, zeroed);
+        for_each_head(arena, chunk.first(), |_, head| zeroed &= head.state.load().zeroed());
+        self.join(arena, index, zeroed);
         Some(FreeBlock { frame: self.chunk_first(index), zeroed })
     }
 }
@@ -263,13 +259,14 @@ pub(crate) fn online_cost_bytes(fresh_words: bool) -> u64 {
 }
 
 /// Visits the heads of a chunk's blocks, and tails where a block changes hands just then.
-fn for_each_head(words: &[FrameWords], mut visit: impl FnMut(u32, &FrameWords)) {
+fn for_each_head(arena: &Arena, first: FrameId, mut visit: impl FnMut(FrameId, &FrameWords)) {
     let mut at = 0;
-    while let Some(head) = words.get(at as usize) {
+    while at < CHUNK_FRAMES {
+        let head = &arena.words[first.plus(at)];
         let state = head.state.load();
         // Before the visit: it may merge the block.
         let frames = if state.kind() == Kind::Tail { 1 } else { state.order().frames() };
-        visit(at, head);
+        visit(first.plus(at), head);
         at += frames;
     }
 }

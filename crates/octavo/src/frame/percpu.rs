@@ -181,12 +181,13 @@ impl PerCpuLists {
         let high = self.high(held.cpu(), tuning);
         halve(&figures.free_run);
         figures.freed_high_order.store(0, Ordering::Relaxed);
-        if pressure == Pressure::None {
-            let raised = (high + tuning.batch).min(tuning.high_max).max(high);
-            figures.high.store(raised, Ordering::Relaxed);
-        }
         let Some(first) = take() else { return (None, 0) };
         let more = self.refill_blocks(held, order, tuning) - 1;
+        if pressure == Pressure::None {
+            // A list that could not hold what was just asked of it is too small by that much.
+            let by = if order == Order::ZERO { tuning.batch.max(more) } else { tuning.batch };
+            figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
+        }
         let room = self.make_room(held, order.index(), more);
         let mut got = 0;
         while got < room {
@@ -200,21 +201,21 @@ impl PerCpuLists {
         (Some(first), (got + 1) << order.0)
     }
 
+    /// Blocks to take at a miss. Misses in a row double the batch, frees at the limit halve it.
     fn refill_blocks(&self, held: &Exclusive<'_>, order: Order, tuning: Tuning) -> u32 {
         if tuning.batch == 1 {
             return 1;
         }
-        if order != Order::ZERO {
-            return (tuning.batch >> order.0).max(2);
-        }
         let figures = &self.figures[held.cpu()];
         let scale = figures.refill_scale.load(Ordering::Relaxed);
         let high = figures.high.load(Ordering::Relaxed);
-        let most = high.saturating_sub(self.count(held)).saturating_sub(tuning.batch).max(tuning.batch);
-        if tuning.batch << scale < most && scale < SCALE_MAX {
+        let least = if order == Order::ZERO { tuning.batch } else { (tuning.batch >> order.0).max(2) };
+        let room = high.saturating_sub(self.count(held)).saturating_sub(tuning.batch);
+        let most = (room >> order.0).max(least);
+        if least << scale < most && scale < SCALE_MAX {
             figures.refill_scale.store(scale + 1, Ordering::Relaxed);
         }
-        (tuning.batch << scale).min(most)
+        (least << scale).min(most)
     }
 
     /// A free that found its list at the limit: puts the block on the list, or gives it and the coldest to the zones
@@ -231,8 +232,8 @@ impl PerCpuLists {
         let high = self.high(held.cpu(), tuning);
         let count = self.count(held);
         let since = count.saturating_sub(figures.count_before.load(Ordering::Relaxed)) + order.frames();
-        let most_run = tuning.batch << SCALE_MAX;
-        let run = (figures.free_run.load(Ordering::Relaxed) + since).min(most_run.max(order.frames()));
+        let most_run = tuning.batch.max(2 << order.0) << SCALE_MAX;
+        let run = (figures.free_run.load(Ordering::Relaxed) + since).min(most_run);
         figures.free_run.store(run, Ordering::Relaxed);
         halve(&figures.refill_scale);
 
@@ -267,7 +268,7 @@ impl PerCpuLists {
         if room == 0 && order.frames() <= high {
             let high = figures.high.load(Ordering::Relaxed);
             let least = tuning.batch.max(order.frames());
-            let pages = run.clamp(least, high.saturating_sub(tuning.batch).max(least));
+            let pages = run.clamp(least, (high / 2).max(least));
             self.spill(held, order, pages, &mut give);
             room = self.make_room(held, order.index(), wanted);
         }

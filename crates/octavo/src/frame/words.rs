@@ -9,10 +9,14 @@
 //! | 24..28 | `slot` | swap slot |
 //! | 28..32 | `uses` | entries, and the swap cache, that lead to it ([`super::uses`]) |
 
+use std::ops::Index;
+
+use crate::frame::chunk::ChunkId;
 use crate::frame::holds::HoldWord;
 use crate::frame::state::StateWord;
 use crate::frame::uses::UseCount;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, WordArray};
+use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
 /// The words of one frame.
 #[derive(Debug, Default)]
@@ -28,8 +32,57 @@ pub(crate) struct FrameWords {
     pub(crate) uses: UseCount,
 }
 
+/// The words of all frames.
+///
+/// Heads of large blocks lie far apart by powers of two, and would share a few sets of every cache. So frame `f` keeps
+/// its words at `f ^ (f >> 9)`: a bijection that takes chunks to chunks, in which the heads of consecutive
+/// chunks lie at different places of their 16 KiB.
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    words: WordArray<FrameWords>,
+}
+
+impl FrameTable {
+    /// Words for frames below `end`.
+    pub(crate) fn new(end: u32) -> std::io::Result<Self> {
+        // A bijection only of a power of two. What is never used costs address space.
+        Ok(Self { words: WordArray::new(end.next_power_of_two() as usize)? })
+    }
+
+    /// A frame's words; `None` outside the arena.
+    #[inline]
+    pub(crate) fn get(&self, frame: FrameId) -> Option<&FrameWords> {
+        self.words.get(Self::place(frame))
+    }
+
+    /// Makes the words of one chunk present.
+    pub(crate) fn populate(&self, chunk: ChunkId) -> std::io::Result<()> {
+        let first = Self::place(chunk.first()) & !(CHUNK_FRAMES as usize - 1);
+        self.words.populate(first..first + CHUNK_FRAMES as usize)
+    }
+
+    /// The words of a chunk's frames, in the order of the frames.
+    pub(crate) fn of_chunk(&self, chunk: ChunkId) -> impl Iterator<Item = &FrameWords> {
+        (0..CHUNK_FRAMES).map(move |at| &self[chunk.first().plus(at)])
+    }
+
+    #[inline]
+    fn place(frame: FrameId) -> usize {
+        (frame.0 ^ (frame.0 >> Order::MAX.0)) as usize
+    }
+}
+
+impl Index<FrameId> for FrameTable {
+    type Output = FrameWords;
+
+    #[inline]
+    fn index(&self, frame: FrameId) -> &FrameWords {
+        &self.words[Self::place(frame)]
+    }
+}
+
 /// Bytes of frame words that come with each chunk.
-pub(crate) const WORDS_BYTES_PER_CHUNK: u64 = 32 * crate::units::CHUNK_FRAMES as u64;
+pub(crate) const WORDS_BYTES_PER_CHUNK: u64 = 32 * CHUNK_FRAMES as u64;
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<FrameWords>() == 32);

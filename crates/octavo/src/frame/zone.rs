@@ -11,10 +11,10 @@ use octavo_platform::ArenaBytes;
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
 use crate::frame::buddy::{Buddy, FreeBlock};
-use crate::frame::chunk::ChunkState;
+use crate::frame::chunk::{ChunkId, ChunkState};
 use crate::frame::state::Kind;
-use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
-use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, WordArray};
+use crate::frame::words::{FrameTable, WORDS_BYTES_PER_CHUNK};
+use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 pub use octavo_platform::Backing;
@@ -22,7 +22,7 @@ pub use octavo_platform::Backing;
 /// What every zone needs: the frames' words and bytes, and who is told what they cost.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    pub(crate) words: WordArray<FrameWords>,
+    pub(crate) words: FrameTable,
     pub(crate) bytes: ArenaBytes,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
@@ -111,7 +111,7 @@ impl ZoneGuard<'_> {
     /// # Panics
     /// When the block is in another state, or its chunk is offline: it would have two owners.
     pub(crate) fn give(&mut self, frame: FrameId, order: Order) {
-        let state = &self.arena.words[frame.index()].state;
+        let state = &self.arena.words[frame].state;
         let found = state.load();
         assert!(found.is(Kind::Cached, order), "{frame:?} came back to its zone in state {found:?}");
         let chunk = ((frame.0 - self.zone.first.0) / CHUNK_FRAMES) as usize;
@@ -158,17 +158,16 @@ impl ZoneGuard<'_> {
         self.inner.buddy.validate(&self.arena.words);
         let mut free = 0;
         for (index, chunk) in self.inner.chunks.iter().enumerate() {
-            let first = self.zone.first.plus(index as u32 * CHUNK_FRAMES).index();
-            let words = &self.arena.words[first..first + CHUNK_FRAMES as usize];
+            let id = ChunkId::of(self.zone.first.plus(index as u32 * CHUNK_FRAMES));
+            let states = || self.arena.words.of_chunk(id).map(|words| words.state.load());
             let frames_of = |kind: Kind| -> u32 {
-                let states = words.iter().map(|words| words.state.load());
-                states.filter(|state| state.kind() == kind).map(|state| state.order().frames()).sum()
+                states().filter(|state| state.kind() == kind).map(|state| state.order().frames()).sum()
             };
             match *chunk {
                 ChunkState::Offline => {
                     assert!(self.inner.offline.contains(&(index as u32)), "offline chunks are listed");
                     if self.inner.words_charged[index] {
-                        assert!(words.iter().all(|words| words.state.load().kind() == Kind::Offline));
+                        assert!(states().all(|state| state.kind() == Kind::Offline));
                     }
                 }
                 ChunkState::Moving => {}

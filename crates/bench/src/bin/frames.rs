@@ -1,0 +1,192 @@
+//! What one allocation and its free cost: nanoseconds a pair and thread, for patterns, orders, 1 and 2 threads.
+//!
+//! `cargo run --release -p octavo-bench --bin frames [-- ROUNDS [PATTERN]]`
+//!
+//! | pattern | one step |
+//! |---|---|
+//! | ping | allocate a block, free it |
+//! | random | of a pool of 1024 live blocks a thread, free a random one and allocate another |
+//! | bulk | allocate 4096 blocks, free them in random order; time / 4096 |
+//!
+//! The sides alternate within each round; a figure is the median over the rounds. Memory behind the frames is
+//! never touched, so a block costs the same whatever its size.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use octavo::PercpuOrders;
+use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId, Order, PercpuForm};
+
+const POOL: usize = 1024;
+const BULK: usize = 4096;
+/// Pairs of one measurement of ping and random.
+const STEPS: usize = 400_000;
+const BULK_TURNS: usize = 24;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Pattern {
+    Ping,
+    Random,
+    Bulk,
+}
+
+struct Side {
+    name: &'static str,
+    frames: FrameAllocator,
+}
+
+fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
+    // Bulk on two threads holds 8192 blocks of 2 MiB.
+    let bytes = (2 * BULK as u64 + 1024) << 21;
+    let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
+    (config.percpu_orders, config.form, config.populate) = (orders, Some(form), false);
+    let frames = FrameAllocator::standalone(&config, bytes * 2).expect("address space for the arena");
+    Side { name, frames }
+}
+
+/// A small generator: xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * n as u64 >> 32) as usize
+    }
+}
+
+/// Runs `work` on `threads` threads, each on a CPU of its own; nanoseconds a step of the slowest.
+fn timed(threads: usize, work: impl Fn(&Barrier, usize) -> (Instant, usize) + Sync) -> f64 {
+    let barrier = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (barrier, work) = (&barrier, &work);
+                scope.spawn(move || {
+                    let mut cpus = rustix::thread::CpuSet::new();
+                    cpus.set(thread);
+                    // Without it the figures only get noisier.
+                    let _ = rustix::thread::sched_setaffinity(None, &cpus);
+                    let (began, steps) = work(barrier, thread);
+                    began.elapsed().as_nanos() as f64 / steps as f64
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker")).fold(0.0, f64::max)
+    })
+}
+
+fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usize) -> f64 {
+    let alloc = || frames.alloc(order).expect("the arena is large enough").frame;
+    let free = |frame: FrameId| frames.free(frame, order).expect("an allocated block");
+    timed(threads, |barrier, thread| {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 + thread as u64);
+        match pattern {
+            Pattern::Ping => {
+                (0..1000).for_each(|_| free(alloc()));
+                barrier.wait();
+                let began = Instant::now();
+                (0..STEPS).for_each(|_| free(black_box(alloc())));
+                (began, STEPS)
+            }
+            Pattern::Random => {
+                let mut pool: Vec<_> = (0..POOL).map(|_| alloc()).collect();
+                barrier.wait();
+                let began = Instant::now();
+                for _ in 0..STEPS {
+                    let place = &mut pool[random.below(POOL)];
+                    free(*place);
+                    *place = alloc();
+                }
+                let spent = began.elapsed();
+                pool.into_iter().for_each(free);
+                (Instant::now() - spent, STEPS)
+            }
+            Pattern::Bulk => {
+                let mut blocks = Vec::with_capacity(BULK);
+                // The order of the frees is drawn before the clock starts.
+                let mut permutation: Vec<_> = (0..BULK).collect();
+                for index in (1..BULK).rev() {
+                    permutation.swap(index, random.below(index + 1));
+                }
+                let mut turn = || {
+                    blocks.extend((0..BULK).map(|_| alloc()));
+                    permutation.iter().for_each(|&index| free(blocks[index]));
+                    blocks.clear();
+                };
+                (0..4).for_each(|_| turn());
+                barrier.wait();
+                let began = Instant::now();
+                (0..BULK_TURNS).for_each(|_| turn());
+                (began, BULK_TURNS * BULK)
+            }
+        }
+    })
+}
+
+fn bare_atomic_add(threads: usize) -> f64 {
+    timed(threads, |barrier, _| {
+        let word = AtomicU64::new(0);
+        barrier.wait();
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            black_box(&word).fetch_add(1, Ordering::Relaxed);
+        }
+        (began, STEPS)
+    })
+}
+
+/// Median, and in brackets the least: on a machine that others use too, the truth lies between.
+fn summary(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    format!("{:.1} ({:.1})", values[values.len() / 2], values[0])
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let rounds = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let only = arguments.next();
+    let sides = [
+        side("OrderZero", PercpuOrders::OrderZero, PercpuForm::Sections),
+        side("Costly", PercpuOrders::Costly, PercpuForm::Sections),
+        side("All", PercpuOrders::All, PercpuForm::Sections),
+        side("All, trylock", PercpuOrders::All, PercpuForm::TryLock),
+    ];
+    println!("ns for one allocation and free, each thread; medians of {rounds} rounds (and the least)\n");
+    print!("| pattern, order, threads | atomic add |");
+    sides.iter().for_each(|side| print!(" {} |", side.name));
+    println!("\n|---|---|{}", "---|".repeat(sides.len()));
+    for (pattern, name) in [(Pattern::Ping, "ping"), (Pattern::Random, "random"), (Pattern::Bulk, "bulk")] {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
+        for order in [0, 4, 9].map(|order| Order::new(order).expect("an order")) {
+            for threads in [1, 2] {
+                let mut bare = Vec::new();
+                let mut figures = vec![Vec::new(); sides.len()];
+                for _ in 0..rounds {
+                    bare.push(bare_atomic_add(threads));
+                    for (side, figures) in sides.iter().zip(&mut figures) {
+                        figures.push(measure(&side.frames, pattern, order, threads));
+                    }
+                }
+                if std::env::var_os("COUNTS").is_some() {
+                    for side in &sides {
+                        let counts = side.frames.counters();
+                        eprintln!(
+                            "{name} {order:?} {threads}t {}: {:?}",
+                            side.name,
+                            counts.iter().filter(|c| c.1 > 0).collect::<Vec<_>>()
+                        );
+                    }
+                }
+                print!("| {name}, {order:?}, {threads}t | {} |", summary(bare));
+                figures.into_iter().for_each(|figures| print!(" {} |", summary(figures)));
+                println!();
+            }
+        }
+    }
+}
