@@ -15,6 +15,7 @@
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
 //! | `fork` | a word that reads zero in a forked child |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
+//! | `plain_memory` | the kernel's own memory, word by word, to compare with |
 //! | `usage` | what the kernel says this process and machine use |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -22,6 +23,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 
 mod arena_bytes;
 mod fork;
+mod plain_memory;
 mod reservation;
 pub mod rseq;
 pub mod usage;
@@ -29,6 +31,7 @@ mod zeroed_array;
 
 pub use arena_bytes::{ArenaBytes, Word};
 pub use fork::ForkCanary;
+pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
 pub use zeroed_array::ZeroedArray;
 

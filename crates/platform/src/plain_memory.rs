@@ -1,0 +1,76 @@
+//! Plain memory of the kernel's, touched word by word: the other side of a comparison.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Backing, PAGE_BYTES, Reservation};
+
+/// A private anonymous mapping, all zero at first, whose faults are the kernel's. Accesses are plain machine
+/// loads and stores (relaxed atomics), bounds-checked.
+#[derive(Debug)]
+pub struct PlainMemory {
+    memory: Reservation,
+}
+
+impl PlainMemory {
+    /// Maps `len` bytes (rounded up to pages), aligned to 2 MiB where they are as many, and says how the kernel
+    /// should back them.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub fn new(len: usize, backing: Backing) -> io::Result<Self> {
+        let align = if len < 2 << 20 { PAGE_BYTES } else { 2 << 20 };
+        let memory = Reservation::new(len, align)?;
+        memory.advise_backing(0..memory.len(), backing);
+        Ok(Self { memory })
+    }
+
+    /// How many words there are.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
+    pub fn len(&self) -> usize {
+        self.memory.len() / size_of::<u64>()
+    }
+
+    /// Loads a word.
+    #[inline]
+    pub fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+
+    /// Stores a word.
+    #[inline]
+    pub fn store(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len(), "word inside the mapping");
+        // SAFETY: the reservation is readable and writable, at least page aligned, and holds the word (just
+        // checked); it lives as long as the loan, and nobody accesses it but through these atomics.
+        unsafe { AtomicU64::from_ptr(self.memory.base().as_ptr().cast::<u64>().add(index)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_zero_and_keeps_what_is_stored() {
+        let memory = PlainMemory::new(3 << 20, Backing::HugePages).unwrap();
+        assert_eq!(memory.len(), (3 << 20) / 8);
+        assert_eq!(memory.load(memory.len() - 1), 0);
+        memory.store(5, 7);
+        assert_eq!((memory.load(5), memory.load(6)), (7, 0));
+        assert_eq!(PlainMemory::new(1, Backing::BasePages).unwrap().len(), PAGE_BYTES / 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "word inside the mapping")]
+    fn a_word_outside_is_refused() {
+        let memory = PlainMemory::new(1, Backing::BasePages).unwrap();
+        memory.load(memory.len());
+    }
+}
