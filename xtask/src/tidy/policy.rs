@@ -29,7 +29,7 @@ pub const UPWARD_IMPORTS: &[Allowed] = &[];
 pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/platform", &[]),
     ("crates/octavo", &["crates/platform"]),
-    ("crates/cli", &["crates/octavo"]),
+    ("crates/cli", &["crates/octavo", "crates/platform"]),
     ("crates/bench", &["crates/octavo"]),
     ("crates/bench-compare", &["crates/octavo"]),
     ("xtask", &[]),

@@ -1,0 +1,49 @@
+//! The `octavo` program.
+//!
+//! | module | what |
+//! |---|---|
+//! | `args` | the command line, and what is refused before anything runs |
+//! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
+//! | `report` | what `--json` writes, for every workload |
+//! | `table` | columns for people |
+//! | `profile` | the share of time each function takes |
+//! | `progress` | the bar on long work |
+//! | `output` | where text goes, and what a closed pipe means |
+//! | `failure` | why the program stops, in one sentence |
+//!
+//! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
+
+mod args;
+mod failure;
+mod output;
+mod profile;
+mod progress;
+mod report;
+mod table;
+mod usemem;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Usemem(args) => match args.into_job() {
+            Ok(job) => usemem::run(&job),
+            Err(complaint) => args::refuse("usemem", &complaint),
+        },
+        Command::KernelTask { plan } => usemem::kernel_side::task_main(&plan),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}

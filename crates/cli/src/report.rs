@@ -1,0 +1,206 @@
+//! What `--json` writes: one object, of the same shape for every workload.
+//!
+//! `{"workload", "runs": [{"mode", "tasks", "budget_bytes", "seconds", "throughput_kb_per_s", "faults",
+//! "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}],
+//! "ratios": [{"of", "to", "metric", "median", "min", "max"}]}`
+//!
+//! `mode` is `base`, `patched`, `best` or `kernel`. A ratio above 1 means that `of` is better, whichever way
+//! the metric points; ratios are taken round by round, between runs that stood next to each other.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// All runs of a workload, and how the modes compare.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The workload with its options, as a command line.
+    pub workload: String,
+    /// Every run, in the order they were made.
+    pub runs: Vec<Run>,
+    /// One for each pair of modes and each [`Metric`].
+    pub ratios: Vec<Ratio>,
+}
+
+/// One run of one mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    pub mode: String,
+    pub tasks: u64,
+    /// Null where there is none: the kernel takes what the machine has.
+    pub budget_bytes: Option<u64>,
+    pub seconds: f64,
+    pub throughput_kb_per_s: u64,
+    pub faults: u64,
+    pub faults_per_s: f64,
+    pub peak_rss_bytes: u64,
+    pub counters: BTreeMap<String, u64>,
+    /// Share of sampled time by function; empty where nothing was sampled.
+    pub shares: BTreeMap<String, f64>,
+}
+
+/// What is compared between modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    Seconds,
+    ThroughputKbPerS,
+}
+
+/// How much better `of` is than `to`: over the rounds of one command.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    pub of: String,
+    pub to: String,
+    pub metric: Metric,
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Median, least and greatest of some values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of `values`; `None` where there are none. The median of an even number is the mean of the
+    /// two in the middle.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median =
+            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+        Some(Self { median, min, max })
+    }
+}
+
+impl Metric {
+    /// Every metric that is compared.
+    pub const ALL: [Metric; 2] = [Metric::Seconds, Metric::ThroughputKbPerS];
+
+    /// How much better `of` is than `to`.
+    fn advantage(self, of: &Run, to: &Run) -> f64 {
+        match self {
+            Self::Seconds => to.seconds / of.seconds,
+            Self::ThroughputKbPerS => of.throughput_kb_per_s as f64 / to.throughput_kb_per_s as f64,
+        }
+    }
+}
+
+impl Report {
+    /// A report over runs in the order they were made. `modes` says which way each pair is compared: a later
+    /// one to an earlier one.
+    pub fn new(workload: String, runs: Vec<Run>, modes: &[&str]) -> Self {
+        let ratios = ratios(&runs, modes);
+        Self { workload, runs, ratios }
+    }
+
+    /// The runs of one mode.
+    pub fn runs_of<'a>(&'a self, mode: &'a str) -> impl Iterator<Item = &'a Run> + 'a {
+        self.runs.iter().filter(move |run| run.mode == mode)
+    }
+}
+
+fn ratios(runs: &[Run], modes: &[&str]) -> Vec<Ratio> {
+    let by_mode = |mode: &str| runs.iter().filter(move |run| run.mode == mode).collect::<Vec<_>>();
+    let mut ratios = Vec::new();
+    for (index, to) in modes.iter().enumerate() {
+        for of in &modes[index + 1..] {
+            let (of_runs, to_runs) = (by_mode(of), by_mode(to));
+            for metric in Metric::ALL {
+                // The nth run of one mode stands beside the nth of the other.
+                let rounds = of_runs.iter().zip(&to_runs).map(|(of, to)| metric.advantage(of, to));
+                if let Some(Spread { median, min, max }) =
+                    Spread::of(rounds.filter(|ratio| ratio.is_finite()))
+                {
+                    ratios.push(Ratio { of: of.to_string(), to: to.to_string(), metric, median, min, max });
+                }
+            }
+        }
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(mode: &str, seconds: f64, throughput_kb_per_s: u64) -> Run {
+        Run {
+            mode: mode.into(),
+            tasks: 1,
+            budget_bytes: None,
+            seconds,
+            throughput_kb_per_s,
+            faults: 3,
+            faults_per_s: 3.0 / seconds,
+            peak_rss_bytes: 0,
+            counters: BTreeMap::new(),
+            shares: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_ratio_above_one_means_that_of_is_better_for_every_metric() {
+        let runs =
+            vec![run("base", 2.0, 100), run("best", 1.0, 300), run("best", 2.0, 100), run("base", 8.0, 50)];
+        let report = Report::new("test".into(), runs, &["base", "best"]);
+        assert_eq!(report.ratios.len(), 2);
+        assert!(report.ratios.iter().all(|ratio| ratio.of == "best" && ratio.to == "base"));
+        let seconds = &report.ratios[0];
+        assert_eq!(
+            (seconds.metric, seconds.min, seconds.median, seconds.max),
+            (Metric::Seconds, 2.0, 3.0, 4.0)
+        );
+        assert_eq!((report.ratios[1].min, report.ratios[1].max), (2.0, 3.0));
+    }
+
+    #[test]
+    fn every_pair_is_compared_and_one_mode_alone_is_not() {
+        let runs = ["kernel", "base", "patched", "best"].map(|mode| run(mode, 1.0, 1));
+        let report = Report::new("test".into(), runs.to_vec(), &["kernel", "base", "patched", "best"]);
+        assert_eq!(report.ratios.len(), 6 * Metric::ALL.len());
+        assert!(Report::new("test".into(), vec![run("best", 1.0, 1)], &["best"]).ratios.is_empty());
+    }
+
+    #[test]
+    fn the_keys_are_the_documented_ones() {
+        let report =
+            Report::new("w".into(), vec![run("base", 1.0, 1), run("best", 1.0, 1)], &["base", "best"]);
+        let json = serde_json::to_value(&report).unwrap();
+        let keys = |value: &serde_json::Value| {
+            value.as_object().unwrap().keys().cloned().collect::<std::collections::BTreeSet<_>>()
+        };
+        let expect = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        assert_eq!(keys(&json), expect(&["workload", "runs", "ratios"]));
+        assert_eq!(
+            keys(&json["runs"][0]),
+            expect(&[
+                "mode",
+                "tasks",
+                "budget_bytes",
+                "seconds",
+                "throughput_kb_per_s",
+                "faults",
+                "faults_per_s",
+                "peak_rss_bytes",
+                "counters",
+                "shares"
+            ])
+        );
+        assert_eq!(keys(&json["ratios"][0]), expect(&["of", "to", "metric", "median", "min", "max"]));
+        assert_eq!(json["ratios"][1]["metric"], "throughput_kb_per_s");
+    }
+
+    #[test]
+    fn the_spread_of_nothing_is_nothing() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([4.0, 1.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
+    }
+}

@@ -1,0 +1,388 @@
+//! How usemem touches memory, the same on both sides.
+//!
+//! Piece by piece (`-u`), memory is mapped and gone through `-r` times, 8 bytes each step. A write stores the
+//! index of the word in its piece. Bytes count as in usemem: an eighth of each mapping, and 8 for each access.
+//! Everything is unmapped at the end, on a clock of its own.
+//!
+//! With `--verify` a write stores the index mixed with a stamp of task, thread, piece and repeat, and checks
+//! the last repeat's before: so a page that comes back from the wrong space, or an old version of the right
+//! page, is found out too. Random repeats then visit the same places again.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// Accesses between two looks at what others want.
+const BATCH: u64 = 4096;
+const WORD_BYTES: u64 = 8;
+
+/// What each thread does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub bytes: u64,
+    pub unit_bytes: u64,
+    pub step_words: u64,
+    pub repeats: u32,
+    /// Threads of a task.
+    pub threads: u32,
+    pub random: bool,
+    pub readonly: bool,
+    pub verify: bool,
+}
+
+impl Plan {
+    /// Sizes of the pieces that a thread maps.
+    fn units(&self) -> impl Iterator<Item = u64> + use<> {
+        let (whole, unit) = (self.bytes, self.unit_bytes);
+        (0..whole.div_ceil(unit)).map(move |number| unit.min(whole - number * unit))
+    }
+
+    fn accesses_of_pass(&self, unit_bytes: u64) -> u64 {
+        (unit_bytes / WORD_BYTES).div_ceil(self.step_words)
+    }
+
+    /// Accesses of one thread.
+    pub fn accesses(&self) -> u64 {
+        let all_of = |unit_bytes| self.accesses_of_pass(unit_bytes).saturating_mul(u64::from(self.repeats));
+        let full = (self.bytes / self.unit_bytes).saturating_mul(all_of(self.unit_bytes));
+        full.saturating_add(all_of(self.bytes % self.unit_bytes))
+    }
+}
+
+/// Memory that can be mapped, touched by the word and unmapped.
+pub trait Memory {
+    /// A mapped piece.
+    type Unit;
+    type Error;
+
+    fn map(&self, bytes: u64) -> Result<Self::Unit, Self::Error>;
+    fn load(&self, unit: &Self::Unit, index: u64) -> Result<u64, Self::Error>;
+    fn store(&self, unit: &Self::Unit, index: u64, value: u64) -> Result<(), Self::Error>;
+    fn unmap(&self, unit: Self::Unit) -> Result<(), Self::Error>;
+}
+
+/// Which thread of which task.
+#[derive(Clone, Copy, Debug)]
+pub struct Toucher {
+    pub task: u32,
+    pub thread: u32,
+}
+
+/// What a thread looks at between batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    /// Set when another thread failed: the rest is not worth doing.
+    pub stop: &'a AtomicBool,
+    /// Counts accesses, where somebody watches.
+    pub progress: Option<&'a AtomicU64>,
+}
+
+/// What a thread did. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub bytes: u64,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub free_ns: u64,
+    pub mismatches: u64,
+    pub first_mismatch: Option<Mismatch>,
+}
+
+/// A word that did not hold what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    pub offset: u64,
+    pub expected: u64,
+    pub found: u64,
+}
+
+/// Now, on the clock that all processes share.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Maps, touches, and unmaps, as the plan says. `after_touch` runs between, off the clock.
+pub fn touch<M: Memory>(
+    memory: &M,
+    plan: &Plan,
+    toucher: Toucher,
+    watch: Watch<'_>,
+    after_touch: impl FnOnce(),
+) -> Result<Outcome, M::Error> {
+    let mut units = Vec::new();
+    let mut outcome = Outcome { start_ns: now_ns(), ..Outcome::default() };
+    for (number, unit_bytes) in plan.units().enumerate() {
+        let unit = memory.map(unit_bytes)?;
+        outcome.bytes += unit_bytes / 8;
+        let mut pass = Pass {
+            memory,
+            unit: &unit,
+            plan,
+            words: unit_bytes / WORD_BYTES,
+            seed: mix(u64::from(toucher.task) << 32 | u64::from(toucher.thread)) ^ mix(!(number as u64)),
+            repeat: 0,
+            watch,
+            outcome: &mut outcome,
+        };
+        for repeat in 0..plan.repeats {
+            pass.repeat = repeat;
+            match (plan.readonly, plan.verify) {
+                (true, _) => pass.run::<true, false>()?,
+                (false, false) => pass.run::<false, false>()?,
+                (false, true) => pass.run::<false, true>()?,
+            }
+        }
+        units.push(unit);
+        if watch.stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    outcome.end_ns = now_ns();
+    after_touch();
+    let freeing = now_ns();
+    for unit in units {
+        memory.unmap(unit)?;
+    }
+    outcome.free_ns = now_ns() - freeing;
+    Ok(outcome)
+}
+
+/// One way through one piece.
+struct Pass<'a, M: Memory> {
+    memory: &'a M,
+    unit: &'a M::Unit,
+    plan: &'a Plan,
+    words: u64,
+    seed: u64,
+    repeat: u32,
+    watch: Watch<'a>,
+    outcome: &'a mut Outcome,
+}
+
+impl<M: Memory> Pass<'_, M> {
+    fn run<const READ: bool, const VERIFY: bool>(&mut self) -> Result<(), M::Error> {
+        let mut left = self.plan.accesses_of_pass(self.words * WORD_BYTES);
+        let mut places = self.places();
+        while left > 0 {
+            let batch = left.min(BATCH);
+            for _ in 0..batch {
+                let index = places.next_place();
+                if READ {
+                    black_box(self.memory.load(self.unit, index)?);
+                } else if VERIFY {
+                    self.check(index)?;
+                    self.memory.store(self.unit, index, index ^ self.stamp(self.repeat))?;
+                } else {
+                    self.memory.store(self.unit, index, index)?;
+                }
+            }
+            left -= batch;
+            self.outcome.bytes += batch * WORD_BYTES;
+            // Relaxed, both: neither orders anything; a batch more or less does no harm.
+            if let Some(progress) = self.watch.progress {
+                progress.fetch_add(batch, Ordering::Relaxed);
+            }
+            if self.watch.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn places(&self) -> Places {
+        // To be checked, what the last repeat wrote must be visited again.
+        let fresh = if self.plan.verify { 0 } else { u64::from(self.repeat) };
+        Places {
+            random: self.plan.random.then(|| self.seed ^ mix(fresh)),
+            next: 0,
+            step: self.plan.step_words,
+            words: self.words,
+        }
+    }
+
+    fn check(&mut self, index: u64) -> Result<(), M::Error> {
+        if self.repeat == 0 {
+            return Ok(());
+        }
+        let expected = index ^ self.stamp(self.repeat - 1);
+        let found = self.memory.load(self.unit, index)?;
+        // A random place may come twice in one repeat.
+        let twice = self.plan.random && found == index ^ self.stamp(self.repeat);
+        if found != expected && !twice {
+            self.outcome.mismatches += 1;
+            let mismatch = Mismatch { offset: index * WORD_BYTES, expected, found };
+            self.outcome.first_mismatch.get_or_insert(mismatch);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn stamp(&self, repeat: u32) -> u64 {
+        mix(self.seed.wrapping_add(u64::from(repeat)))
+    }
+}
+
+/// Word indices: every `step` in order, or as many random ones.
+struct Places {
+    random: Option<u64>,
+    next: u64,
+    step: u64,
+    words: u64,
+}
+
+impl Places {
+    #[inline]
+    fn next_place(&mut self) -> u64 {
+        let index = self.next;
+        self.next += self.step;
+        match &mut self.random {
+            None => index,
+            Some(state) => {
+                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                ((u128::from(mix(*state)) * u128::from(self.words)) >> 64) as u64
+            }
+        }
+    }
+}
+
+/// SplitMix64's finisher: each input bit flips about half of the output's.
+#[inline]
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    /// Memory that notes what is done to it, and can forget a write.
+    #[derive(Default)]
+    struct Noted {
+        pieces: RefCell<Vec<Vec<u64>>>,
+        loads: RefCell<Vec<u64>>,
+        stores: RefCell<Vec<(u64, u64)>>,
+        forget_store: Option<usize>,
+    }
+
+    impl Memory for Noted {
+        type Unit = usize;
+        type Error = Infallible;
+
+        fn map(&self, bytes: u64) -> Result<usize, Infallible> {
+            let mut pieces = self.pieces.borrow_mut();
+            pieces.push(vec![0; bytes as usize / 8]);
+            Ok(pieces.len() - 1)
+        }
+
+        fn load(&self, &unit: &usize, index: u64) -> Result<u64, Infallible> {
+            self.loads.borrow_mut().push(index);
+            Ok(self.pieces.borrow()[unit][index as usize])
+        }
+
+        fn store(&self, &unit: &usize, index: u64, value: u64) -> Result<(), Infallible> {
+            let number = self.stores.borrow().len();
+            self.stores.borrow_mut().push((index, value));
+            if self.forget_store != Some(number) {
+                self.pieces.borrow_mut()[unit][index as usize] = value;
+            }
+            Ok(())
+        }
+
+        fn unmap(&self, _: usize) -> Result<(), Infallible> {
+            Ok(())
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan {
+            bytes: 4096 * 3 + 8,
+            unit_bytes: 4096,
+            step_words: 128,
+            repeats: 2,
+            threads: 1,
+            random: false,
+            readonly: false,
+            verify: false,
+        }
+    }
+
+    fn go(memory: &Noted, plan: &Plan) -> Outcome {
+        let stop = AtomicBool::new(false);
+        let progress = AtomicU64::new(0);
+        let watch = Watch { stop: &stop, progress: Some(&progress) };
+        let Ok(outcome) = touch(memory, plan, Toucher { task: 3, thread: 1 }, watch, || ());
+        assert_eq!(progress.into_inner(), plan.accesses());
+        outcome
+    }
+
+    #[test]
+    fn writes_store_the_index_of_every_step() {
+        let memory = Noted::default();
+        let outcome = go(&memory, &plan());
+        let stores = memory.stores.into_inner();
+        assert!(stores.iter().all(|&(index, value)| index == value));
+        let first: Vec<u64> = stores[..8].iter().map(|&(index, _)| index).collect();
+        assert_eq!(first, [0, 128, 256, 384, 0, 128, 256, 384]);
+        assert_eq!(stores.len() as u64, plan().accesses());
+        // Three pieces of four accesses and one of one, twice; an eighth of each mapping.
+        assert_eq!(stores.len(), 26);
+        assert_eq!(outcome.bytes, (4096 * 3 + 8) / 8 + 26 * 8);
+        assert!(memory.loads.into_inner().is_empty());
+    }
+
+    #[test]
+    fn the_seeds_bytes_are_counted_as_usemem_counts_them() {
+        let plan =
+            Plan { bytes: 100 << 30, unit_bytes: 100 << 30, step_words: 1 << 18, repeats: 1, ..plan() };
+        assert_eq!(plan.accesses(), 51_200);
+        assert_eq!(plan.bytes / 8 + plan.accesses() * 8, 13_422_182_400);
+    }
+
+    #[test]
+    fn reading_only_never_stores() {
+        let memory = Noted::default();
+        go(&memory, &Plan { readonly: true, ..plan() });
+        assert_eq!(memory.loads.into_inner().len(), 26);
+        assert!(memory.stores.into_inner().is_empty());
+    }
+
+    #[test]
+    fn random_places_stay_inside_and_differ() {
+        let memory = Noted::default();
+        go(&memory, &Plan { random: true, unit_bytes: 1 << 20, bytes: 1 << 20, ..plan() });
+        let places: std::collections::BTreeSet<u64> =
+            memory.stores.into_inner().iter().map(|s| s.0).collect();
+        assert!(places.len() > 1900, "{} places of 2048", places.len());
+        assert!(places.last().is_some_and(|&last| last < 1 << 17));
+    }
+
+    #[test]
+    fn verification_finds_a_lost_write_and_nothing_else() {
+        for random in [false, true] {
+            let plan = Plan { verify: true, repeats: 4, random, ..plan() };
+            assert_eq!(go(&Noted::default(), &plan).mismatches, 0);
+            // A write of the second repeat is lost: the word keeps the first repeat's.
+            let outcome = go(&Noted { forget_store: Some(5), ..Noted::default() }, &plan);
+            assert_eq!(outcome.mismatches, 1, "random: {random}");
+            let mismatch = outcome.first_mismatch.unwrap();
+            assert_ne!(mismatch.found, mismatch.expected);
+        }
+    }
+
+    #[test]
+    fn a_stop_ends_the_work_within_a_batch() {
+        let memory = Noted::default();
+        let stop = AtomicBool::new(true);
+        let plan = Plan { bytes: 1 << 20, unit_bytes: 1 << 20, step_words: 1, ..plan() };
+        let watch = Watch { stop: &stop, progress: None };
+        let Ok(_) = touch(&memory, &plan, Toucher { task: 0, thread: 0 }, watch, || ());
+        assert!(memory.stores.into_inner().len() as u64 <= 2 * BATCH);
+    }
+}
