@@ -1,15 +1,60 @@
 //! Octavo: a virtual memory manager in user space.
+//!
+//! A [`Manager`] owns an arena of frames under one budget. A [`Space`] maps ranges of addresses; its pages get frames when
+//! they are first written, go out to swap when the budget is used up, and come back when they are touched.
+//!
+//! ```
+//! use octavo::{Access, Manager, RegionOptions};
+//!
+//! let manager = Manager::builder().budget_bytes(64 << 20).build()?;
+//! let space = manager.space()?;
+//! let at = space.map(1 << 30, RegionOptions::default())?; // 1 GiB of addresses, no memory yet
+//!
+//! space.store(at + 4096, 42_u64)?;
+//! assert_eq!(space.load::<u64>(at + 4096)?, 42);
+//! assert_eq!(space.load::<u64>(at + (512 << 20))?, 0); // the zero page: still no memory
+//!
+//! let pin = space.pin(at, 8192, Access::Write)?;
+//! pin.copy_in(4090, b"across pages")?;
+//! drop(pin);
+//! let mut bytes = [0; 12];
+//! space.read(at + 4090, &mut bytes)?;
+//! assert_eq!(&bytes, b"across pages");
+//! # Ok::<(), octavo::Error>(())
+//! ```
+//!
+//! `ARCHITECTURE.md` is the map of what is inside.
 #![deny(unsafe_code)]
 
+mod access;
 mod budget;
 mod config;
 mod counters;
+mod engine;
 mod error;
+mod fault;
 pub mod frame;
+pub mod io;
+mod lru;
+mod manager;
+mod reclaim;
+mod region;
+mod rmap;
+mod space;
+mod swap;
 pub(crate) mod sync;
+mod table;
 mod units;
 
+pub use access::{Pin, PinnedPages};
 pub use config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
-pub use units::{FrameId, Order, PageNumber, SwapSlot, CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT};
+pub use io::SwapFile;
+pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats};
+pub use octavo_platform::Word;
+pub use region::RegionOptions;
+pub use space::{Space, SpaceStats};
+pub use table::translation::{Installed, Run, Translation};
+pub use table::{Access, Protection};
+pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber, SwapSlot};

@@ -140,7 +140,11 @@ pub(crate) fn bytes_for_people(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {
             let value = bytes as f64 / (1u64 << shift) as f64;
-            return if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") };
+            return if value.fract() == 0.0 {
+                format!("{value} {unit}")
+            } else {
+                format!("{value:.1} {unit}")
+            };
         }
     }
     format!("{bytes} bytes")

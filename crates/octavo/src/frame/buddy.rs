@@ -131,3 +131,88 @@ impl Buddy {
         assert_eq!(frames, self.free_frames, "the count of frames is true");
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::units::CHUNK_FRAMES;
+    use proptest::prelude::*;
+
+    const CHUNKS: u32 = 3;
+
+    fn full() -> (FrameTable, Buddy) {
+        let words = FrameTable::new(CHUNKS * CHUNK_FRAMES).unwrap();
+        let mut buddy = Buddy::new();
+        for chunk in 0..CHUNKS {
+            (0..CHUNK_FRAMES).for_each(|at| words[FrameId(chunk * CHUNK_FRAMES + at)].state.set_tail());
+            buddy.insert(&words, FrameId(chunk * CHUNK_FRAMES), Order::MAX, true);
+        }
+        (words, buddy)
+    }
+
+    /// The reference: which frames are free, frame by frame.
+    #[derive(Clone)]
+    struct Model(Vec<bool>);
+
+    impl Model {
+        fn has_aligned_run(&self, order: Order) -> bool {
+            self.0.chunks(order.frames() as usize).any(|run| run.iter().all(|&free| free))
+        }
+
+        fn mark(&mut self, frame: FrameId, order: Order, free: bool) {
+            for at in &mut self.0[frame.index()..frame.plus(order.frames()).index()] {
+                assert_ne!(*at, free, "{frame:?} overlaps");
+                *at = free;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_never_overlap_and_merge_back(
+            steps in prop::collection::vec((0u8..10, any::<prop::sample::Index>(), any::<bool>()), 1..400),
+        ) {
+            let (words, mut buddy) = full();
+            let mut model = Model(vec![true; (CHUNKS * CHUNK_FRAMES) as usize]);
+            let mut taken: Vec<(FrameId, Order)> = Vec::new();
+            for (order, which, free) in steps {
+                if free && !taken.is_empty() {
+                    let (frame, order) = taken.swap_remove(which.index(taken.len()));
+                    buddy.insert(&words, frame, order, false);
+                    model.mark(frame, order, true);
+                } else {
+                    let order = Order(order);
+                    let block = buddy.take(&words, order);
+                    // Eager merging: an aligned run of free frames is a block of at least that order.
+                    prop_assert_eq!(block.is_some(), model.has_aligned_run(order));
+                    if let Some(block) = block {
+                        prop_assert!(block.frame.0.is_multiple_of(order.frames()));
+                        model.mark(block.frame, order, false);
+                        taken.push((block.frame, order));
+                    }
+                }
+                buddy.validate(&words);
+                let free = model.0.iter().filter(|&&free| free).count();
+                prop_assert_eq!(buddy.free_frames() as usize, free);
+            }
+            for (frame, order) in taken {
+                buddy.insert(&words, frame, order, false);
+            }
+            buddy.validate(&words);
+            prop_assert_eq!(buddy.blocks(Order::MAX), CHUNKS);
+        }
+    }
+
+    #[test]
+    fn zeroed_survives_splits_and_only_merges_of_two_zeroed_halves() {
+        let (words, mut buddy) = full();
+        let [first, second] = [(); 2].map(|()| buddy.take(&words, Order(8)).unwrap());
+        assert!(first.zeroed && second.zeroed, "a split keeps it");
+        buddy.insert(&words, first.frame, Order(8), true);
+        buddy.insert(&words, second.frame, Order(8), false);
+        let merged: Vec<_> = (0..CHUNKS).map(|_| buddy.take(&words, Order::MAX).unwrap()).collect();
+        let dirty: Vec<_> = merged.iter().filter(|block| !block.zeroed).collect();
+        assert_eq!(dirty.len(), 1, "a merge loses it where one half has lost it");
+        assert_eq!(dirty[0].frame, first.frame.min(second.frame));
+    }
+}

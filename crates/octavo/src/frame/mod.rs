@@ -9,6 +9,7 @@
 //! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
 //! | `watermark` | when memory counts as short |
 //! | `words`, `state`, `holds`, `uses` | what is kept for each frame |
+//! | `zero_page` | the huge zero page, counted in three ways |
 //!
 //! It never calls up: out of frames is an answer, and being short is a hook.
 
@@ -21,6 +22,7 @@ pub(crate) mod state;
 pub(crate) mod uses;
 pub(crate) mod watermark;
 pub(crate) mod words;
+pub(crate) mod zero_page;
 pub(crate) mod zone;
 
 pub use allocator::{Block, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
@@ -29,3 +31,5 @@ pub use watermark::Watermarks;
 pub use zone::Backing;
 
 pub use crate::units::{FrameId, Order};
+pub(crate) use holds::Dropped;
+pub(crate) use words::FrameWords;

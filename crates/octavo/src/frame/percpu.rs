@@ -395,3 +395,202 @@ fn order_of(class: usize) -> Order {
 fn halve(figure: &AtomicU32) {
     figure.store(figure.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const TUNING: Tuning = Tuning { batch: 63, high_min: 640, high_max: 8192 };
+
+    fn lists(tuning: Tuning) -> PerCpuLists {
+        PerCpuLists::new(1, PercpuOrders::All, StackForm::TryLock(|| 0), tuning, tuning).unwrap()
+    }
+
+    fn refill(lists: &PerCpuLists, order: Order, next: &mut u32) -> u32 {
+        let held = lists.stacks().exclusive_here().unwrap();
+        let take = || {
+            *next += order.frames();
+            Some(FreeBlock { frame: FrameId(*next - order.frames()), zeroed: false })
+        };
+        lists.refill(&held, order, Pressure::None, take).1 >> order.0
+    }
+
+    /// Frees one block as the allocator does; answers what was spilled to the zones.
+    fn free(lists: &PerCpuLists, order: Order, frame: u32, pressure: Pressure) -> Vec<(FrameId, Order)> {
+        let mut spilled = Vec::new();
+        if lists.push(order.index(), FrameId(frame)) != Push::Done {
+            let held = lists.stacks().exclusive_here().unwrap();
+            let give = |frame, order| spilled.push((frame, order));
+            lists.push_or_spill(&held, order, FrameId(frame), pressure, give);
+        }
+        spilled
+    }
+
+    fn count(lists: &PerCpuLists) -> u32 {
+        lists.count(&lists.stacks().exclusive_here().unwrap())
+    }
+
+    #[test]
+    fn a_refill_takes_a_batch_in_frames_but_at_least_two_blocks() {
+        for (order, blocks) in [(0, 63), (1, 31), (3, 7), (4, 3), (5, 2), (8, 2)] {
+            let lists = lists(TUNING);
+            assert_eq!(refill(&lists, Order(order), &mut 0), blocks, "order {order}");
+            assert_eq!(count(&lists), (blocks - 1) << order, "counted in frames");
+        }
+    }
+
+    #[test]
+    fn a_batch_of_one_keeps_nothing() {
+        let lists = lists(Tuning { batch: 1, high_min: 80, high_max: 256 });
+        for order in Order::all() {
+            assert_eq!(refill(&lists, order, &mut 0), 1);
+            assert_eq!(count(&lists), 0);
+        }
+    }
+
+    #[test]
+    fn misses_in_a_row_double_the_refill_and_raise_high() {
+        let lists = lists(TUNING);
+        let mut next = 0;
+        let mut refills = Vec::new();
+        for _ in 0..5 {
+            refills.push(refill(&lists, Order::ZERO, &mut next));
+            while lists.pop(0) != Pop::Empty {}
+        }
+        assert!(
+            refills.windows(2).all(|pair| pair[0] <= pair[1]) && refills[4] >= 8 * refills[0],
+            "{refills:?}"
+        );
+        let held = lists.stacks().exclusive_here().unwrap();
+        assert!(lists.high(held.cpu(), TUNING) > TUNING.high_min);
+    }
+
+    #[test]
+    fn a_list_grows_to_a_bulk_of_4096_and_decays_afterwards() {
+        let lists = lists(TUNING);
+        for _ in 0..8 {
+            let mut held = BTreeSet::new();
+            let mut next = 0;
+            while held.len() < 4096 {
+                match lists.pop(0) {
+                    Pop::Value(frame) => assert!(held.insert(frame), "one owner"),
+                    _ => {
+                        // Frame numbers start over each round: what was spilled is free again.
+                        refill(&lists, Order::ZERO, &mut next);
+                        lists.drain(&lists.stacks().exclusive_here().unwrap(), |frame, _| {
+                            drop(held.insert(frame.0))
+                        });
+                    }
+                }
+                next = next.max(held.last().map_or(0, |last| last + 1));
+            }
+            held.iter().for_each(|&frame| drop(free(&lists, Order::ZERO, frame, Pressure::None)));
+        }
+        let before = count(&lists);
+        assert!(before > 2000, "{before}");
+        for _ in 0..40 {
+            lists.decay(&lists.stacks().exclusive_here().unwrap(), |_, _| {});
+        }
+        assert!(count(&lists) <= TUNING.high_min, "an idle list falls to high_min");
+    }
+
+    #[test]
+    fn a_spill_starts_with_the_coldest_of_the_order_just_freed() {
+        let fixed = Tuning { high_max: 640, ..TUNING };
+        let lists = lists(fixed);
+        (0..100).for_each(|frame| assert!(free(&lists, Order::ZERO, frame, Pressure::None).is_empty()));
+        let spilled = (0..200)
+            .map(|block| free(&lists, Order(2), 1024 + 4 * block, Pressure::None))
+            .find(|spilled| !spilled.is_empty())
+            .expect("the bound was reached");
+        assert_eq!(spilled[0], (FrameId(1024), Order(2)), "the coldest goes first");
+        assert!(spilled.iter().all(|&(_, order)| order == Order(2)), "other orders keep their cache");
+    }
+
+    #[test]
+    fn one_cpus_stream_of_high_order_frees_does_not_pile_up() {
+        let lists = lists(TUNING);
+        let mut most = 0;
+        for block in 0..2000 {
+            free(&lists, Order(3), 8 * block, Pressure::None);
+            most = most.max(count(&lists));
+        }
+        // Without the rule, high rises to high_max and stays full of cold blocks.
+        assert!(most < TUNING.high_max / 2, "{most} of {}", TUNING.high_max);
+    }
+
+    #[test]
+    fn shortage_empties_the_lists_to_four_batches() {
+        let lists = lists(TUNING);
+        (0..600).for_each(|frame| drop(free(&lists, Order::ZERO, frame, Pressure::None)));
+        for frame in 600..1400 {
+            free(&lists, Order::ZERO, frame, Pressure::BelowLow);
+        }
+        assert!(count(&lists) <= 4 * TUNING.batch + TUNING.batch, "{}", count(&lists));
+    }
+
+    #[test]
+    fn a_huge_block_that_cannot_fit_goes_straight_to_its_zone() {
+        let lists = lists(Tuning { batch: 1, high_min: 80, high_max: 256 });
+        free(&lists, Order::ZERO, 7, Pressure::None);
+        assert_eq!(free(&lists, Order::MAX, 512, Pressure::None), [(FrameId(512), Order::MAX)]);
+        assert_eq!(count(&lists), 1, "order 0 keeps its cache");
+    }
+
+    proptest! {
+        #[test]
+        fn count_is_the_sum_and_within_high_and_no_block_is_lost(
+            steps in prop::collection::vec((0u8..5, 0u8..10, 0u8..3), 1..300),
+            batch_is_one in any::<bool>(),
+        ) {
+            let tuning = if batch_is_one { Tuning { batch: 1, high_min: 80, high_max: 2048 } } else { TUNING };
+            let lists = lists(tuning);
+            // The model: what is in the zones' hands, the owners' and the lists'.
+            let mut zone: Vec<BTreeSet<u32>> =
+                (0..10).map(|order: u32| (0..64).map(|i| (order << 20) + (i << order)).collect()).collect();
+            let mut owned: Vec<(u32, Order)> = Vec::new();
+            for (step, order, pressure) in steps {
+                let order = Order(order);
+                let pressure = [Pressure::None, Pressure::BelowHigh, Pressure::BelowLow][pressure as usize];
+                match step {
+                    0 | 1 => match lists.pop(order.index()) {
+                        Pop::Value(frame) => owned.push((frame, order)),
+                        _ => {
+                            let held = lists.stacks().exclusive_here().unwrap();
+                            let take = || zone[order.index()].pop_first()
+                                .map(|frame| FreeBlock { frame: FrameId(frame), zeroed: false });
+                            if let Some(block) = lists.refill(&held, order, pressure, take).0 {
+                                owned.push((block.frame.0, order));
+                            }
+                        }
+                    },
+                    2 | 3 => if let Some((frame, order)) = owned.pop() {
+                        for (frame, order) in free(&lists, order, frame, pressure) {
+                            prop_assert!(zone[order.index()].insert(frame.0));
+                        }
+                    },
+                    _ => lists.decay(&lists.stacks().exclusive_here().unwrap(), |frame, order| {
+                        assert!(zone[order.index()].insert(frame.0));
+                    }),
+                }
+                let held = lists.stacks().exclusive_here().unwrap();
+                let mut sum = 0;
+                lists.validate(&held, |frame, order, _| {
+                    assert!(!zone[order.index()].contains(&frame.0), "in one place only");
+                    assert!(!owned.contains(&(frame.0, order)), "in one place only");
+                    sum += order.frames();
+                });
+                prop_assert_eq!(sum, lists.count(&held));
+                prop_assert!(sum <= tuning.high_max);
+                drop(held);
+                prop_assert_eq!(lists.frames(), u64::from(sum));
+            }
+            let everything: u32 = (0..10).map(|order| 64 << order).sum();
+            let out: u32 = owned.iter().map(|(_, order)| order.frames()).sum();
+            let in_zone: u32 = (0..10).map(|order| (zone[order].len() as u32) << order).sum();
+            prop_assert_eq!(count(&lists) + out + in_zone, everything);
+        }
+    }
+}

@@ -230,3 +230,88 @@ impl StateWord {
 }
 
 const _: () = assert!(LRU_MASK & (KIND_MASK | ORDER_MASK | ZEROED | ISOLATING) == 0);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn owned(order: Order) -> StateWord {
+        let word = StateWord::default();
+        word.set(Kind::Cached, order, true);
+        assert!(word.hand_out(order), "what was zeroed is handed out as zeroed");
+        word
+    }
+
+    #[test]
+    fn a_block_comes_back_once_with_its_own_order() {
+        let word = owned(Order(3));
+        let before = word.load();
+        assert_eq!(word.take_back(Order(2)), TakeBack::Refused(before));
+        assert_eq!(word.load(), before, "a refused free changes nothing");
+        assert_eq!(word.take_back(Order(3)), TakeBack::Done);
+        assert!(matches!(word.take_back(Order(3)), TakeBack::Refused(_)));
+        assert!(!word.load().zeroed(), "an owner may have written");
+    }
+
+    #[test]
+    fn tails_and_frames_on_the_lru_are_refused() {
+        let tail = StateWord::default();
+        tail.set_tail();
+        assert!(matches!(tail.take_back(Order::ZERO), TakeBack::Refused(_)));
+        let listed = owned(Order::ZERO);
+        listed.set_lru_flags(1);
+        assert!(matches!(listed.take_back(Order::ZERO), TakeBack::Refused(_)));
+        assert_eq!(listed.clear_lru_flags(1), 1);
+        assert_eq!(listed.take_back(Order::ZERO), TakeBack::Done);
+    }
+
+    #[test]
+    fn an_isolating_mark_shows_at_the_free_and_ends_with_it() {
+        let word = owned(Order::ZERO);
+        assert!(word.mark_isolating());
+        assert_eq!(word.take_back(Order::ZERO), TakeBack::Isolating);
+        assert!(!word.load().isolating() && !word.mark_isolating(), "only owned blocks are marked");
+    }
+
+    #[test]
+    #[should_panic(expected = "held a frame in state")]
+    fn a_frame_handed_out_twice_is_caught() {
+        owned(Order::ZERO).hand_out(Order::ZERO);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::{Arc, thread};
+
+    #[test]
+    fn loom_of_two_frees_one_is_refused() {
+        loom::model(|| {
+            let word = Arc::new(StateWord::default());
+            word.set(Kind::Owned, Order::ZERO, false);
+            let other = {
+                let word = word.clone();
+                thread::spawn(move || word.take_back(Order::ZERO))
+            };
+            let outcomes = [word.take_back(Order::ZERO), other.join().unwrap()];
+            assert_eq!(outcomes.iter().filter(|&&outcome| outcome == TakeBack::Done).count(), 1);
+        });
+    }
+
+    #[test]
+    fn loom_a_mark_against_a_free_is_seen_or_too_late() {
+        loom::model(|| {
+            let word = Arc::new(StateWord::default());
+            word.set(Kind::Owned, Order::ZERO, false);
+            let marker = {
+                let word = word.clone();
+                thread::spawn(move || word.mark_isolating())
+            };
+            let freed = word.take_back(Order::ZERO);
+            let marked = marker.join().unwrap();
+            assert_eq!(freed, if marked { TakeBack::Isolating } else { TakeBack::Done });
+            assert!(word.load().is(Kind::Cached, Order::ZERO));
+        });
+    }
+}

@@ -81,6 +81,14 @@ impl Index<FrameId> for FrameTable {
     }
 }
 
+impl FrameWords {
+    /// Order of the allocated block that this frame heads. The caller keeps it allocated.
+    #[inline]
+    pub(crate) fn order(&self) -> Order {
+        self.state.load().order()
+    }
+}
+
 /// Bytes of frame words that come with each chunk.
 pub(crate) const WORDS_BYTES_PER_CHUNK: u64 = 32 * CHUNK_FRAMES as u64;
 

@@ -7,9 +7,11 @@
 
 #[cfg(loom)]
 mod model;
+pub(crate) mod park;
 pub(crate) mod percpu;
 #[cfg(not(loom))]
 mod real;
+pub(crate) mod wait;
 
 #[cfg(loom)]
 pub(crate) use model::*;

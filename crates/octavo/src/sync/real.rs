@@ -1,10 +1,10 @@
 //! The real face: the machine's atomics, parking_lot's locks, the system's threads.
 
-pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::{Arc, OnceLock};
 pub(crate) use std::thread;
 
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use zerocopy::FromZeros;
 

@@ -1,0 +1,305 @@
+//! Pins: counted holds on the memory behind a range (seed 004, `get_user_pages_fast`).
+//!
+//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. Unmapping a pinned range, or
+//! dropping its space, ends the entries but not the memory: that lives until the pin is dropped.
+//!
+//! The lock-free path: walk; read the entry once; take the count; re-read every link from the entry up to the root;
+//! undo on a mismatch. It stops at the first page that does not fit (absent, not writable, busy), *keeps what it has*, and the
+//! slow path goes on from there: it faults the page in, and tries again. The base form does the same under the space's
+//! layout lock, held shared, as Linux did under mmap_sem.
+//!
+//! The prefix rule: a range whose first page can be pinned never fails. What could be pinned before the first page that
+//! cannot is the answer; only a first page that cannot is an error, so an error never holds a pin.
+//!
+//! A zero page takes no count: a pin on one shows the manager's small zero page, which is never written. So a
+//! zero page is only ever pinned for reading, and an entry that forbids writing never yields a pin for writing.
+//!
+//! Cost of a lock-free pin and its drop: two read-modify-writes on the frame's half line, the walk twice.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
+use crate::config::PinPath;
+use crate::counters::Counter;
+use crate::engine::{Engine, SpaceState};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::resolve;
+use crate::frame::holds::MAX_PINS;
+use crate::sync::{Arc, Ordering, fence};
+use crate::table::{Access, Walk};
+use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
+
+/// A run of pinned bytes that lie together in memory.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// The frame, or block, that carries the count. `None`: zeros, which need none.
+    held: Option<FrameId>,
+    offset: usize,
+    len: usize,
+}
+
+/// Pinned memory. Dropping it lets the memory go.
+///
+/// Its bytes may be written at any moment by others who reach the same pages, so they are not lent as `&[u8]`: copy
+/// them with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
+pub struct Pin<'s> {
+    engine: &'s Arc<Engine>,
+    pieces: SmallVec<[Piece; 4]>,
+    len: usize,
+    access: Access,
+}
+
+impl Pin<'_> {
+    /// Bytes pinned: what was asked for, or a prefix of it that ends where a page could not be pinned.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was pinned, as nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the pin allows.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
+    /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
+    pub fn pages(&self) -> PinnedPages<'_> {
+        PinnedPages { engine: self.engine, pieces: self.pieces.iter() }
+    }
+
+    /// Copies bytes out, from `offset` bytes into the pin.
+    ///
+    /// # Errors
+    /// `InvalidRange` when they are not all inside; `ForkedChild` in one.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.check(offset, to.len())?;
+        let mut rest = to;
+        self.each_part(offset, rest.len(), |at, len| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
+            self.engine.frames.bytes().copy_out(at, now);
+            rest = later;
+        });
+        Ok(())
+    }
+
+    /// Copies bytes in, from `offset` bytes into the pin.
+    ///
+    /// # Errors
+    /// `Protected` when the pin is for reading; `InvalidRange` when they are not all inside; `ForkedChild` in one.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
+        if self.access != Access::Write {
+            return Err(Error::new(
+                ErrorKind::Protected,
+                "the pin is for reading; pin with Access::Write to write",
+            ));
+        }
+        self.check(offset, from.len())?;
+        // As for a store.
+        fence(Ordering::Release);
+        let mut rest = from;
+        self.each_part(offset, rest.len(), |at, len| {
+            let (now, later) = rest.split_at(len);
+            self.engine.frames.bytes().copy_in(at, now);
+            rest = later;
+        });
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        self.engine.check_process()?;
+        if offset.checked_add(len).is_some_and(|end| end <= self.len) {
+            return Ok(());
+        }
+        let message =
+            format!("{len} bytes at {offset} are not inside a pin of {} bytes; check pin.len()", self.len);
+        Err(Error::new(ErrorKind::InvalidRange, message))
+    }
+
+    fn each_part(&self, mut skip: usize, mut len: usize, mut part: impl FnMut(usize, usize)) {
+        for piece in &self.pieces {
+            if len == 0 {
+                return;
+            }
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            let now = len.min(piece.len - skip);
+            part(piece.offset + skip, now);
+            skip = 0;
+            len -= now;
+        }
+    }
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.engine.canary.is_original_process() {
+            return;
+        }
+        for piece in &self.pieces {
+            if let Some(frame) = piece.held {
+                self.engine.drop_pin(frame);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Pin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pin").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// Iterates over a pin's contiguous parts.
+#[derive(Debug)]
+pub struct PinnedPages<'p> {
+    engine: &'p Engine,
+    pieces: std::slice::Iter<'p, Piece>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+impl Iterator for PinnedPages<'_> {
+    type Item = (*mut u8, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.pieces.next()?;
+        Some((self.engine.frames.bytes().pointer(piece.offset), piece.len))
+    }
+}
+
+/// Pins up to `len` bytes from `address` on, by the prefix rule.
+#[inline]
+pub(crate) fn pin<'s>(
+    engine: &'s Arc<Engine>,
+    space: &SpaceState,
+    address: u64,
+    len: usize,
+    access: Access,
+) -> Result<Pin<'s>> {
+    check_range(address, len as u64)?;
+    let mut pin = Pin { engine, pieces: SmallVec::new(), len: 0, access };
+    match engine.policy.pin_path {
+        PinPath::LockFree => {
+            engine.counters.count(Counter::PinFast);
+            pin_present(&mut pin, space, address, len);
+        }
+        PinPath::Locked => {
+            let _layout = space.regions.read_lock();
+            pin_present(&mut pin, space, address, len);
+        }
+    }
+    if pin.len < len {
+        engine.counters.count(Counter::PinSlow);
+        pin_slow(&mut pin, space, address, len)?;
+    }
+    Ok(pin)
+}
+
+/// Faults in what could not be pinned, and goes on.
+#[cold]
+fn pin_slow(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Result<()> {
+    while pin.len < len {
+        let page = PageNumber::containing(address + pin.len as u64);
+        let before = pin.len;
+        let faulted = resolve(pin.engine, space, page, pin.access);
+        let _layout = (pin.engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
+        let result = faulted.and_then(|()| match pin_present(pin, space, address, len) {
+            Fit::Full => Err(too_many_pins()),
+            _ => Ok(()),
+        });
+        match result {
+            Ok(()) => {}
+            // What is pinned already is the answer.
+            Err(_) if before > 0 || pin.len > 0 => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Why pinning what is present stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    All,
+    /// A page is absent, or does not allow the access.
+    Unfit,
+    /// A frame carries as many pins as it can.
+    Full,
+}
+
+/// Pins pages from where `pin` ends, as long as they are present and fit. Takes no lock and never faults.
+#[inline]
+fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
+    while pin.len < len {
+        let at = address + pin.len as u64;
+        let engine = pin.engine;
+        let page = PageNumber::containing(at);
+        let piece = engine
+            .table
+            .walk_then(space.id, page, |walk| pin_leaf(engine, walk, at, len - pin.len, pin.access));
+        match piece {
+            Some(Ok(piece)) => {
+                pin.len += piece.len;
+                pin.pieces.push(piece);
+            }
+            Some(Err(fit)) => return fit,
+            None => return Fit::Unfit,
+        }
+    }
+    Fit::All
+}
+
+/// Takes the count of one leaf, and re-reads what led to it.
+#[inline(always)]
+fn pin_leaf(
+    engine: &Engine,
+    walk: &Walk<'_>,
+    at: u64,
+    len: usize,
+    access: Access,
+) -> Option<Result<Piece, Fit>> {
+    let entry = walk.entry();
+    let Some(frame) = entry.usable_at_home(access) else {
+        return pin_zero(engine, walk, at, len, access).map(Ok);
+    };
+    let holds = &engine.frames.words(frame).holds;
+    let before = holds.take_pin();
+    if !walk.still_holds() || before.pins() >= MAX_PINS {
+        engine.drop_pin(frame);
+        return (before.pins() >= MAX_PINS).then_some(Err(Fit::Full));
+    }
+    if access == Access::Write && !before.is_dirty() {
+        holds.mark_dirty();
+    }
+    walk.word().mark_accessed(entry);
+    let left = if walk.level == 0 { bytes_left_in_page(at) } else { CHUNK_BYTES - at as usize % CHUNK_BYTES };
+    Some(Ok(Piece { held: Some(frame), offset: offset_in_arena(frame, walk.level, at), len: len.min(left) }))
+}
+
+#[cold]
+fn pin_zero(engine: &Engine, walk: &Walk<'_>, at: u64, len: usize, access: Access) -> Option<Piece> {
+    if access == Access::Write || !walk.entry().is_zero() {
+        return None;
+    }
+    // Acquire: as in a load, the entry was zero when the pin was taken.
+    fence(Ordering::Acquire);
+    walk.still_holds().then(|| Piece {
+        held: None,
+        offset: engine.small_zero.home_offset() + at as usize % PAGE_BYTES,
+        len: len.min(bytes_left_in_page(at)),
+    })
+}

@@ -1,0 +1,274 @@
+//! What all paths share: the structures of one manager, and the few steps in which a page loses its frame.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod` | the structures; uses, pins and releases of frames |
+//! | `space_state` | what faults need to know of a space |
+//! | `unmap` | clearing a range of a table, and protecting one |
+//! | `split` | a huge leaf becomes 512 small ones |
+//!
+//! Locking: nothing here holds a lock while it calls another structure. The order in which locks may nest is the
+//! table in `docs/locking.md`.
+
+mod space_state;
+mod split;
+mod unmap;
+
+use std::collections::BTreeMap;
+use std::task::{Poll, Waker};
+
+use octavo_platform::ForkCanary;
+
+use crate::budget::Budget;
+use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::zero_page::HugeZero;
+use crate::frame::{Dropped, FrameAllocator};
+use crate::lru::Lru;
+use crate::rmap::{Owner, ReverseMap};
+use crate::swap::{self, Orphan, Swap};
+use crate::sync::park::block_until;
+use crate::sync::wait::{WaitTable, Waiting, key_of};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::table::entry::{EntryWord, State};
+use crate::table::translation::Translation;
+use crate::table::{SpaceId, Table};
+use crate::units::{FrameId, PAGE_BYTES, bytes_for_people};
+
+pub(crate) use space_state::{RegionSnapshot, SpaceState};
+pub(crate) use split::{Split, split_leaf};
+pub(crate) use unmap::{clear_space, prepare_edges, protect_range, unmap_range};
+
+/// Choices that paths consult as they run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    pub(crate) huge: HugePolicy,
+    pub(crate) huge_zero_write: HugeZeroWrite,
+    pub(crate) pin_path: PinPath,
+}
+
+/// The structures of one manager.
+pub(crate) struct Engine {
+    pub(crate) policy: Policy,
+    pub(crate) canary: ForkCanary,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) frames: FrameAllocator,
+    /// Four kilobytes of zeros that nobody writes: what a pin on a zero page shows.
+    pub(crate) small_zero: FrameId,
+    pub(crate) huge_zero: HugeZero,
+    pub(crate) table: Table,
+    pub(crate) rmap: ReverseMap,
+    pub(crate) lru: Lru,
+    pub(crate) swap: Swap,
+    pub(crate) waits: WaitTable,
+    pub(crate) spaces: Mutex<BTreeMap<SpaceId, SpaceRecord>>,
+    /// Whether any space has a translation of its own, so that evictions without one skip the look-up.
+    any_translation: AtomicBool,
+    /// Threads reclaiming now: one that finds nothing to do while others work waits for them.
+    pub(crate) reclaimers: AtomicU32,
+}
+
+/// What the manager keeps of a space beside its table.
+pub(crate) struct SpaceRecord {
+    pub(crate) name: String,
+    pub(crate) translation: Option<Arc<dyn Translation>>,
+}
+
+/// The parts from which an engine is made.
+pub(crate) struct EngineParts {
+    pub(crate) policy: Policy,
+    pub(crate) canary: ForkCanary,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) frames: FrameAllocator,
+    pub(crate) small_zero: FrameId,
+    pub(crate) huge_zero: HugeZero,
+    pub(crate) table: Table,
+    pub(crate) lru: Lru,
+    pub(crate) swap: Swap,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: EngineParts) -> Self {
+        let EngineParts { policy, canary, budget, counters, frames, small_zero, huge_zero, table, lru, swap } =
+            parts;
+        Self {
+            policy,
+            canary,
+            budget,
+            counters,
+            frames,
+            small_zero,
+            huge_zero,
+            table,
+            rmap: ReverseMap::default(),
+            lru,
+            swap,
+            waits: WaitTable::new(),
+            spaces: Mutex::new(BTreeMap::new()),
+            any_translation: AtomicBool::new(false),
+            reclaimers: AtomicU32::new(0),
+        }
+    }
+
+    /// An error in a forked child, where none of this may be used.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.canary.is_original_process() { Ok(()) } else { Err(Error::forked_child()) }
+    }
+
+    // --- frames and those who hold them ---
+
+    /// Drops a pin, and frees the frame if that was its last hold.
+    #[inline(always)]
+    pub(crate) fn drop_pin(&self, frame: FrameId) {
+        if self.frames.words(frame).holds.drop_pin() == Dropped::Last {
+            self.free_last(frame);
+        }
+    }
+
+    /// The last use of a frame is gone: its owner lets it go.
+    pub(crate) fn release(&self, frame: FrameId) {
+        if self.frames.words(frame).holds.release() == Dropped::Last {
+            self.free_last(frame);
+        }
+    }
+
+    /// Frees a frame or block that nobody holds any more.
+    pub(crate) fn free_last(&self, frame: FrameId) {
+        self.lru.forget(&self.frames, frame);
+        let order = self.frames.words(frame).order();
+        self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");
+    }
+
+    /// Releases the orphan, if there is one.
+    pub(crate) fn release_orphan(&self, orphan: Orphan) {
+        if let Orphan::Frame(frame) = orphan {
+            self.release(frame);
+        }
+    }
+
+    /// Makes a fresh frame or block ready to be published at `owner`: live, in use, on its way to the LRU. It is
+    /// dirty: its bytes are nowhere else.
+    #[inline]
+    pub(crate) fn adopt(&self, frame: FrameId, owner: Owner) {
+        let words = self.frames.words(frame);
+        words.holds.begin(true);
+        words.uses.set_first();
+        self.rmap.set_first(words, owner);
+        self.lru.add(&self.frames, frame);
+    }
+
+    /// The entry of `owner` no longer shows the frame: its use ends, and perhaps the frame.
+    pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
+        let words = self.frames.words(frame);
+        self.rmap.remove(words, owner);
+        match words.uses.remove() {
+            0 => self.release(frame),
+            1 if swap::slot_of(&self.frames, frame).is_some() => {
+                let orphan = self.swap.forget_orphan(&self.frames, frame);
+                self.release_orphan(orphan);
+            }
+            _ => {}
+        }
+    }
+
+    // --- waiting ---
+
+    /// Publishes the end of the caller's Busy, and wakes those who waited for it.
+    #[inline]
+    pub(crate) fn publish(&self, word: &EntryWord, to: crate::table::entry::Entry) {
+        if word.publish(to) {
+            self.waits.wake(key_of(word));
+        }
+    }
+
+    /// Leaves `waker` with a busy entry.
+    pub(crate) fn wait_for_entry(&self, word: &EntryWord, waker: &Waker) -> Waiting {
+        self.waits.register(key_of(word), waker, || word.announce_waiter())
+    }
+
+    /// Leaves `waker` with a frame under I/O.
+    pub(crate) fn wait_for_io(&self, frame: FrameId, waker: &Waker) -> Waiting {
+        let holds = &self.frames.words(frame).holds;
+        self.waits.register(key_of(holds), waker, || holds.announce_waiter())
+    }
+
+    /// Wakes those who wait for I/O on the frame.
+    pub(crate) fn wake_io(&self, frame: FrameId) {
+        self.waits.wake(key_of(&self.frames.words(frame).holds));
+    }
+
+    /// Blocks until the entry is not busy.
+    pub(crate) fn block_on_entry(&self, word: &EntryWord) {
+        block_until(|waker| {
+            if word.load().is_busy() && self.wait_for_entry(word, waker) == Waiting::Registered {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        });
+    }
+
+    // --- spaces ---
+
+    /// The translation of a space, for those who come from a frame.
+    pub(crate) fn translation(&self, space: SpaceId) -> Option<Arc<dyn Translation>> {
+        if !self.any_translation.load(Ordering::Acquire) {
+            return None;
+        }
+        self.spaces.lock().get(&space)?.translation.clone()
+    }
+
+    pub(crate) fn register_space(&self, space: SpaceId, record: SpaceRecord) {
+        if record.translation.is_some() {
+            self.any_translation.store(true, Ordering::Release);
+        }
+        self.spaces.lock().insert(space, record);
+    }
+
+    /// Pages of a space that have frames now. Walks its table.
+    pub(crate) fn resident_pages(&self, space: SpaceId) -> u64 {
+        let mut pages = 0;
+        self.table.for_each_leaf(space, &mut |_, level, entry| {
+            if let State::Present(_) = entry.state() {
+                pages += crate::table::span(level);
+            }
+        });
+        pages
+    }
+
+    /// The error of an access for which no room could be made: says who uses the budget, and what to do.
+    #[cold]
+    pub(crate) fn out_of_memory(&self) -> Error {
+        let spaces: Vec<_> =
+            self.spaces.lock().iter().map(|(id, record)| (*id, record.name.clone())).collect();
+        let mut sizes: Vec<_> = spaces
+            .into_iter()
+            .map(|(id, name)| (self.resident_pages(id) * PAGE_BYTES as u64, name))
+            .collect();
+        sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let largest: Vec<_> = sizes
+            .iter()
+            .take(3)
+            .map(|(bytes, name)| format!("{name} ({})", bytes_for_people(*bytes)))
+            .collect();
+        let largest = if largest.is_empty() { "none".to_string() } else { largest.join(", ") };
+        let tables = (self.table.nodes.in_use() * PAGE_BYTES) as u64;
+        let remedy = if self.swap.is_available() {
+            "drop pins, unmap ranges or drop a space, or raise the budget"
+        } else {
+            "configure a swap file, unmap ranges or drop a space, or raise the budget"
+        };
+        Error::new(
+            ErrorKind::OutOfMemory,
+            format!(
+                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; {remedy}",
+                bytes_for_people(self.budget.limit_bytes()),
+                bytes_for_people(tables),
+            ),
+        )
+    }
+}

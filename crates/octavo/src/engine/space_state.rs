@@ -1,0 +1,53 @@
+//! What faults, accesses and unmaps need to know of a space.
+
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::zero_page::UsedHugeZero;
+use crate::region::{Region, RegionList};
+use crate::sync::Arc;
+use crate::table::translation::Translation;
+use crate::table::{Access, SpaceId};
+use crate::units::PageNumber;
+
+/// A space, below its public face.
+pub(crate) struct SpaceState {
+    pub(crate) id: SpaceId,
+    pub(crate) regions: RegionList,
+    pub(crate) used_huge_zero: UsedHugeZero,
+    /// Who else must know where frames stand. Handles need nobody.
+    pub(crate) translation: Option<Arc<dyn Translation>>,
+}
+
+/// A region as a fault saw it.
+pub(crate) type RegionSnapshot = Region;
+
+impl SpaceState {
+    /// The region that `access` to `page` may use.
+    #[inline]
+    pub(crate) fn region_for(
+        &self,
+        engine: &Engine,
+        page: PageNumber,
+        access: Access,
+    ) -> Result<RegionSnapshot> {
+        match self.regions.find(page) {
+            Some(region) if region.options.protection.allows(access) => Ok(region),
+            found => Err(self.refuse(engine, page, access, found.is_some())),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, engine: &Engine, page: PageNumber, access: Access, mapped: bool) -> Error {
+        if let Err(error) = engine.check_process() {
+            return error;
+        }
+        let address = page.address();
+        if mapped {
+            let what = if access == Access::Write { "written" } else { "read" };
+            let message = format!("the page at {address:#x} may not be {what}; change it with protect()");
+            return Error::new(ErrorKind::Protected, message);
+        }
+        let message = format!("no region is mapped at {address:#x}; map() one there, or check the address");
+        Error::new(ErrorKind::NotMapped, message)
+    }
+}

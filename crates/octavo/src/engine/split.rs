@@ -1,0 +1,99 @@
+//! A huge leaf becomes a node of 512 small leaves.
+//!
+//! The entry is busy while it happens, so accesses wait; the block's frames stay where they are, and become
+//! frames of their own. A block that somebody pins cannot be split: its pins are counted on its head.
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::rmap::Owner;
+use crate::table::entry::{NodeId, State};
+use crate::table::{SpaceId, Walk};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, PageNumber};
+
+/// What came of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// Done, or somebody changed the entry: walk again.
+    Retry,
+    /// No table node is to be had.
+    NoNode,
+    /// The block is pinned, shared, or away from home.
+    Pinned,
+}
+
+/// Splits the huge leaf at which `walk` ended. `own_pins` are the caller's on its block. The caller has checked the
+/// links after the walk.
+pub(crate) fn split_leaf(
+    engine: &Engine,
+    space: SpaceId,
+    page: PageNumber,
+    walk: &Walk<'_>,
+    own_pins: u32,
+) -> Split {
+    let Some(node) = engine.table.nodes.take() else { return Split::NoNode };
+    let outcome = split_into(engine, space, page.huge_start(), walk, own_pins, node);
+    match outcome {
+        Ok(()) => engine.counters.count(Counter::HugeSplit),
+        Err(_) => engine.table.nodes.give_back(node),
+    }
+    outcome.err().unwrap_or(Split::Retry)
+}
+
+fn split_into(
+    engine: &Engine,
+    space: SpaceId,
+    first: PageNumber,
+    walk: &Walk<'_>,
+    own_pins: u32,
+    node: NodeId,
+) -> Result<(), Split> {
+    let (word, leaf) = (walk.word(), walk.entry());
+    debug_assert_eq!(walk.level, 1);
+    let busy = leaf.to_busy();
+    match leaf.state() {
+        State::Zero => {
+            word.change(leaf, busy).map_err(|_| Split::Retry)?;
+            for entry in engine.table.nodes.entries(node) {
+                entry.set_unshared(entry.load().to_zero());
+            }
+            engine.publish(word, busy.to_node(node));
+            engine.huge_zero.put(1);
+            Ok(())
+        }
+        State::Present(head) => {
+            let words = engine.frames.words(head);
+            if engine.translation(space).is_some() || engine.rmap.owners(words).len() != 1 {
+                return Err(Split::Pinned);
+            }
+            word.change(leaf, busy).map_err(|_| Split::Retry)?;
+            if words.holds.pinned_by_others(own_pins) {
+                engine.publish(word, busy.to_present(head, leaf.protection()));
+                return Err(Split::Pinned);
+            }
+            split_block(engine, space, first, head);
+            for (index, entry) in engine.table.nodes.entries(node).iter().enumerate() {
+                let present = entry.load().to_present(head.plus(index as u32), leaf.protection());
+                entry.set_unshared(if leaf.is_accessed() { present } else { present.without_accessed() });
+            }
+            engine.publish(word, busy.to_node(node));
+            Ok(())
+        }
+        _ => Err(Split::Retry),
+    }
+}
+
+/// 512 frames out of one block: each live, in use at its own page, dirty as the block was, and on the LRU.
+fn split_block(engine: &Engine, space: SpaceId, first: PageNumber, head: FrameId) {
+    let dirty = engine.frames.words(head).holds.load().is_dirty();
+    engine.lru.forget(&engine.frames, head);
+    engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
+    for index in 1..CHUNK_FRAMES {
+        let words = engine.frames.words(head.plus(index));
+        words.holds.begin(dirty);
+        words.uses.set_first();
+        engine.rmap.set_first(words, Owner { space, page: first.plus(u64::from(index)) });
+    }
+    for index in 0..CHUNK_FRAMES {
+        engine.lru.add(&engine.frames, head.plus(index));
+    }
+}

@@ -1,0 +1,196 @@
+//! Faults on anonymous pages that have no bytes yet: zero pages for readers, frames and blocks for writers.
+
+use crate::counters::Counter;
+use crate::engine::RegionSnapshot;
+use crate::error::{Error, ErrorKind};
+use crate::fault::{Fault, Huge, Outcome, Step, refused};
+use crate::rmap::Owner;
+use crate::table::Walk;
+use crate::table::entry::Entry;
+use crate::table::translation::{Installed, Run};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
+
+impl Fault<'_> {
+    /// 2 MiB of zeros without a frame: one compare-and-swap, and what the zero page's mode costs.
+    pub(super) fn install_huge_zero(&mut self, walk: &Walk<'_>) -> Step {
+        if !self.engine.huge_zero.get(&self.space.used_huge_zero, &self.engine.frames) {
+            self.engine.counters.count(Counter::HugeFaultFallback);
+            self.huge = Huge::GivenUp;
+            return Step::Again;
+        }
+        let entry = walk.entry();
+        if walk.word().change(entry, entry.to_zero()).is_err() {
+            self.engine.huge_zero.put(1);
+            return Step::Again;
+        }
+        Step::End(Outcome::Usable)
+    }
+
+    pub(super) fn install_small_zero(&mut self, walk: &Walk<'_>) -> Step {
+        let entry = walk.entry();
+        match walk.word().change(entry, entry.to_zero()) {
+            Ok(()) => Step::End(Outcome::Usable),
+            Err(_) => Step::Again,
+        }
+    }
+
+    /// A frame of zeros, in place of nothing or of the small zero page.
+    pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+        if self.space.translation.is_none()
+            && let Some(frame) = self.engine.frames.alloc_zeroed()
+        {
+            self.engine.counters.count(Counter::FrameZeroedAhead);
+            return self.install_ready(walk, region, frame);
+        }
+        let Some(block) = self.engine.frames.alloc(Order::ZERO) else {
+            return Step::End(Outcome::NeedsFrame);
+        };
+        if block.zeroed && self.space.translation.is_none() {
+            return self.install_ready(walk, region, block.frame);
+        }
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            self.engine.frames.free(block.frame, Order::ZERO).expect("just allocated");
+            return Step::Again;
+        }
+        if !block.zeroed {
+            self.engine.counters.count(Counter::FrameZeroed);
+            self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+        }
+        match self.translate(block.frame, self.page, 1) {
+            Installed::Done => {
+                self.engine.adopt(block.frame, self.owner(self.page));
+                self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
+                Step::End(Outcome::Usable)
+            }
+            refusal => {
+                self.engine.publish(word, back(entry, busy));
+                self.engine.frames.free(block.frame, Order::ZERO).expect("not published");
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// The frame is all zeros already, so the entry need not be busy meanwhile.
+    fn install_ready(&mut self, walk: &Walk<'_>, region: &RegionSnapshot, frame: FrameId) -> Step {
+        let (entry, owner) = (walk.entry(), self.owner(self.page));
+        self.engine.adopt(frame, owner);
+        match walk.word().change(entry, entry.to_present(frame, region.options.protection)) {
+            Ok(()) => Step::End(Outcome::Usable),
+            Err(_) => {
+                self.engine.disown(frame, owner);
+                Step::Again
+            }
+        }
+    }
+
+    /// A 2 MiB block, in place of nothing or of a huge zero leaf. Without one, base pages.
+    pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+        let block = match self.huge {
+            Huge::Compacted(block) => block,
+            _ => match self.engine.frames.alloc(Order::MAX) {
+                Some(block) => Some(block),
+                None => return Step::End(Outcome::NeedsHuge),
+            },
+        };
+        self.huge = Huge::GivenUp;
+        let Some(block) = block else {
+            self.engine.counters.count(Counter::HugeFaultFallback);
+            return Step::Again;
+        };
+        let (word, entry, page) = (walk.word(), walk.entry(), self.page.huge_start());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            // Somebody else is at it; whatever comes of that, this fault looks for a block again if it must.
+            self.huge = Huge::Untried;
+            self.engine.frames.free(block.frame, Order::MAX).expect("just allocated");
+            return Step::Again;
+        }
+        if !block.zeroed {
+            self.engine.counters.add(Counter::FrameZeroed, u64::from(CHUNK_FRAMES));
+            self.engine.frames.bytes().zero(block.frame.home_offset(), Order::MAX.bytes());
+        }
+        match self.translate(block.frame, page, CHUNK_FRAMES) {
+            Installed::Done => {
+                self.engine.adopt(block.frame, self.owner(page));
+                self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
+                self.engine.counters.count(Counter::HugeFaultAllocated);
+                if entry.is_zero() {
+                    self.engine.huge_zero.put(1);
+                }
+                Step::End(Outcome::Usable)
+            }
+            Installed::Partly(installed) => self.keep_part(walk, region, busy, block.frame, installed),
+            refusal => {
+                self.engine.publish(word, back(entry, busy));
+                self.engine.frames.free(block.frame, Order::MAX).expect("not published");
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// The translation took the first `installed` pages of a block: they stay, as small leaves under a node, and the
+    /// rest of the range is as empty as before.
+    fn keep_part(
+        &mut self,
+        walk: &Walk<'_>,
+        region: &RegionSnapshot,
+        busy: Entry,
+        head: FrameId,
+        installed: u32,
+    ) -> Step {
+        let (word, entry, first) = (walk.word(), walk.entry(), self.page.huge_start());
+        let Some(node) = self.engine.table.nodes.take() else {
+            let run = Run { page: first, frame: head, count: installed };
+            let removed = self.space.translation.as_ref().map(|translation| translation.remove(run));
+            debug_assert!(removed.is_none_or(|removed| removed == Installed::Done));
+            self.engine.publish(word, back(entry, busy));
+            self.engine.frames.free(head, Order::MAX).expect("not published");
+            return Step::End(Outcome::NeedsNode);
+        };
+        self.engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
+        for (index, leaf) in (0..CHUNK_FRAMES).zip(self.engine.table.nodes.entries(node)) {
+            let frame = head.plus(index);
+            if index < installed {
+                self.engine.adopt(frame, self.owner(first.plus(u64::from(index))));
+                leaf.set_unshared(leaf.load().to_present(frame, region.options.protection));
+            } else {
+                self.engine.frames.free(frame, Order::ZERO).expect("split from an owned block");
+            }
+        }
+        self.engine.publish(word, busy.to_node(node));
+        if entry.is_zero() {
+            self.engine.huge_zero.put(1);
+        }
+        Step::Again
+    }
+
+    pub(super) fn owner(&self, page: PageNumber) -> Owner {
+        Owner { space: self.space.id, page }
+    }
+
+    pub(super) fn translate(&self, frame: FrameId, page: PageNumber, count: u32) -> Installed {
+        match &self.space.translation {
+            None => Installed::Done,
+            Some(translation) => translation.install(Run { page, frame, count }),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Installed) -> Step {
+        if refusal == Installed::Unsupported {
+            let message =
+                format!("the page at {:#x} cannot be installed at its address", self.page.address());
+            return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
+        }
+        if self.huge == Huge::GivenUp && refusal == Installed::Busy {
+            self.huge = Huge::Untried;
+        }
+        refused(&mut self.refusals, self.page)
+    }
+}
+
+/// The meaning that an entry had before it became busy.
+fn back(before: Entry, busy: Entry) -> Entry {
+    if before.is_zero() { busy.to_zero() } else { busy.to_empty() }
+}

@@ -1,0 +1,288 @@
+//! A fault: the slow path that makes an entry usable.
+//!
+//! A fault is a machine that is polled. It never blocks: where it must wait (somebody else is changing the entry, a
+//! device is reading) it leaves a waker and answers Pending; where it lacks memory it says what of. Blocking
+//! ([`resolve`]) and awaiting ([`FaultFuture`]) are two wrappers around the same machine.
+//!
+//! ```text
+//!   walk ─► look up the region ─► links still hold? ─► by the entry:
+//!     Empty, far up       add a table node, walk again
+//!     Empty, level 1      read: huge zero leaf │ write: a 2 MiB block │ else a node
+//!     Empty, Zero         read: small zero     │ write: a frame              (anon.rs)
+//!     Zero, level 1       write: by policy, a block, or split
+//!     Swapped             the swap cache, else the device                    (swap_in.rs)
+//!     Busy                wait
+//!     Present             done
+//! ```
+//!
+//! Each step changes the entry by one compare-and-swap from exactly the word that was read before the region was looked
+//! up; the head of `table/mod.rs` says why that makes it safe against unmap and recycled nodes. Cost of a zero-page
+//! read fault: one compare-and-swap. Of a write fault with a frame zeroed ahead: the swap and the read-modify-write
+//! that makes the frame live, and one for its place on the LRU.
+
+mod anon;
+mod swap_in;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::config::{HugePolicy, HugeZeroWrite};
+use crate::counters::Counter;
+use crate::engine::{Engine, RegionSnapshot, SpaceState, Split, split_leaf};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::Block;
+use crate::reclaim;
+use crate::sync::park::block_until;
+use crate::sync::thread;
+use crate::sync::wait::Waiting;
+use crate::table::entry::State;
+use crate::table::{Access, Grown, Walk};
+use crate::units::{Order, PageNumber};
+use swap_in::Reading;
+
+/// How a fault ended, or what it lacks to go on.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The entry is usable, or was a moment ago.
+    Usable,
+    /// No frame. Make room and poll again.
+    NeedsFrame,
+    /// No block of order 9. Compact, say what came of it, and poll again.
+    NeedsHuge,
+    /// No table node. Make room and poll again.
+    NeedsNode,
+    /// It cannot be.
+    Failed(Error),
+}
+
+/// How far one poll got.
+enum Step {
+    /// Walk again.
+    Again,
+    /// Pending: the waker is left with someone.
+    Wait,
+    End(Outcome),
+}
+
+/// Whether this fault may still look for a block of order 9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Huge {
+    /// Ask the allocator.
+    Untried,
+    /// It had none; compaction made this, or nothing.
+    Compacted(Option<Block>),
+    /// Use base pages.
+    GivenUp,
+}
+
+/// A fault under way.
+pub(crate) struct Fault<'a> {
+    engine: &'a Engine,
+    space: &'a SpaceState,
+    page: PageNumber,
+    access: Access,
+    counted: bool,
+    huge: Huge,
+    reading: Option<Reading<'a>>,
+    /// Times a translation said Busy.
+    refusals: u32,
+}
+
+/// Times a fault tries again when a translation is busy, before it says so.
+const MAX_REFUSALS: u32 = 1000;
+
+impl<'a> Fault<'a> {
+    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
+        let huge = Huge::Untried;
+        Self { engine, space, page, access, counted: false, huge, reading: None, refusals: 0 }
+    }
+
+    /// Goes as far as it can. Pending: the waker will be called.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
+        loop {
+            let step = match self.reading.take() {
+                Some(reading) => self.continue_reading(reading, waker),
+                None => self.step(waker),
+            };
+            match step {
+                Step::Again => {}
+                Step::Wait => return Poll::Pending,
+                Step::End(outcome) => return Poll::Ready(outcome),
+            }
+        }
+    }
+
+    /// What compaction came to, after [`Outcome::NeedsHuge`].
+    fn set_compacted(&mut self, block: Option<Block>) {
+        self.huge = Huge::Compacted(block);
+    }
+
+    fn step(&mut self, waker: &Waker) -> Step {
+        let walk = self.engine.table.walk(self.space.id, self.page);
+        let region = match self.space.region_for(self.engine, self.page, self.access) {
+            Ok(region) => region,
+            Err(error) => return Step::End(Outcome::Failed(error)),
+        };
+        if !walk.links_hold() {
+            return Step::Again;
+        }
+        let (entry, write) = (walk.entry(), self.access == Access::Write);
+        match entry.state() {
+            State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
+                Waiting::Registered => Step::Wait,
+                Waiting::Retry => Step::Again,
+            },
+            State::Present(_) => self.check_present(&walk, &region),
+            State::Zero if !write => Step::End(Outcome::Usable),
+            State::Zero if walk.level == 1 => self.write_to_huge_zero(&walk, &region),
+            State::Swapped(slot) => self.count(|fault| fault.swap_in(&walk, &region, slot)),
+            State::Empty if walk.level == 1 && !write && self.wants_huge_zero(&region) => {
+                self.count(|fault| fault.install_huge_zero(&walk))
+            }
+            State::Empty if walk.level == 1 && write && self.wants_block(&region) => {
+                self.count(|fault| fault.install_block(&walk, &region))
+            }
+            // An empty link, or a root too small for the page.
+            State::Empty | State::Node(_) if walk.level > 0 => self.grow(&walk),
+            State::Empty if !write => self.count(|fault| fault.install_small_zero(&walk)),
+            State::Empty | State::Zero => self.count(|fault| fault.install_frame(&walk, &region)),
+            State::Node(_) => unreachable!("a walk follows every link"),
+        }
+    }
+
+    fn count(&mut self, step: impl FnOnce(&mut Self) -> Step) -> Step {
+        if !self.counted {
+            self.counted = true;
+            self.engine.counters.count(Counter::PageFault);
+        }
+        step(self)
+    }
+
+    fn check_present(&self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+        let entry = walk.entry();
+        if entry.usable_at_home(self.access).is_some() {
+            return Step::End(Outcome::Usable);
+        }
+        if !entry.protection().allows(self.access) {
+            // The region allows it: a protect() that widened it has not come by here yet.
+            let _ = walk.word().change(entry, entry.with_protection(region.options.protection));
+            return Step::Again;
+        }
+        let message = format!("the page at {:#x} is away from home, in a window", self.page.address());
+        Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)))
+    }
+
+    fn grow(&self, walk: &Walk<'_>) -> Step {
+        match self.engine.table.grow(walk, self.page) {
+            Grown::Retry => Step::Again,
+            Grown::NoNode => Step::End(Outcome::NeedsNode),
+        }
+    }
+
+    fn wants_huge_zero(&self, region: &RegionSnapshot) -> bool {
+        self.engine.policy.huge != HugePolicy::Never
+            && self.huge != Huge::GivenUp
+            && region.contains_huge(self.page)
+    }
+
+    fn wants_block(&self, region: &RegionSnapshot) -> bool {
+        let asked = match self.engine.policy.huge {
+            HugePolicy::Always => true,
+            HugePolicy::Advised => region.options.huge,
+            HugePolicy::Never => false,
+        };
+        asked && self.huge != Huge::GivenUp && region.contains_huge(self.page)
+    }
+
+    fn write_to_huge_zero(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+        if self.engine.policy.huge_zero_write == HugeZeroWrite::Allocate && self.wants_block(region) {
+            return self.count(|fault| fault.install_block(walk, region));
+        }
+        match split_leaf(self.engine, self.space.id, self.page, walk, 0) {
+            Split::NoNode => Step::End(Outcome::NeedsNode),
+            Split::Retry => Step::Again,
+            Split::Pinned => unreachable!("a zero leaf has no pins"),
+        }
+    }
+}
+
+impl Drop for Fault<'_> {
+    /// A fault given up in the middle leaves the entry as it found it.
+    fn drop(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            reading.give_up(self.engine);
+        }
+        if let Huge::Compacted(Some(block)) = self.huge {
+            self.engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
+        }
+    }
+}
+
+/// Resolves a fault, blocking as long as it takes.
+///
+/// # Errors
+/// What stands in the way of the access; nothing has changed then.
+#[cold]
+#[inline(never)]
+pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, access: Access) -> Result<()> {
+    let mut fault = Fault::new(engine, space, page, access);
+    loop {
+        let outcome = block_until(|waker| fault.poll(waker));
+        if let Some(result) = settle(&mut fault, outcome) {
+            return result;
+        }
+    }
+}
+
+/// Provides what an outcome lacks. `None`: poll on.
+fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<()>> {
+    let made = match outcome {
+        Outcome::Usable => return Some(Ok(())),
+        Outcome::Failed(error) => return Some(Err(error)),
+        Outcome::NeedsFrame => reclaim::make_room(fault.engine, Order::ZERO),
+        Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
+        Outcome::NeedsHuge => {
+            fault.set_compacted(reclaim::compact_for_huge(fault.engine));
+            Ok(())
+        }
+    };
+    made.err().map(Err)
+}
+
+/// A fault to be awaited. Dropping it in the middle leaves the page as it was.
+pub(crate) struct FaultFuture<'a> {
+    fault: Fault<'a>,
+}
+
+impl<'a> FaultFuture<'a> {
+    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
+        Self { fault: Fault::new(engine, space, page, access) }
+    }
+}
+
+impl Future for FaultFuture<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let fault = &mut self.get_mut().fault;
+        loop {
+            let Poll::Ready(outcome) = fault.poll(context.waker()) else { return Poll::Pending };
+            if let Some(result) = settle(fault, outcome) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+}
+
+/// A translation was busy: worth another try, or not any more.
+fn refused(refusals: &mut u32, page: PageNumber) -> Step {
+    *refusals += 1;
+    if *refusals < MAX_REFUSALS {
+        thread::yield_now();
+        return Step::Again;
+    }
+    let message =
+        format!("the page at {:#x} stays busy; drop what holds its memory, and try again", page.address());
+    Step::End(Outcome::Failed(Error::new(ErrorKind::Busy, message)))
+}

@@ -1,0 +1,165 @@
+//! Faults on pages that went out: from the swap cache while they are on their way, else from the device.
+//!
+//! The entry is busy from here until the page is there, so one fault reads and the others wait for that page only. Two
+//! pages that share a slot have an entry each: the second finds the frame in the cache, still under READING, and
+//! waits for the frame.
+
+use std::task::Waker;
+
+use crate::counters::Counter;
+use crate::engine::{Engine, RegionSnapshot};
+use crate::error::Error;
+use crate::fault::{Fault, Outcome, Step};
+use crate::rmap::Owner;
+use crate::swap;
+use crate::sync::wait::Waiting;
+use crate::table::entry::{Entry, EntryWord};
+use crate::table::translation::Installed;
+use crate::table::{Protection, Walk};
+use crate::units::{FrameId, Order, SwapSlot};
+
+/// A page on its way in: its entry is busy, its frame in the swap cache and pinned.
+pub(super) struct Reading<'a> {
+    word: &'a EntryWord,
+    busy: Entry,
+    slot: SwapSlot,
+    frame: FrameId,
+    protection: Protection,
+}
+
+impl Reading<'_> {
+    /// The access is given up: the entry is as it was, the read goes on without it.
+    pub(super) fn give_up(self, engine: &Engine) {
+        engine.publish(self.word, self.busy.to_swapped(self.slot));
+        engine.drop_pin(self.frame);
+    }
+}
+
+impl<'a> Fault<'a> {
+    pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &RegionSnapshot, slot: SwapSlot) -> Step {
+        let engine = self.engine;
+        let (word, entry) = (walk.word(), walk.entry());
+        // The frame is found before the entry is busy: looking for room must not keep others waiting. While the entry
+        // says so, the slot cannot go.
+        let fresh = match engine.swap.look_up(&engine.frames, slot) {
+            Some(frame) => {
+                engine.drop_pin(frame);
+                None
+            }
+            None => match engine.frames.alloc(Order::ZERO) {
+                Some(block) => Some(block.frame),
+                None => return Step::End(Outcome::NeedsFrame),
+            },
+        };
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            self.free_fresh(fresh);
+            return Step::Again;
+        }
+        let (frame, is_first) = match self.enter(slot, fresh) {
+            Some(found) => found,
+            None => {
+                // It left the cache in between: look for room again.
+                engine.publish(word, busy.to_swapped(slot));
+                return Step::Again;
+            }
+        };
+        self.reading = Some(Reading { word, busy, slot, frame, protection: region.options.protection });
+        if !is_first {
+            engine.counters.count(Counter::SwapCacheHit);
+            return Step::Again;
+        }
+        engine.counters.count(Counter::MajorFault);
+        let result = engine.swap.read(&engine.frames, slot, frame);
+        engine.counters.count(if result.is_ok() { Counter::SwapIn } else { Counter::SwapReadError });
+        if engine.frames.words(frame).holds.end_read(result.is_ok()) {
+            engine.wake_io(frame);
+        }
+        if result.is_ok() {
+            engine.lru.add(&engine.frames, frame);
+            return Step::Again;
+        }
+        let reading = self.reading.take().expect("set above");
+        self.fail(reading, engine.swap.read_error(result.as_ref().err()))
+    }
+
+    /// The frame for the slot, pinned, and whether this fault is to read it. `None`: there is no frame in the cache, and
+    /// none was brought.
+    fn enter(&self, slot: SwapSlot, fresh: Option<FrameId>) -> Option<(FrameId, bool)> {
+        let engine = self.engine;
+        match fresh {
+            None => engine.swap.look_up(&engine.frames, slot).map(|frame| (frame, false)),
+            Some(fresh) => match engine.swap.begin_read(&engine.frames, slot, fresh) {
+                Ok(()) => Some((fresh, true)),
+                Err(cached) => {
+                    self.free_fresh(Some(fresh));
+                    Some((cached, false))
+                }
+            },
+        }
+    }
+
+    fn free_fresh(&self, fresh: Option<FrameId>) {
+        if let Some(frame) = fresh {
+            self.engine.frames.free(frame, Order::ZERO).expect("just allocated");
+        }
+    }
+
+    /// The frame is in hand: waits for its bytes, then shows it.
+    pub(super) fn continue_reading(&mut self, reading: Reading<'a>, waker: &Waker) -> Step {
+        let engine = self.engine;
+        let frame = reading.frame;
+        let holds = &engine.frames.words(frame).holds;
+        let seen = holds.load();
+        if seen.is_reading() {
+            let waiting = engine.wait_for_io(frame, waker);
+            self.reading = Some(reading);
+            return if waiting == Waiting::Registered { Step::Wait } else { Step::Again };
+        }
+        // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
+        if seen.is_failed() && !seen.is_dirty() {
+            return self.fail(reading, engine.swap.read_error(None));
+        }
+        match self.translate(frame, self.page, 1) {
+            Installed::Done => {}
+            refusal => {
+                reading.give_up(engine);
+                return self.refuse(refusal);
+            }
+        }
+        self.show(reading);
+        Step::End(Outcome::Usable)
+    }
+
+    fn show(&mut self, reading: Reading<'a>) {
+        let Reading { word, busy, slot, frame, protection } = reading;
+        let engine = self.engine;
+        let words = engine.frames.words(frame);
+        let owner = Owner { space: self.space.id, page: self.page };
+        let added = words.uses.try_add();
+        assert!(added, "a cached frame is in use");
+        engine.rmap.add(words, owner);
+        engine.publish(word, busy.to_present(frame, protection));
+        let orphan = engine.swap.drop_reference(&engine.frames, slot);
+        engine.release_orphan(orphan);
+        if engine.swap.is_crowded() {
+            let orphan = engine.swap.detach(&engine.frames, frame);
+            engine.release_orphan(orphan);
+        }
+        debug_assert!(
+            swap::slot_of(&engine.frames, frame).is_none_or(|now| now == slot) || words.uses.get() > 0
+        );
+        engine.drop_pin(frame);
+    }
+
+    /// The device did not give the page: the entry is as it was, the next access tries again with another frame.
+    fn fail(&mut self, reading: Reading<'a>, error: Error) -> Step {
+        let Reading { word, busy, slot, frame, .. } = reading;
+        let engine = self.engine;
+        let orphan = engine.swap.forget_failed(&engine.frames, slot, frame);
+        engine.publish(word, busy.to_swapped(slot));
+        engine.release_orphan(orphan);
+        engine.drop_pin(frame);
+        Step::End(Outcome::Failed(error))
+    }
+}

@@ -1,0 +1,297 @@
+//! The hold word of a frame: who uses its bytes, and what they did to them.
+//!
+//! ```text
+//!  31   30      29       28      27        26    25    24   23 ........... 0
+//! +---+-------+--------+-------+---------+-----+-----+----+------------------+
+//! | 0 |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
+//! +---+-------+--------+-------+---------+-----+-----+----+------------------+
+//!
+//!            begin                    release, pins = 0
+//!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
+//!      ▲              │ release, pins > 0
+//!      │              ▼
+//!      └────────── DYING     drop_pin brings pins to 0      (that dropper frees)
+//! ```
+//!
+//! The allocator's ownership word is another word: allocating or freeing a frame never writes this one, so
+//! a late walker may add a pin at any moment, see that its entry changed, and take it back. *Whoever takes
+//! the word to zero, out of LIVE or DYING, frees the frame*; the compare-and-swap that does so can succeed
+//! only once.
+//!
+//! Ordering. An unmapper changes the entry first and then does a read-modify-write here ([`release`],
+//! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]); a pinner does one here ([`take_pin`]) and
+//! then re-reads the entry. All are on one word, so one comes first: if the pin does, the unmapper sees it;
+//! if the unmapper does, the pin acquires what it released and the re-read sees the changed entry. No fence
+//! is needed, and none is paid for.
+//!
+//! DIRTY is cleared only by [`start_writeback`], and only while nobody else holds a pin. So a store, which
+//! holds one, finds DIRTY set or sets it, at any moment before it lets go, and no write is lost.
+//!
+//! Cost: taking or dropping a pin is one read-modify-write on the frame's own half line.
+//!
+//! [`release`]: HoldWord::release
+//! [`start_writeback`]: HoldWord::start_writeback
+//! [`try_reclaim`]: HoldWord::try_reclaim
+//! [`pinned_by_others`]: HoldWord::pinned_by_others
+//! [`take_pin`]: HoldWord::take_pin
+
+use std::fmt;
+
+use crate::sync::{AtomicU32, Ordering};
+
+const PINS: u32 = (1 << 24) - 1;
+const LIVE: u32 = 1 << 24;
+const DYING: u32 = 1 << 25;
+const DIRTY: u32 = 1 << 26;
+const WRITEBACK: u32 = 1 << 27;
+const READING: u32 = 1 << 28;
+const IO_ERROR: u32 = 1 << 29;
+const WAITERS: u32 = 1 << 30;
+
+/// Pins a frame may carry; the rest of the field is room for late pins on their way back.
+pub(crate) const MAX_PINS: u32 = 1 << 20;
+
+/// What the word said at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holds(u32);
+
+impl Holds {
+    #[inline]
+    pub(crate) fn pins(self) -> u32 {
+        self.0 & PINS
+    }
+    #[inline]
+    pub(crate) fn is_live(self) -> bool {
+        self.0 & LIVE != 0
+    }
+    #[inline]
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+    #[inline]
+    pub(crate) fn is_writeback(self) -> bool {
+        self.0 & WRITEBACK != 0
+    }
+    #[inline]
+    pub(crate) fn is_reading(self) -> bool {
+        self.0 & READING != 0
+    }
+    #[inline]
+    pub(crate) fn is_failed(self) -> bool {
+        self.0 & IO_ERROR != 0
+    }
+    /// No pins and no flags: nobody's.
+    pub(crate) fn is_unowned(self) -> bool {
+        self.0 & !PINS == 0
+    }
+}
+
+impl fmt::Debug for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pins", self.pins())?;
+        let names = [
+            (LIVE, "live"),
+            (DYING, "dying"),
+            (DIRTY, "dirty"),
+            (WRITEBACK, "writeback"),
+            (READING, "reading"),
+            (IO_ERROR, "failed"),
+            (WAITERS, "waiters"),
+        ];
+        names.iter().filter(|(bit, _)| self.0 & bit != 0).try_for_each(|(_, name)| write!(f, " {name}"))
+    }
+}
+
+/// What became of a frame whose owner let it go, or whose pin was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "whoever drops the last hold frees the frame"]
+pub(crate) enum Dropped {
+    /// Others hold it still.
+    Kept,
+    /// That was the last hold: the caller frees the frame.
+    Last,
+}
+
+/// The hold word.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(transparent)]
+pub(crate) struct HoldWord(AtomicU32);
+
+impl HoldWord {
+    /// The word as it is. Nothing may be concluded from pins seen here; see `pinned_by_others`.
+    #[inline]
+    pub(crate) fn load(&self) -> Holds {
+        Holds(self.0.load(Ordering::Acquire))
+    }
+
+    /// An owner takes a frame fresh from the allocator. `dirty`: its bytes are nowhere else.
+    #[inline]
+    pub(crate) fn begin(&self, dirty: bool) {
+        // Relaxed: the entry that publishes the frame releases this. An addition, since late pins may come
+        // and go meanwhile.
+        let before = self.0.fetch_add(LIVE | if dirty { DIRTY } else { 0 }, Ordering::Relaxed);
+        debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
+    }
+
+    /// An owner takes a frame that a device will fill: readers wait for [`HoldWord::end_read`].
+    pub(crate) fn begin_reading(&self) {
+        let before = self.0.fetch_add(LIVE | READING, Ordering::Relaxed);
+        debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
+    }
+
+    /// Adds a pin, whatever the frame is, and says what it was. The caller then re-reads its entry, and
+    /// drops the pin where that changed.
+    #[inline(always)]
+    pub(crate) fn take_pin(&self) -> Holds {
+        // Acquire: pairs with the release of whoever unmapped the frame before (see the module doc).
+        Holds(self.0.fetch_add(1, Ordering::Acquire))
+    }
+
+    /// Drops a pin.
+    #[inline(always)]
+    pub(crate) fn drop_pin(&self) -> Dropped {
+        // Release: what was done under the pin happens before the frame is written back, or freed.
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert!(before & PINS != 0, "a pin was dropped twice");
+        if before & (DYING | PINS) == DYING | 1 { self.finish() } else { Dropped::Kept }
+    }
+
+    /// A dying frame was seen without pins: one of those who saw it takes it to zero.
+    #[cold]
+    fn finish(&self) -> Dropped {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        while seen & (DYING | PINS) == DYING {
+            // Acquire: all that others did under their pins happens before the frame is used anew.
+            match self.0.compare_exchange_weak(seen, 0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Dropped::Last,
+                Err(now) => seen = now,
+            }
+        }
+        Dropped::Kept
+    }
+
+    /// The owner lets the frame go, having removed every entry that led to it.
+    #[inline]
+    pub(crate) fn release(&self) -> Dropped {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(seen & LIVE != 0, "a frame that nobody owned was released: {:?}", Holds(seen));
+            let (next, outcome) =
+                if seen & PINS == 0 { (0, Dropped::Last) } else { (seen & !LIVE | DYING, Dropped::Kept) };
+            // AcqRel: acquires what was done under pins; releases the removal of the entries to late pins.
+            match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return outcome,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Marks the bytes as newer than any copy elsewhere. The caller holds a pin.
+    #[inline]
+    pub(crate) fn mark_dirty(&self) {
+        // Relaxed: the pin's drop releases it.
+        self.0.fetch_or(DIRTY, Ordering::Relaxed);
+    }
+
+    /// Whether anyone but the caller, who holds `own` pins, holds the frame. Called after the entries were
+    /// made unusable, so that "no" stays "no" until they are usable again.
+    pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
+        // A read-modify-write, as the module doc's argument asks.
+        self.0.fetch_add(0, Ordering::AcqRel) & PINS > own
+    }
+
+    /// DIRTY becomes WRITEBACK, if the frame is dirty, live, and held by nobody but the caller's one pin.
+    pub(crate) fn start_writeback(&self) -> bool {
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+                let ready = seen & (PINS | LIVE | DIRTY | WRITEBACK) == 1 | LIVE | DIRTY;
+                ready.then_some(seen & !(DIRTY | IO_ERROR) | WRITEBACK)
+            })
+            .is_ok()
+    }
+
+    /// Ends a writeback; a failed one leaves the frame dirty. Says whether somebody waits for it.
+    pub(crate) fn end_writeback(&self, written: bool) -> bool {
+        self.end_io(WRITEBACK, if written { 0 } else { DIRTY | IO_ERROR })
+    }
+
+    /// Ends a read. Says whether somebody waits for it.
+    pub(crate) fn end_read(&self, ok: bool) -> bool {
+        self.end_io(READING, if ok { 0 } else { IO_ERROR })
+    }
+
+    fn end_io(&self, flag: u32, outcome: u32) -> bool {
+        // Release: the bytes that the device brought, before those who see the flag gone.
+        let before = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+                Some(seen & !(flag | WAITERS) | outcome)
+            })
+            .unwrap_or_default();
+        debug_assert!(before & flag != 0, "I/O ended that had not begun");
+        before & WAITERS != 0
+    }
+
+    /// Asks to be woken when the I/O under way ends. False: none is under way any more.
+    pub(crate) fn announce_waiter(&self) -> bool {
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
+                (seen & (READING | WRITEBACK) != 0).then_some(seen | WAITERS)
+            })
+            .is_ok()
+    }
+
+    /// Takes a clean, idle frame that only the caller's one pin holds to unowned: the caller frees it. The
+    /// caller has made every way to the frame unusable.
+    pub(crate) fn try_reclaim(&self) -> bool {
+        self.0.compare_exchange(LIVE | 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_hold_frees_whichever_it_is() {
+        let word = HoldWord::default();
+        word.begin(true);
+        word.take_pin();
+        assert_eq!(word.release(), Dropped::Kept);
+        assert_eq!(word.drop_pin(), Dropped::Last);
+        assert_eq!(word.load(), Holds(0));
+        word.begin(false);
+        assert_eq!(word.release(), Dropped::Last);
+    }
+
+    #[test]
+    fn a_late_pin_on_a_free_frame_never_frees_it_again() {
+        let word = HoldWord::default();
+        word.take_pin();
+        word.begin(false);
+        assert_eq!(word.drop_pin(), Dropped::Kept);
+        word.take_pin();
+        assert_eq!(word.release(), Dropped::Kept);
+        assert_eq!(word.drop_pin(), Dropped::Last);
+        word.take_pin();
+        assert_eq!(word.drop_pin(), Dropped::Kept);
+    }
+
+    #[test]
+    fn dirty_is_cleared_only_when_nobody_else_holds_the_frame() {
+        let word = HoldWord::default();
+        word.begin(true);
+        word.take_pin();
+        word.take_pin();
+        assert!(!word.start_writeback());
+        let _ = word.drop_pin();
+        assert!(word.start_writeback());
+        assert!(!word.try_reclaim(), "a page under writeback is never reclaimed");
+        word.end_writeback(false);
+        assert!(!word.try_reclaim(), "a page whose write failed stays");
+        assert!(word.start_writeback());
+        word.end_writeback(true);
+        assert!(word.try_reclaim());
+    }
+}

@@ -1,0 +1,113 @@
+//! A file as a device: by default a temporary that has no name, so that nothing is left behind, whatever happens.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::{Device, Pages};
+use crate::error::{Error, ErrorKind, Result};
+use crate::units::{PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
+
+/// Where swapped pages go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwapFile {
+    /// An unlinked temporary file in this directory.
+    Temporary(PathBuf),
+    /// A file of this name, made or truncated, and left behind.
+    Named(PathBuf),
+    /// No swap: when the budget is used up, accesses that need room fail.
+    None,
+}
+
+impl Default for SwapFile {
+    /// A temporary in `$TMPDIR`, or in /var/tmp, which is on a disk where /tmp may be memory.
+    fn default() -> Self {
+        Self::Temporary(std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from))
+    }
+}
+
+/// Pages in a file, moved by `preadv` and `pwritev`, past the page cache where the file system allows it.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    name: String,
+    capacity_pages: u32,
+}
+
+impl FileDevice {
+    /// Opens the file that `swap` describes, to hold at most `limit_bytes`. `None` for [`SwapFile::None`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened.
+    pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
+        let (path, file, name) = match swap {
+            SwapFile::None => return Ok(None),
+            SwapFile::Temporary(directory) => {
+                let file = open(directory, OFlags::TMPFILE, false);
+                (directory, file, format!("the temporary swap file in {}", directory.display()))
+            }
+            SwapFile::Named(path) => {
+                (path, open(path, OFlags::empty(), true), format!("the swap file {}", path.display()))
+            }
+        };
+        let file = file.map_err(|error| unavailable(path, &error))?;
+        let capacity_pages = (limit_bytes >> PAGE_SHIFT).min(u64::from(u32::MAX - 2)) as u32;
+        if capacity_pages == 0 {
+            let message = format!(
+                "a swap limit of {} holds no page; give at least 4 KiB",
+                bytes_for_people(limit_bytes)
+            );
+            return Err(Error::new(ErrorKind::SwapUnavailable, message));
+        }
+        Ok(Some(Self { file, name, capacity_pages }))
+    }
+}
+
+fn open(path: &Path, flags: OFlags, create: bool) -> io::Result<File> {
+    let with = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600).custom_flags(flags.bits() as i32);
+        if create {
+            options.create(true).truncate(true);
+        }
+        options.open(path)
+    };
+    // Some file systems (tmpfs before Linux 6.6, some network ones) refuse direct I/O.
+    match with(flags | OFlags::DIRECT) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => with(flags),
+        other => other,
+    }
+}
+
+#[cold]
+fn unavailable(path: &Path, error: &io::Error) -> Error {
+    Error::new(
+        ErrorKind::SwapUnavailable,
+        format!(
+            "cannot make a swap file at {}: {error}; choose a writable place on a disk, or run without swap",
+            path.display()
+        ),
+    )
+}
+
+impl Device for FileDevice {
+    fn capacity_pages(&self) -> u32 {
+        self.capacity_pages
+    }
+
+    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
+        pages.arena.write_file(self.file.as_fd(), u64::from(place) * PAGE_BYTES as u64, pages.segments)
+    }
+
+    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
+        pages.arena.read_file(self.file.as_fd(), u64::from(place) * PAGE_BYTES as u64, pages.segments)
+    }
+
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+}

@@ -1,0 +1,413 @@
+//! The composition root: a manager owns the arena, the budget, the swap area and the background thread.
+
+use std::fmt;
+
+use octavo_platform::{ForkCanary, usage};
+
+use crate::budget::Budget;
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
+use crate::counters::{CounterSnapshot, Counters};
+use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::zero_page::{HugeZero, UsedHugeZero};
+use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
+use crate::io::{Device, FileDevice, SwapFile};
+use crate::lru::Lru;
+use crate::reclaim::{Background, Reclaimer, reclaim, shrink_to_budget};
+use crate::region::RegionList;
+use crate::space::Space;
+use crate::swap::Swap;
+use crate::sync::percpu::StackForm;
+use crate::sync::{Arc, Mutex};
+use crate::table::Table;
+use crate::table::translation::Translation;
+use crate::units::{Order, PAGE_BYTES, bytes_for_people};
+
+/// The smallest budget that leaves room to work in.
+pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
+
+/// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
+/// last space are gone.
+#[derive(Clone)]
+pub struct Manager {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Arc<Engine>,
+    background: Mutex<Option<Background>>,
+}
+
+/// Chooses how a manager works. Every choice has a default.
+#[must_use = "a builder does nothing until build()"]
+pub struct ManagerBuilder {
+    budget_bytes: Option<u64>,
+    zero_page: ZeroPage,
+    percpu_orders: PercpuOrders,
+    percpu_form: Option<PercpuForm>,
+    policy: Policy,
+    swap_file: SwapFile,
+    swap_limit_bytes: u64,
+    swap_device: Option<Box<dyn Device>>,
+    background: bool,
+    backing: Backing,
+}
+
+/// What a manager uses, at about one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagerStats {
+    /// The limit.
+    pub budget_bytes: u64,
+    /// What is charged to it: chunks, frame words, table nodes, swap maps.
+    pub used_bytes: u64,
+    /// Frames that are online and free.
+    pub free_frames: u64,
+    /// Table nodes in use.
+    pub table_nodes: u64,
+    /// Pages on the active and inactive list.
+    pub lru_pages: (u64, u64),
+    /// Swap slots in use.
+    pub swap_slots: u64,
+    /// References on the huge zero page, the shrinker's own excluded.
+    pub huge_zero_users: u32,
+}
+
+impl Default for ManagerBuilder {
+    fn default() -> Self {
+        Self {
+            budget_bytes: None,
+            zero_page: ZeroPage::default(),
+            percpu_orders: PercpuOrders::default(),
+            percpu_form: None,
+            policy: Policy {
+                huge: HugePolicy::default(),
+                huge_zero_write: HugeZeroWrite::default(),
+                pin_path: PinPath::default(),
+            },
+            swap_file: SwapFile::default(),
+            swap_limit_bytes: 1 << 40,
+            swap_device: None,
+            background: true,
+            backing: Backing::HugePages,
+        }
+    }
+}
+
+impl ManagerBuilder {
+    /// Bytes that everything together may use. Default: 80 % of the smaller of the machine's memory and the tightest
+    /// limit of this process's control groups.
+    pub fn budget_bytes(mut self, bytes: u64) -> Self {
+        self.budget_bytes = Some(bytes);
+        self
+    }
+
+    /// How huge zero pages are counted.
+    pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
+        self.zero_page = zero_page;
+        self
+    }
+
+    /// Which orders the per-CPU lists hold.
+    pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
+        self.percpu_orders = orders;
+        self
+    }
+
+    /// How the per-CPU lists are protected. Default: by probing.
+    pub fn percpu_form(mut self, form: PercpuForm) -> Self {
+        self.percpu_form = Some(form);
+        self
+    }
+
+    /// How pages are pinned.
+    pub fn pin_path(mut self, pin_path: PinPath) -> Self {
+        self.policy.pin_path = pin_path;
+        self
+    }
+
+    /// When write faults take 2 MiB blocks.
+    pub fn huge(mut self, huge: HugePolicy) -> Self {
+        self.policy.huge = huge;
+        self
+    }
+
+    /// What a write to a huge zero leaf does.
+    pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
+        self.policy.huge_zero_write = write;
+        self
+    }
+
+    /// Where pages go when the budget is used up. Default: an unlinked temporary file.
+    pub fn swap_file(mut self, file: SwapFile) -> Self {
+        self.swap_file = file;
+        self
+    }
+
+    /// The most that the swap file may grow to. Default: 1 TiB.
+    pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
+        self.swap_limit_bytes = bytes;
+        self
+    }
+
+    /// A device of the caller's own instead of a file.
+    pub fn swap_device(mut self, device: Box<dyn Device>) -> Self {
+        self.swap_device = Some(device);
+        self
+    }
+
+    /// Whether a thread reclaims and zeroes ahead. Default: yes.
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// How the kernel backs base pages. Default: by huge pages, which are cheaper to fault in and to reach.
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.backing = backing;
+        self
+    }
+
+    /// Builds the manager.
+    ///
+    /// # Errors
+    /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when the swap file cannot
+    /// be made; `System` when the kernel refuses address space or a thread.
+    pub fn build(self) -> Result<Manager> {
+        let machine_bytes = usage::machine_memory_bytes();
+        let budget_bytes = self.budget_bytes.unwrap_or_else(|| default_budget_bytes(machine_bytes));
+        check_budget(budget_bytes, machine_bytes)?;
+        let system = |what: &'static str| move |error: std::io::Error| Error::system(what, &error);
+        let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;
+        let budget = Arc::new(Budget::new(budget_bytes));
+        let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
+        let device: Option<Box<dyn Device>> = match self.swap_device {
+            Some(device) => Some(device),
+            None => FileDevice::open(&self.swap_file, self.swap_limit_bytes)?
+                .map(|device| Box::new(device) as Box<dyn Device>),
+        };
+        let frames = FrameAllocator::new(
+            &FrameConfig {
+                zones: vec![
+                    ZoneConfig { bytes: machine_bytes, backing: self.backing, node: 0 },
+                    ZoneConfig { bytes: machine_bytes, backing: Backing::HugePages, node: 0 },
+                ],
+                form: self.percpu_form,
+                percpu_orders: self.percpu_orders,
+                ..FrameConfig::one_zone(machine_bytes, self.backing)
+            },
+            Arc::clone(&budget),
+            Arc::clone(&counters),
+        )?;
+        let max_nodes = (machine_bytes / PAGE_BYTES as u64) as usize;
+        let table = Table::new(max_nodes, Arc::clone(&budget), Arc::clone(&counters))
+            .map_err(system("cannot reserve page tables"))?;
+        let small_zero = frames.alloc(Order::ZERO).ok_or_else(|| {
+            Error::new(ErrorKind::System, "the kernel has no memory for the first chunk; lower the budget")
+        })?;
+        if !small_zero.zeroed {
+            frames.bytes().zero(small_zero.frame.home_offset(), PAGE_BYTES);
+        }
+        let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
+        let lru = Lru::new(usage::possible_cpus(), StackForm::probe())
+            .map_err(system("cannot reserve LRU batches"))?;
+        let swap = Swap::new(device, Arc::clone(&budget)).map_err(system("cannot reserve swap maps"))?;
+        let engine = Arc::new(Engine::new(EngineParts {
+            policy: self.policy,
+            canary,
+            budget,
+            counters,
+            frames,
+            small_zero: small_zero.frame,
+            huge_zero,
+            table,
+            lru,
+            swap,
+        }));
+        let background = self
+            .background
+            .then(|| Background::start(Arc::clone(&engine)))
+            .transpose()
+            .map_err(system("cannot start the background thread"))?;
+        Ok(Manager { shared: Arc::new(Shared { engine, background: Mutex::new(background) }) })
+    }
+}
+
+/// 80 % of what the process may have.
+fn default_budget_bytes(machine_bytes: u64) -> u64 {
+    let limit = usage::cgroup_memory_limit_bytes().map_or(machine_bytes, |limit| limit.min(machine_bytes));
+    limit / 5 * 4
+}
+
+fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {
+    let problem = if bytes < MIN_BUDGET_BYTES {
+        format!("below the minimum of {}", bytes_for_people(MIN_BUDGET_BYTES))
+    } else if bytes > machine_bytes {
+        format!("above this machine's memory of {}", bytes_for_people(machine_bytes))
+    } else {
+        return Ok(());
+    };
+    let message = format!("a budget of {} is {problem}; choose one in between", bytes_for_people(bytes));
+    Err(Error::new(ErrorKind::InvalidBudget, message))
+}
+
+impl Manager {
+    /// Starts to choose.
+    pub fn builder() -> ManagerBuilder {
+        ManagerBuilder::default()
+    }
+
+    #[inline(always)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.shared.engine
+    }
+
+    /// A new space with nothing mapped.
+    ///
+    /// # Errors
+    /// `System` when there are a million spaces already; `ForkedChild` in one.
+    pub fn space(&self) -> Result<Space> {
+        self.new_space(None, None)
+    }
+
+    /// A new space whose name appears in messages about who uses the budget.
+    ///
+    /// # Errors
+    /// As [`Manager::space`].
+    pub fn space_named(&self, name: impl Into<String>) -> Result<Space> {
+        self.new_space(Some(name.into()), None)
+    }
+
+    pub(crate) fn new_space(
+        &self,
+        name: Option<String>,
+        translation: Option<Arc<dyn Translation>>,
+    ) -> Result<Space> {
+        let engine = self.engine();
+        engine.check_process()?;
+        let id = engine.table.new_space().ok_or_else(|| {
+            Error::new(
+                ErrorKind::System,
+                "a manager holds at most a million spaces; drop some, or build another manager",
+            )
+        })?;
+        let name = name.unwrap_or_else(|| format!("space {}", id.0));
+        engine.register_space(id, SpaceRecord { name, translation: translation.clone() });
+        let state = SpaceState {
+            id,
+            regions: RegionList::new(),
+            used_huge_zero: UsedHugeZero::default(),
+            translation,
+        };
+        Ok(Space::new(state, self.clone()))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> CounterSnapshot {
+        self.engine().frames.flush_counters();
+        self.engine().counters.snapshot()
+    }
+
+    /// What is used.
+    pub fn stats(&self) -> ManagerStats {
+        let engine = self.engine();
+        ManagerStats {
+            budget_bytes: engine.budget.limit_bytes(),
+            used_bytes: engine.budget.used_bytes(),
+            free_frames: engine.frames.free_frames(),
+            table_nodes: engine.table.nodes.in_use() as u64,
+            lru_pages: engine.lru.pages(),
+            swap_slots: u64::from(engine.swap.used_slots()),
+            huge_zero_users: engine.huge_zero.users(),
+        }
+    }
+
+    /// Changes the budget. Lowering it moves pages together, or out, and gives the emptied chunks back to the kernel,
+    /// before it returns.
+    ///
+    /// # Errors
+    /// `InvalidBudget` below the minimum, above the machine's memory, or below what is in use and cannot be moved out
+    /// (the old budget then stands again).
+    pub fn set_budget(&self, bytes: u64) -> Result<()> {
+        let engine = self.engine();
+        engine.check_process()?;
+        check_budget(bytes, usage::machine_memory_bytes())?;
+        let before = engine.budget.limit_bytes();
+        engine.budget.set_limit_bytes(bytes);
+        if !shrink_to_budget(engine, 0) {
+            let used = engine.budget.used_bytes();
+            engine.budget.set_limit_bytes(before);
+            let message = format!(
+                "{} are in use and cannot be moved out; drop pins or spaces, or choose a budget above that",
+                bytes_for_people(used)
+            );
+            return Err(Error::new(ErrorKind::InvalidBudget, message));
+        }
+        engine.frames.retune();
+        if let Some(background) = &*self.shared.background.lock() {
+            background.wake();
+        }
+        Ok(())
+    }
+
+    /// Moves out up to `pages` cold pages now; says how many.
+    ///
+    /// # Errors
+    /// `ForkedChild` in one.
+    pub fn reclaim(&self, pages: u64) -> Result<u64> {
+        self.engine().check_process()?;
+        Ok(reclaim(self.engine(), pages, Reclaimer::Direct))
+    }
+
+    /// The allocator of the manager's frames, for blocks that are no pages of a space. They count against the budget and
+    /// are never moved or reclaimed.
+    pub fn frames(&self) -> &FrameAllocator {
+        &self.engine().frames
+    }
+
+    /// Ends the manager, if nothing of it is in use.
+    ///
+    /// # Errors
+    /// `Busy` when spaces are left, or frames are still held by pins; the manager goes on then.
+    pub fn shutdown(self) -> Result<()> {
+        let engine = self.engine();
+        engine.check_process()?;
+        let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
+        if spaces.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} spaces are in use ({}); drop them and their pins first",
+            spaces.len(),
+            spaces.join(", ")
+        );
+        Err(Error::new(ErrorKind::Busy, message))
+    }
+
+    /// Walks everything and checks it against everything else. Linear in memory, and exact only while nothing moves.
+    ///
+    /// # Panics
+    /// When two structures contradict each other.
+    pub fn validate(&self) {
+        let engine = self.engine();
+        engine.lru.drain_all(&engine.frames);
+        engine.frames.validate();
+        engine.lru.validate(&engine.frames);
+        engine.swap.validate(&engine.frames);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.engine.canary.is_original_process()
+            && let Some(background) = self.background.get_mut()
+        {
+            background.abandon();
+        }
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,133 @@
+//! The thread that keeps ahead: reclaims from the low watermark to the high one, brings what is charged back under a
+//! lowered budget, zeroes free frames ahead, and lets per-CPU lists decay.
+
+use std::time::Duration;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::reclaim::{Reclaimer, reclaim, shrink_to_budget};
+use crate::sync::{Arc, Condvar, Mutex, thread};
+
+/// How often the per-CPU lists decay.
+const TICK: Duration = Duration::from_millis(200);
+/// Frames zeroed between two looks at whether there is something more pressing.
+const ZERO_BATCH: usize = 32;
+/// Frames freed between two looks at the watermark.
+const RECLAIM_BATCH: u64 = 128;
+
+#[derive(Debug, Default)]
+struct Signal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SignalState {
+    wanted: bool,
+    stop: bool,
+}
+
+/// The thread, while it runs. Stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    signal: Arc<Signal>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system's, when it has no thread to give.
+    pub(crate) fn start(engine: Arc<Engine>) -> std::io::Result<Self> {
+        let signal = Arc::new(Signal::default());
+        let hook = Arc::clone(&signal);
+        engine.frames.set_low_hook(move || hook.wake());
+        let watched = Arc::clone(&signal);
+        let thread = thread::Builder::new()
+            .name("octavo-background".into())
+            .stack_size(256 << 10)
+            .spawn(move || run(&engine, &watched))?;
+        Ok(Self { signal, thread: Some(thread) })
+    }
+
+    /// Has the thread look at the watermarks and the budget now.
+    pub(crate) fn wake(&self) {
+        self.signal.wake();
+    }
+
+    /// In a forked child there is no thread to stop.
+    pub(crate) fn abandon(&mut self) {
+        std::mem::forget(self.thread.take());
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.signal.state.lock().stop = true;
+            self.signal.changed.notify_one();
+            // It ends on its own; a panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Signal {
+    fn wake(&self) {
+        let mut state = self.state.lock();
+        if !state.wanted {
+            state.wanted = true;
+            self.changed.notify_one();
+        }
+    }
+}
+
+fn run(engine: &Engine, signal: &Signal) {
+    loop {
+        let wanted = {
+            let mut state = signal.state.lock();
+            if !state.wanted && !state.stop {
+                signal.changed.wait_for(&mut state, TICK);
+            }
+            if state.stop {
+                return;
+            }
+            std::mem::take(&mut state.wanted)
+        };
+        if wanted {
+            work(engine, signal);
+        } else {
+            engine.frames.decay();
+        }
+        while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.pressing() {}
+    }
+}
+
+impl Signal {
+    fn pressing(&self) -> bool {
+        let state = self.state.lock();
+        state.wanted || state.stop
+    }
+
+    fn stopped(&self) -> bool {
+        self.state.lock().stop
+    }
+}
+
+fn work(engine: &Engine, signal: &Signal) {
+    if engine.budget.room_bytes() < 0 {
+        shrink_to_budget(engine, 0);
+    }
+    let marks = engine.frames.watermarks();
+    if engine.frames.available_frames() >= marks.low_frames {
+        return;
+    }
+    engine.counters.count(Counter::BackgroundRun);
+    while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
+        if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background) == 0 {
+            // Nothing can go now; the access that needs the room will say why.
+            break;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Emptying a chunk: its frames move elsewhere, and what is left is 2 MiB in one piece.
+//!
+//! The chunk is isolated first, so that it only empties. Then every frame that shows a page is migrated, or, where
+//! there is nowhere to move it, evicted. A frame that cannot go now ends the attempt; what was freed is given back
+//! to the lists.
+
+use smallvec::SmallVec;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::frame::state::Kind;
+use crate::frame::{Block, ChunkId};
+use crate::lru::Isolated;
+use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
+
+/// Chunks tried for one request, emptiest first.
+const CANDIDATES: usize = 8;
+/// Rounds of migration for one chunk: a frame that is in use for a moment is met again.
+const ROUNDS: usize = 3;
+
+/// A chunk worth emptying, and how many frames that would move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    used_frames: u32,
+    chunk: ChunkId,
+}
+
+/// Makes a block of order 9 out of a fragmented memory. `None` where no chunk can be emptied.
+pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
+    engine.counters.count(Counter::CompactStall);
+    engine.frames.drain();
+    // Moving a chunk's frames takes as many elsewhere; without them it would be eviction, and worse than base pages.
+    let room = engine.frames.free_frames();
+    let block = candidates(engine)
+        .into_iter()
+        .filter(|candidate| u64::from(candidate.used_frames) * 2 < room)
+        .find_map(|candidate| {
+            if empty_chunk(engine, candidate.chunk, false) {
+                engine.frames.claim_isolated(candidate.chunk)
+            } else {
+                engine.frames.putback(candidate.chunk);
+                None
+            }
+        });
+    engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
+    block
+}
+
+/// Gives chunks back to the kernel until what is charged leaves `room_bytes` under the limit. Moves pages together,
+/// or out, as needed. Says whether it got there.
+pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
+    let missing = || room_bytes as i64 - engine.budget.room_bytes();
+    let mut attempts = 0;
+    while missing() > 0 {
+        let chunks = (missing() as u64).div_ceil(CHUNK_BYTES as u64) as u32;
+        if engine.frames.shrink(chunks) > 0 {
+            attempts = 0;
+            continue;
+        }
+        let emptied = candidates(engine).into_iter().find(|candidate| {
+            let gone =
+                empty_chunk(engine, candidate.chunk, true) && engine.frames.take_offline(candidate.chunk);
+            if !gone {
+                engine.frames.putback(candidate.chunk);
+            }
+            gone
+        });
+        if emptied.is_some() {
+            attempts = 0;
+            continue;
+        }
+        attempts += 1;
+        if attempts > 4 || reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct) == 0 && attempts > 1 {
+            return false;
+        }
+    }
+    true
+}
+
+/// Online chunks with nothing in them but free frames and pages, emptiest first.
+fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
+    let mut best = SmallVec::<[Candidate; CANDIDATES]>::new();
+    for chunk in 0..engine.frames.end_frame().0 / CHUNK_FRAMES {
+        let chunk = ChunkId(chunk);
+        let Some(used_frames) = movable_frames(engine, chunk) else { continue };
+        let candidate = Candidate { used_frames, chunk };
+        if best.len() < CANDIDATES {
+            best.push(candidate);
+        } else if candidate < best[CANDIDATES - 1] {
+            best[CANDIDATES - 1] = candidate;
+        }
+        best.sort();
+    }
+    best
+}
+
+/// Frames of an online chunk that show pages; `None` where it is offline, or holds a block that nothing can move.
+fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
+    let (mut index, mut used) = (0, 0);
+    while index < CHUNK_FRAMES {
+        let words = engine.frames.words(chunk.first().plus(index));
+        let state = words.state.load();
+        index += match state.kind() {
+            Kind::Offline => return None,
+            // A block changes hands just now.
+            Kind::Tail => 1,
+            Kind::Free | Kind::Cached | Kind::Isolated => state.order().frames(),
+            Kind::Owned if words.holds.load().is_live() => {
+                used += state.order().frames();
+                state.order().frames()
+            }
+            Kind::Owned => return None,
+        };
+    }
+    Some(used)
+}
+
+/// Isolates a chunk and moves everything in it away; with `evict`, out to swap where there is no frame to move it to.
+/// True: every frame of it is free.
+fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
+    for _ in 0..ROUNDS {
+        match engine.frames.isolate(chunk) {
+            None => return false,
+            Some(0) => return true,
+            Some(_) => {}
+        }
+        let mut out = Isolated::new();
+        for index in 0..CHUNK_FRAMES {
+            let frame = FrameId(chunk.first().0 + index);
+            if !pin_page(engine, frame) {
+                continue;
+            }
+            match engine.frames.words(frame).order() {
+                Order::ZERO if migrate(engine, frame) != Migrated::NoFrame || !evict => {}
+                // No frame to move it to, or a huge block: it goes out, or is split to go out next time.
+                _ => {
+                    if pin_page(engine, frame) {
+                        out.push(frame);
+                    }
+                }
+            }
+            if out.len() == out.inline_size() {
+                evict_batch(engine, &std::mem::take(&mut out));
+            }
+        }
+        evict_batch(engine, &out);
+        engine.frames.drain();
+    }
+    engine.frames.isolate(chunk) == Some(0)
+}
+
+/// Pins a frame that shows a page, and takes it off the LRU's lists.
+fn pin_page(engine: &Engine, frame: FrameId) -> bool {
+    let words = engine.frames.words(frame);
+    if !words.holds.load().is_live() {
+        return false;
+    }
+    if words.holds.take_pin().is_live() {
+        engine.lru.forget(&engine.frames, frame);
+        return true;
+    }
+    engine.drop_pin(frame);
+    false
+}

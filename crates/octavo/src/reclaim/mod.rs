@@ -1,0 +1,142 @@
+//! Making room: moving cold pages out, and moving warm ones together.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod` | who reclaims when: direct, in the access that needs a frame; background, on the low watermark |
+//! | `evict` | a batch of cold frames, out through the swap cache |
+//! | `migrate` | a frame's bytes to another frame, its owners none the wiser |
+//! | `compact` | emptying a chunk, for a block of order 9 or to give it back |
+//! | `background` | the thread that keeps ahead |
+//!
+//! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress: a batch is on its
+//! stack, slots and their words may go over the budget by a page, and the device takes the frames themselves.
+
+mod background;
+mod compact;
+mod evict;
+mod migrate;
+
+use std::time::Instant;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lru::List;
+use crate::sync::{Ordering, thread};
+use crate::table::node::NodePool;
+use crate::units::{CHUNK_BYTES, Order};
+
+pub(crate) use background::Background;
+pub(crate) use compact::{compact_for_huge, shrink_to_budget};
+pub(crate) use evict::evict_batch;
+pub(crate) use migrate::{Migrated, migrate};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reclaimer {
+    Direct,
+    Background,
+}
+
+/// Frames that direct reclaim tries to free before the access goes on.
+const DIRECT_TARGET: u64 = 32;
+/// Batches looked at for one target before giving up: several times round a small memory.
+const PASSES: u32 = 256;
+/// Looks at what others are freeing before giving up.
+const PATIENCE: u32 = 20_000;
+
+/// Frees about `target` frames, or as many as can be. Says how many.
+pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
+    engine.reclaimers.fetch_add(1, Ordering::AcqRel);
+    let mut freed = u64::from(engine.huge_zero.shrink(&engine.frames));
+    engine.lru.drain_all(&engine.frames);
+    let mut fruitless = 0;
+    // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
+    let (active, inactive) = engine.lru.pages();
+    let give_up = PASSES + ((active + inactive) / 8).min(1 << 20) as u32;
+    while freed < target && fruitless < give_up {
+        balance(engine);
+        let batch = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
+        if batch.is_empty() {
+            if engine.lru.pages().0 == 0 {
+                break;
+            }
+            fruitless += 1;
+            continue;
+        }
+        let (scan, steal) = match who {
+            Reclaimer::Direct => (Counter::ScanDirect, Counter::StealDirect),
+            Reclaimer::Background => (Counter::ScanBackground, Counter::StealBackground),
+        };
+        engine.counters.add(scan, batch.len() as u64);
+        let outcome = evict_batch(engine, &batch);
+        engine.counters.add(steal, outcome.freed);
+        freed += outcome.freed;
+        fruitless = if outcome.freed > 0 { 0 } else { fruitless + 1 };
+        if outcome.obstructed && freed == 0 && fruitless > 4 {
+            break;
+        }
+    }
+    engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
+    freed
+}
+
+/// Keeps the inactive list at least as long as the active one.
+fn balance(engine: &Engine) {
+    let (active, inactive) = engine.lru.pages();
+    if active <= inactive {
+        return;
+    }
+    let batch = engine.lru.isolate(&engine.frames, List::Active, |frame| engine.free_last(frame));
+    for frame in batch {
+        let list = if evict::test_and_clear_accessed(engine, frame) { List::Active } else { List::Inactive };
+        if list == List::Inactive {
+            engine.counters.count(Counter::PageDeactivated);
+        }
+        engine.lru.put_back(&engine.frames, frame, list);
+        engine.drop_pin(frame);
+    }
+}
+
+/// Makes room for an access that found no frame of `order`.
+///
+/// # Errors
+/// What stands in the way: the swap area is full or failing, or nothing is left that could go.
+pub(crate) fn make_room(engine: &Engine, order: Order) -> Result<()> {
+    engine.counters.count(Counter::AllocationStall);
+    let start = Instant::now();
+    let result = try_make_room(engine, order);
+    engine.counters.add(Counter::StallNanoseconds, start.elapsed().as_nanos() as u64);
+    result
+}
+
+fn try_make_room(engine: &Engine, order: Order) -> Result<()> {
+    let target = DIRECT_TARGET.max(u64::from(order.frames()));
+    for look in 0..PATIENCE {
+        if reclaim(engine, target, Reclaimer::Direct) > 0 || engine.frames.free_frames() >= target {
+            return Ok(());
+        }
+        // Others may have everything in hand that could be freed: theirs will be room for us too.
+        if engine.reclaimers.load(Ordering::Acquire) == 0 && look > 2 {
+            break;
+        }
+        thread::yield_now();
+    }
+    Err(obstacle(engine))
+}
+
+/// Makes room in the budget for table nodes, by giving a chunk back.
+pub(crate) fn make_room_for_node(engine: &Engine) -> Result<()> {
+    let needed = NodePool::growth_bytes() as i64;
+    for _ in 0..4 {
+        if engine.budget.room_bytes() >= needed {
+            return Ok(());
+        }
+        shrink_to_budget(engine, CHUNK_BYTES as u64 / 2);
+    }
+    if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine)) }
+}
+
+fn obstacle(engine: &Engine) -> Error {
+    engine.swap.obstacle().unwrap_or_else(|| engine.out_of_memory())
+}

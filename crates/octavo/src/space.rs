@@ -1,0 +1,247 @@
+//! The public face of an address space.
+
+use std::fmt;
+use std::future::Future;
+
+use octavo_platform::Word;
+
+use crate::access::{self, Pin};
+use crate::engine::{SpaceState, clear_space, prepare_edges, protect_range, unmap_range};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::{FaultFuture, resolve};
+use crate::manager::Manager;
+use crate::region::{Region, RegionOptions};
+use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
+
+/// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's budget.
+///
+/// Addresses are Octavo's own, not the process's; bytes are reached by the methods here. All of them may be called from
+/// any thread at any time. Dropping the space frees everything it had, at once; memory that is pinned, when its pins
+/// are dropped.
+pub struct Space {
+    state: SpaceState,
+    manager: Manager,
+}
+
+/// What a space uses, at about one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceStats {
+    /// Bytes of all regions.
+    pub mapped_bytes: u64,
+    /// Bytes that have frames now. Zero pages do not count.
+    pub resident_bytes: u64,
+}
+
+impl Space {
+    pub(crate) fn new(state: SpaceState, manager: Manager) -> Self {
+        Self { state, manager }
+    }
+
+    /// The manager that the space belongs to.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    // --- layout ---
+
+    /// Maps `len` bytes (rounded up to pages) at a place of its own choosing, and says where. They read as zeros. A
+    /// range of 2 MiB or more is aligned to 2 MiB. Uses no memory yet.
+    ///
+    /// # Errors
+    /// `InvalidRange` for an empty range, or one that fits nowhere.
+    pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
+        self.manager.engine().check_process()?;
+        let pages = page_count(len)?;
+        let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
+        let writer = self.state.regions.writer();
+        let start = writer.find_free(pages, align).ok_or_else(|| {
+            let message = format!("no free range of {len} bytes is left; unmap others, or use another space");
+            Error::new(ErrorKind::InvalidRange, message)
+        })?;
+        writer.insert(Region { start, end: start.plus(pages), options })?;
+        Ok(start.address())
+    }
+
+    /// Maps `len` bytes (rounded up to pages) at `address`.
+    ///
+    /// # Errors
+    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region.
+    pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
+        self.manager.engine().check_process()?;
+        let range = page_range(address, len)?;
+        self.state.regions.writer().insert(Region { start: range.start, end: range.end, options })
+    }
+
+    /// Unmaps a range: its pages are gone, and reading them is an error. Parts that were not mapped are no error. Pinned
+    /// memory lives on until its pins are dropped.
+    ///
+    /// # Errors
+    /// `InvalidRange` as [`Space::map_at`]; `Busy` when an edge of the range cuts a pinned 2 MiB block;
+    /// `OutOfMemory` when it cuts one and there is no room for the table that takes. Nothing has changed then.
+    pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
+        let engine = self.manager.engine();
+        engine.check_process()?;
+        let range = page_range(address, len)?;
+        let writer = self.state.regions.writer();
+        prepare_edges(engine, self.state.id, range)?;
+        writer.remove(range.start, range.end)?;
+        unmap_range(engine, &self.state, range);
+        Ok(())
+    }
+
+    /// Changes what may be done with a range, all of which must be mapped.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`], and `NotMapped` where part of the range is not.
+    pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
+        let engine = self.manager.engine();
+        engine.check_process()?;
+        let protection = Protection { read: protection.read || protection.write, ..protection };
+        let range = page_range(address, len)?;
+        let writer = self.state.regions.writer();
+        let mut covered = range.start;
+        for region in writer.overlapping(range.start, range.end) {
+            if region.start > covered {
+                break;
+            }
+            covered = region.end;
+        }
+        if covered < range.end {
+            let message =
+                format!("no region is mapped at {:#x}; protect mapped ranges only", covered.address());
+            return Err(Error::new(ErrorKind::NotMapped, message));
+        }
+        prepare_edges(engine, self.state.id, range)?;
+        writer.replace(range.start, range.end, |options| Some(options.protection(protection)))?;
+        protect_range(engine, &self.state, range, protection);
+        Ok(())
+    }
+
+    // --- access ---
+
+    /// Loads the word at `address`, which must be aligned to its size. Never torn. A hit takes no lock and writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`; and, where the page must be brought in, those of reclaim
+    /// and of the swap device: `OutOfMemory`, `SwapFull`, `SwapWrite`, `SwapRead`.
+    #[inline]
+    pub fn load<W: Word>(&self, address: u64) -> Result<W> {
+        access::load(self.manager.engine(), &self.state, address)
+    }
+
+    /// Stores a word at `address`, which must be aligned to its size. A hit takes no lock: two read-modify-writes.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
+        access::store(self.manager.engine(), &self.state, address, value)
+    }
+
+    /// Copies bytes out. Bytes that others write meanwhile may be torn.
+    ///
+    /// # Errors
+    /// As [`Space::load`]; what was copied before the failure stays.
+    pub fn read(&self, address: u64, to: &mut [u8]) -> Result<()> {
+        access::read(self.manager.engine(), &self.state, address, to)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// As [`Space::load`]; pages before the one that failed are written.
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
+        access::write(self.manager.engine(), &self.state, address, from)
+    }
+
+    /// Pins up to `len` bytes from `address` on: the memory stays where it is until the pin is dropped. The pin may cover
+    /// less than was asked for, where a page behind the first cannot be had; see [`Pin::len`].
+    ///
+    /// # Errors
+    /// As [`Space::load`], for the first page; `TooManyPins` where it carries as many as it can. An error holds no pin.
+    #[inline]
+    pub fn pin(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
+        access::pin(self.manager.engine(), &self.state, address, len, access)
+    }
+
+    /// Makes the page at `address` usable for `access`, without blocking on others' faults or on the device: the future
+    /// is polled again when they are done. It may be evicted again at any time.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
+        FaultFuture::new(self.manager.engine(), &self.state, PageNumber::containing(address), access)
+    }
+
+    /// Makes every page of the range usable for `access` now.
+    ///
+    /// # Errors
+    /// As [`Space::load`]; the pages before the one that failed are there.
+    pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
+        let range = page_range(address, len)?;
+        (range.start.0..range.end.0)
+            .try_for_each(|page| resolve(self.manager.engine(), &self.state, PageNumber(page), access))
+    }
+
+    // --- what it uses ---
+
+    /// What the space uses. Walks its table.
+    pub fn stats(&self) -> SpaceStats {
+        SpaceStats {
+            mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
+            resident_bytes: self.manager.engine().resident_pages(self.state.id) << PAGE_SHIFT,
+        }
+    }
+
+    pub(crate) fn state(&self) -> &SpaceState {
+        &self.state
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let engine = self.manager.engine();
+        // A forked child owns nothing of this.
+        if engine.check_process().is_err() {
+            return;
+        }
+        clear_space(engine, &self.state);
+        engine.spaces.lock().remove(&self.state.id);
+        engine.table.forget_space(self.state.id);
+        // Last of all: until here, entries could still show it.
+        engine.huge_zero.put_space(&self.state.used_huge_zero);
+    }
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Space").field("id", &self.state.id).finish_non_exhaustive()
+    }
+}
+
+fn page_count(len: u64) -> Result<u64> {
+    if len == 0 || len > MAX_PAGES << PAGE_SHIFT {
+        let message = format!("a range of {len} bytes cannot be mapped; give 1 byte to 256 TiB");
+        return Err(Error::new(ErrorKind::InvalidRange, message));
+    }
+    Ok(len.div_ceil(PAGE_BYTES as u64))
+}
+
+fn page_range(address: u64, len: u64) -> Result<PageNumberRange> {
+    page_count(len)?;
+    if !address.is_multiple_of(PAGE_BYTES as u64) {
+        let message =
+            format!("the address {address:#x} is not at the start of a page; align it to {PAGE_BYTES}");
+        return Err(Error::new(ErrorKind::InvalidRange, message));
+    }
+    let end = address.checked_add(len).filter(|end| *end <= MAX_PAGES << PAGE_SHIFT);
+    if end.is_none() {
+        let message =
+            format!("{len} bytes from {address:#x} run past the end of the address space (256 TiB)");
+        return Err(Error::new(ErrorKind::InvalidRange, message));
+    }
+    let pages = pages_of(address, len);
+    Ok(PageNumberRange { start: PageNumber(pages.start), end: PageNumber(pages.end) })
+}

@@ -1,0 +1,224 @@
+//! Swap: where pages go when their frames are needed, and come back from.
+//!
+//! A page on its way is found in the *swap cache*, by its slot: from before its entries are made Swapped until its
+//! frame is freed, and from before a read begins until the frame is freed again. So a page can be faulted back
+//! at any moment of its way out, and is never read twice at once. A page that was read, and not changed since,
+//! keeps its slot: it goes out again without being written.
+//!
+//! What the rest of the engine may ask is all in [`Swap`]; what stands behind it (the cache, the slots, the
+//! device) can be replaced.
+//!
+//! | call | who | when |
+//! |---|---|---|
+//! | `allocate`, `insert` | reclaim | before the entries of a page are made Swapped |
+//! | `add_reference` | reclaim | before each entry is |
+//! | `write` | reclaim | after all entries are, from under WRITEBACK |
+//! | `try_evict` | reclaim | the page is clean: forget the frame, keep the slot |
+//! | `look_up`, `begin_read`, `read` | fault | an entry says Swapped |
+//! | `drop_reference` | fault, unmap | an entry no longer says Swapped |
+//! | `forget_orphan` | unmap | only the cache still knows the frame |
+//! | `detach` | fault, migration | the frame leaves the cache, dirty again |
+
+mod slots;
+
+use std::io;
+
+use smallvec::SmallVec;
+
+use crate::budget::Budget;
+use crate::error::{Error, ErrorKind};
+use crate::frame::FrameAllocator;
+use crate::io::{Device, Pages};
+use crate::sync::{Arc, Mutex};
+use crate::units::{FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
+
+pub(crate) use slots::{Evicted, Orphan};
+use slots::{NO_SLOT, Slots};
+
+/// Pages written in one call.
+pub(crate) const WRITE_BATCH: usize = 32;
+
+/// A run of consecutive slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRun {
+    pub(crate) first: SwapSlot,
+    pub(crate) count: u32,
+}
+
+/// The swap of a manager.
+pub(crate) struct Swap {
+    device: Option<Box<dyn Device>>,
+    slots: Slots,
+    /// What the device last said when it failed to write, for the access that needs the room.
+    write_failure: Mutex<Option<Error>>,
+}
+
+impl std::fmt::Debug for Swap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Swap on {}", self.device.as_ref().map_or("nothing".into(), |device| device.describe()))
+    }
+}
+
+/// The slot a frame of the swap cache belongs to.
+#[inline]
+pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlot> {
+    slots::slot_of(frames.words(frame))
+}
+
+impl Swap {
+    pub(crate) fn new(device: Option<Box<dyn Device>>, budget: Arc<Budget>) -> io::Result<Self> {
+        let capacity = device.as_ref().map_or(0, |device| device.capacity_pages());
+        Ok(Self { device, slots: Slots::new(capacity, budget)?, write_failure: Mutex::new(None) })
+    }
+
+    /// Whether there is anywhere to go.
+    pub(crate) fn is_available(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
+    pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
+        self.slots.allocate(count)
+    }
+
+    /// Gives an allocated slot back that was not inserted.
+    pub(crate) fn free_unused(&self, slot: SwapSlot) {
+        self.slots.free_unused(slot);
+    }
+
+    /// Puts a frame, pinned by the caller, into the cache at an allocated slot. False: the frame is dying.
+    pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        self.slots.insert(frames, slot, frame)
+    }
+
+    /// Counts one more entry that says Swapped to this slot, if the frame is still cached there.
+    pub(crate) fn add_reference(&self, slot: SwapSlot, frame: FrameId) -> bool {
+        self.slots.add_reference(slot, frame)
+    }
+
+    /// Counts one entry less. The frame that nothing leads to any more, if there is one, is the caller's to release.
+    pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
+        self.slots.drop_reference(frames, slot)
+    }
+
+    /// The cached frame of a slot, pinned for the caller.
+    pub(crate) fn look_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<FrameId> {
+        self.slots.look_up(frames, slot)
+    }
+
+    /// Puts a fresh frame into the cache for reading, pinned for the caller; or finds that another is there
+    /// already, which is then pinned and returned instead.
+    pub(crate) fn begin_read(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: FrameId,
+    ) -> Result<(), FrameId> {
+        self.slots.begin_read(frames, slot, fresh)
+    }
+
+    /// A frame whose read failed leaves the cache. Release it if so told.
+    pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Orphan {
+        self.slots.forget_failed(frames, slot, frame)
+    }
+
+    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes.
+    pub(crate) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId) -> Evicted {
+        self.slots.try_evict(frames, frame)
+    }
+
+    /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
+    pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
+        self.slots.forget_orphan(frames, frame)
+    }
+
+    /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
+    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`] afterwards.
+    pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
+        self.slots.detach(frames, frame)
+    }
+
+    /// More than half of the area is in use: slots kept for clean pages should be given up.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.slots.used() > self.slots.capacity() / 2
+    }
+
+    /// Writes frames to the slots they belong to, which are consecutive from `first`.
+    pub(crate) fn write(&self, frames: &FrameAllocator, first: SwapSlot, run: &[FrameId]) -> io::Result<()> {
+        let segments: SmallVec<[_; WRITE_BATCH]> = run.iter().map(|frame| segment(*frame)).collect();
+        let result = self.device().write(first.0, &Pages::new(frames.bytes(), &segments));
+        *self.write_failure.lock() = match &result {
+            Ok(()) => None,
+            Err(error) => Some(self.write_error(error)),
+        };
+        result
+    }
+
+    /// Reads a slot into a frame under READING, and ends it.
+    pub(crate) fn read(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> io::Result<()> {
+        self.device().read(slot.0, &Pages::new(frames.bytes(), &[segment(frame)]))
+    }
+
+    fn device(&self) -> &dyn Device {
+        self.device.as_deref().expect("slots come only from a device")
+    }
+
+    /// Why no page can go out, if that is so: for the access that needs the room.
+    pub(crate) fn obstacle(&self) -> Option<Error> {
+        if let Some(error) = self.write_failure.lock().clone() {
+            return Some(error);
+        }
+        let device = self.device.as_ref()?;
+        (self.slots.used() == self.slots.capacity()).then(|| {
+            Error::new(
+                ErrorKind::SwapFull,
+                format!(
+                    "{} is full ({} in use); raise its limit, drop a space or unmap a range",
+                    device.describe(),
+                    bytes_for_people(u64::from(self.slots.used()) * PAGE_BYTES as u64)
+                ),
+            )
+        })
+    }
+
+    #[cold]
+    fn write_error(&self, error: &io::Error) -> Error {
+        let (kind, advice) = match error.raw_os_error() {
+            Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
+            _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
+        };
+        let device = self.device().describe();
+        Error::new(kind, format!("writing to {device} failed: {error}; {advice}"))
+    }
+
+    /// The error of an access whose page could not be read.
+    #[cold]
+    pub(crate) fn read_error(&self, error: Option<&io::Error>) -> Error {
+        let why = error.map_or_else(|| "another access met the failure".to_string(), ToString::to_string);
+        let device = self.device().describe();
+        Error::new(
+            ErrorKind::SwapRead,
+            format!("reading from {device} failed: {why}; the page is still there, try the access again"),
+        )
+    }
+
+    /// Slots in use.
+    pub(crate) fn used_slots(&self) -> u32 {
+        self.slots.used()
+    }
+
+    /// Slots are consistent with the cache. Linear.
+    pub(crate) fn validate(&self, frames: &FrameAllocator) {
+        self.slots.validate(frames);
+    }
+}
+
+fn segment(frame: FrameId) -> std::ops::Range<usize> {
+    let start = frame.home_offset();
+    start..start + PAGE_BYTES
+}
+
+/// The one failure of a write that has a kind of its own.
+const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+
+const _: () = assert!(NO_SLOT == 0);

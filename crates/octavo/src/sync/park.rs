@@ -1,0 +1,46 @@
+//! Blocking as a wrapper around polling: a thread is a waker that unparks it.
+
+use std::task::{Poll, Wake, Waker};
+
+use crate::sync::thread::{self, Thread};
+
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn new_waker() -> Waker {
+    std::sync::Arc::new(ThreadWaker(thread::current())).into()
+}
+
+#[cfg(not(loom))]
+thread_local! {
+    // One for the thread's life: waiting for a page never allocates.
+    static WAKER: Waker = new_waker();
+}
+
+/// Polls until ready, parking between polls. `poll` leaves the waker with whoever will make it ready.
+pub(crate) fn block_until<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+    let mut run = |waker: &Waker| loop {
+        match poll(waker) {
+            Poll::Ready(value) => return value,
+            // A spurious return only polls again.
+            Poll::Pending => thread::park(),
+        }
+    };
+    #[cfg(not(loom))]
+    {
+        // While the thread's locals are being destroyed there is no waker left: make one.
+        let waker = WAKER.try_with(Waker::clone).unwrap_or_else(|_| new_waker());
+        run(&waker)
+    }
+    #[cfg(loom)]
+    run(&new_waker())
+}

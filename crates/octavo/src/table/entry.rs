@@ -1,0 +1,344 @@
+//! One word of the page table.
+//!
+//! ```text
+//!  63 ........ 40  39 ............. 8    7     6       5       4     3    2 .. 0
+//! +--------------+------------------+------+-------+--------+-----+-----+-------+
+//! |   version    |     payload      | AWAY |WAITERS|ACCESSED|WRITE|READ | state |
+//! +--------------+------------------+------+-------+--------+-----+-----+-------+
+//!
+//! state    payload           means
+//! Empty    -                 nothing here yet (all-zero memory is Empty, version 0)
+//! Zero     -                 reads as zeros; no frame (level 0: small, level 1: 2 MiB)
+//! Present  frame             readable and writable as READ and WRITE say
+//! Swapped  slot              the bytes are in the swap cache or on a device
+//! Busy     -                 somebody is changing it; WAITERS: somebody waits for that
+//! Node     node (level in READ|WRITE for a root)   a table one level down
+//! ```
+//!
+//! Every transition that changes what the word means adds one to the version, through unmap and the reuse of
+//! the node that holds the word. ACCESSED and WAITERS are flags on a meaning and leave the version alone.
+//!
+//! The version makes an optimistic load sound: equal words before and after mean that nothing happened in
+//! between. To be fooled, a reader must sleep between two adjacent loads for exactly a multiple of 2^24
+//! transitions of this one word, ending on the same frame; see `docs/state-words.md`. A pin does not rely on
+//! the version: it holds the frame before it re-reads.
+
+use std::fmt;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::{FrameId, SwapSlot};
+
+const STATE: u64 = 0b111;
+const READ: u64 = 1 << 3;
+const WRITE: u64 = 1 << 4;
+const ACCESSED: u64 = 1 << 5;
+const WAITERS: u64 = 1 << 6;
+const AWAY: u64 = 1 << 7;
+const PAYLOAD_SHIFT: u32 = 8;
+const VERSION_SHIFT: u32 = 40;
+const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
+
+const EMPTY: u64 = 0;
+const ZERO: u64 = 1;
+const PRESENT: u64 = 2;
+const SWAPPED: u64 = 3;
+const BUSY: u64 = 4;
+const NODE: u64 = 5;
+
+/// Index of a table node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NodeId(pub(crate) u32);
+
+/// What a page may be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Protection {
+    /// Loads, reads and read pins are allowed.
+    pub read: bool,
+    /// Stores, writes and write pins are allowed; implies `read`.
+    pub write: bool,
+}
+
+impl Protection {
+    /// No access at all.
+    pub const NONE: Self = Self { read: false, write: false };
+    /// Reading only.
+    pub const READ: Self = Self { read: true, write: false };
+    /// Reading and writing.
+    pub const READ_WRITE: Self = Self { read: true, write: true };
+
+    /// Whether `access` is allowed.
+    #[inline]
+    pub fn allows(self, access: Access) -> bool {
+        match access {
+            Access::Read => self.read,
+            Access::Write => self.write,
+        }
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        (if self.read { READ } else { 0 }) | if self.write { WRITE } else { 0 }
+    }
+}
+
+/// What an access does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reads bytes.
+    Read,
+    /// Writes bytes (and may read them).
+    Write,
+}
+
+/// What an entry means, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Empty,
+    Zero,
+    Present(FrameId),
+    Swapped(SwapSlot),
+    Busy,
+    Node(NodeId),
+}
+
+/// The word as read at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    #[inline(always)]
+    fn payload(self) -> u32 {
+        (self.0 >> PAYLOAD_SHIFT) as u32
+    }
+
+    #[inline]
+    pub(crate) fn state(self) -> State {
+        match self.0 & STATE {
+            EMPTY => State::Empty,
+            ZERO => State::Zero,
+            PRESENT => State::Present(FrameId(self.payload())),
+            SWAPPED => State::Swapped(SwapSlot(self.payload())),
+            BUSY => State::Busy,
+            NODE => State::Node(NodeId(self.payload())),
+            other => unreachable!("entry state {other}"),
+        }
+    }
+
+    /// The frame, if a read may go straight to its home.
+    #[inline(always)]
+    pub(crate) fn readable_at_home(self) -> Option<FrameId> {
+        (self.0 & (STATE | READ | AWAY) == PRESENT | READ).then_some(FrameId(self.payload()))
+    }
+
+    /// The frame, if `access` may go straight to its home.
+    #[inline(always)]
+    pub(crate) fn usable_at_home(self, access: Access) -> Option<FrameId> {
+        let need = match access {
+            Access::Read => READ,
+            Access::Write => READ | WRITE,
+        };
+        (self.0 & (STATE | need | AWAY) == PRESENT | need).then_some(FrameId(self.payload()))
+    }
+
+    /// The node one level down.
+    #[inline(always)]
+    pub(crate) fn node(self) -> Option<NodeId> {
+        (self.0 & STATE == NODE).then_some(NodeId(self.payload()))
+    }
+
+    /// Level of a root's node: 0 covers 2 MiB, 3 covers 256 TiB.
+    #[inline(always)]
+    pub(crate) fn root_level(self) -> usize {
+        (self.0 >> 3) as usize & 3
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_zero(self) -> bool {
+        self.0 & STATE == ZERO
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 & STATE == EMPTY
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_busy(self) -> bool {
+        self.0 & STATE == BUSY
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_accessed(self) -> bool {
+        self.0 & ACCESSED != 0
+    }
+
+    #[inline]
+    pub(crate) fn version(self) -> u32 {
+        (self.0 >> VERSION_SHIFT) as u32
+    }
+
+    #[inline]
+    fn next(self, meaning: u64) -> Self {
+        // Wraps at 2^24; see the module doc.
+        Self((self.0 & !(VERSION_ONE - 1)).wrapping_add(VERSION_ONE) | meaning)
+    }
+
+    #[inline]
+    pub(crate) fn to_empty(self) -> Self {
+        self.next(EMPTY)
+    }
+    #[inline]
+    pub(crate) fn to_zero(self) -> Self {
+        self.next(ZERO)
+    }
+    #[inline]
+    pub(crate) fn to_busy(self) -> Self {
+        self.next(BUSY)
+    }
+    /// Present and just accessed.
+    #[inline]
+    pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
+        self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
+    }
+    #[inline]
+    pub(crate) fn to_swapped(self, slot: SwapSlot) -> Self {
+        self.next(SWAPPED | u64::from(slot.0) << PAYLOAD_SHIFT)
+    }
+    #[inline]
+    pub(crate) fn to_node(self, node: NodeId) -> Self {
+        self.next(NODE | u64::from(node.0) << PAYLOAD_SHIFT)
+    }
+    /// A root's link, which carries the level of the node it leads to.
+    #[inline]
+    pub(crate) fn to_root(self, node: NodeId, level: usize) -> Self {
+        self.next(NODE | (level as u64) << 3 | u64::from(node.0) << PAYLOAD_SHIFT)
+    }
+    /// The same meaning again under a later version: what an earlier reader saw no longer matches.
+    #[inline]
+    pub(crate) fn to_same(self) -> Self {
+        self.next(self.0 & (VERSION_ONE - 1) & !WAITERS)
+    }
+    /// The same frame with other permissions.
+    #[inline]
+    pub(crate) fn with_protection(self, protection: Protection) -> Self {
+        self.next(self.0 & (VERSION_ONE - 1) & !(READ | WRITE) | protection.bits())
+    }
+    /// The same frame, its accessed mark cleared. No change of meaning.
+    #[inline]
+    pub(crate) fn without_accessed(self) -> Self {
+        Self(self.0 & !ACCESSED)
+    }
+    #[inline]
+    pub(crate) fn protection(self) -> Protection {
+        Protection { read: self.0 & READ != 0, write: self.0 & WRITE != 0 }
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} v{}", self.state(), self.version())
+    }
+}
+
+/// The word.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(transparent)]
+pub(crate) struct EntryWord(AtomicU64);
+
+impl EntryWord {
+    /// Acquire: what the word leads to was prepared before it was published.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> Entry {
+        Entry(self.0.load(Ordering::Acquire))
+    }
+
+    /// Whether the word still is `seen`, but for its accessed mark. Call after an acquire fence or a
+    /// read-modify-write that acquires, so that what was read in between happened before.
+    #[inline(always)]
+    pub(crate) fn still_is(&self, seen: Entry) -> bool {
+        (self.0.load(Ordering::Relaxed) ^ seen.0) & !ACCESSED == 0
+    }
+
+    /// One step of the state machine; the word as it is now where it was not `from`.
+    #[inline]
+    pub(crate) fn change(&self, from: Entry, to: Entry) -> Result<(), Entry> {
+        // Release publishes what the new meaning leads to; acquire orders the changer after the one before.
+        match self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(now) => Err(Entry(now)),
+        }
+    }
+
+    /// Ends the caller's own Busy. True: somebody waits, and is to be woken.
+    #[inline]
+    #[must_use = "those who wait must be woken"]
+    pub(crate) fn publish(&self, to: Entry) -> bool {
+        let before = self.0.swap(to.0, Ordering::AcqRel);
+        debug_assert!(before & STATE == BUSY, "only a busy entry is published: {:?}", Entry(before));
+        before & WAITERS != 0
+    }
+
+    /// A plain store, for an entry that nobody else can reach: one of a node not yet linked, or of a space
+    /// being dropped.
+    #[inline]
+    pub(crate) fn set_unshared(&self, to: Entry) {
+        self.0.store(to.0, Ordering::Release);
+    }
+
+    /// Asks the one who is changing the entry to wake waiters. False: nobody is changing it any more.
+    pub(crate) fn announce_waiter(&self) -> bool {
+        let mut seen = self.0.load(Ordering::Acquire);
+        while seen & STATE == BUSY {
+            match self.0.compare_exchange_weak(seen, seen | WAITERS, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// Marks the page accessed, where `seen` says it is not.
+    #[inline(always)]
+    pub(crate) fn mark_accessed(&self, seen: Entry) {
+        if !seen.is_accessed() {
+            // Only on the meaning that was seen; a hint that may be lost. Relaxed: it orders nothing.
+            let _ = self.0.compare_exchange(seen.0, seen.0 | ACCESSED, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_meaning_survives_the_round_trip_and_every_change_has_a_new_version() {
+        let empty = Entry(0);
+        assert_eq!(empty.state(), State::Empty);
+        let present = empty.to_present(FrameId(u32::MAX), Protection::READ);
+        assert_eq!(present.state(), State::Present(FrameId(u32::MAX)));
+        assert_eq!(present.readable_at_home(), Some(FrameId(u32::MAX)));
+        assert_eq!(present.usable_at_home(Access::Write), None);
+        let writable = present.with_protection(Protection::READ_WRITE);
+        assert_eq!(writable.usable_at_home(Access::Write), Some(FrameId(u32::MAX)));
+        assert_eq!(writable.to_swapped(SwapSlot(9)).state(), State::Swapped(SwapSlot(9)));
+        let node = writable.to_root(NodeId(3), 2);
+        assert_eq!((node.state(), node.root_level()), (State::Node(NodeId(3)), 2));
+        assert_eq!(
+            [empty, present, writable, node.to_busy(), node.to_busy().to_zero()].map(Entry::version),
+            [0, 1, 2, 4, 5]
+        );
+        assert_eq!(Entry(u64::MAX & !STATE).to_empty().version(), 0, "the version wraps");
+    }
+
+    #[test]
+    fn the_accessed_mark_is_no_change_of_meaning() {
+        let word = EntryWord::default();
+        let present = Entry(0).to_present(FrameId(7), Protection::READ).without_accessed();
+        word.change(Entry(0), present).unwrap();
+        word.mark_accessed(present);
+        assert!(word.still_is(present) && word.load().is_accessed());
+        assert!(word.change(present, present.to_empty()).is_err(), "a change names the exact word");
+    }
+}

@@ -1,0 +1,278 @@
+//! Page tables: a radix tree of 64-bit versioned entries for each space, walked without a lock.
+//!
+//! A root word per space links to a node; a node's entries cover 4 KiB (level 0), 2 MiB (level 1), 1 GiB
+//! (level 2) or 512 GiB (level 3) each. The root's level grows with the highest page used, so a space below
+//! 1 GiB is two links deep. A leaf may stand at level 0 or, huge, at level 1.
+//!
+//! # The protocol that needs no epoch
+//!
+//! Nodes are recycled while late walkers may still look at them. Three rules make that sound:
+//!
+//! 1. *Read down, then re-read.* A walk keeps every word it read. A reader re-reads all of them after its
+//!    data; a pinner after taking its count; one who wants to change the entry, before its compare-and-swap.
+//! 2. *Unmap bumps.* Under the space's layout lock, an unmap first removes the region, then moves every entry
+//!    of the range, Empty ones and inner links included, to a later version. A fault reads its entry *before* it
+//!    looks up the region: so either it sees that the region is gone, or its compare-and-swap fails.
+//! 3. *A node is bumped twice.* To recycle a node, unmap clears it, unlinks it, and bumps every entry once
+//!    more. A compare-and-swap by a late walker then either comes before that second bump, which finds and
+//!    clears what it did; or expects a word of the second bump, whose read acquired the unlinking, which the
+//!    walker's re-read of its links (rule 1) therefore saw.
+//!
+//! What a walk costs: one load a link, on lines that stay in the cache of every reader as long as nobody maps.
+
+pub(crate) mod entry;
+pub(crate) mod node;
+pub(crate) mod translation;
+
+pub use entry::{Access, Protection};
+
+use crate::budget::Budget;
+use crate::counters::Counters;
+use crate::sync::{Arc, Mutex, WordArray};
+use crate::units::PageNumber;
+use entry::{Entry, EntryWord, State};
+use node::{NODE_ENTRIES, NodePool};
+
+/// Levels of the tallest table.
+pub(crate) const LEVELS: usize = 4;
+/// Level of a walk that ended at the root word itself.
+pub(crate) const ROOT: usize = LEVELS;
+/// Pages that the tallest table addresses: 256 TiB.
+pub(crate) const MAX_PAGES: u64 = 1 << (9 * LEVELS);
+/// Spaces a manager can have at once.
+const MAX_SPACES: usize = 1 << 20;
+
+/// Number of a space within its manager.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct SpaceId(pub(crate) u32);
+
+/// The page tables of all spaces of a manager.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// By space. Read as zero, an empty root, in a forked child: there every access becomes a fault, and
+    /// every fault an error.
+    roots: WordArray<EntryWord>,
+    pub(crate) nodes: NodePool,
+    ids: Mutex<SpaceIds>,
+}
+
+#[derive(Debug, Default)]
+struct SpaceIds {
+    free: Vec<u32>,
+    next: u32,
+}
+
+/// The words of one walk, root first, each with its value as read. The last is where the walk ended: a leaf,
+/// something in the way, or nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Walk<'t> {
+    words: [(&'t EntryWord, Entry); LEVELS + 1],
+    len: usize,
+    /// Level of the last entry; [`ROOT`] for the root word.
+    pub(crate) level: usize,
+}
+
+impl<'t> Walk<'t> {
+    #[inline(always)]
+    pub(crate) fn word(&self) -> &'t EntryWord {
+        self.words[self.len - 1].0
+    }
+
+    #[inline(always)]
+    pub(crate) fn entry(&self) -> Entry {
+        self.words[self.len - 1].1
+    }
+
+    /// Whether every link from the root to the last entry, that one excluded, is as it was read.
+    #[inline(always)]
+    pub(crate) fn links_hold(&self) -> bool {
+        self.words[..self.len - 1].iter().all(|(word, seen)| word.still_is(*seen))
+    }
+
+    /// Whether the last entry and every link to it are as they were read. Call after what is to be validated
+    /// and an acquire fence, or an acquiring read-modify-write.
+    #[inline(always)]
+    pub(crate) fn still_holds(&self) -> bool {
+        let (word, seen) = self.words[self.len - 1];
+        word.still_is(seen) && self.links_hold()
+    }
+}
+
+/// What came of adding a node to a table.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Grown {
+    /// Walk again: it leads further down now, or somebody else changed something.
+    Retry,
+    /// The budget has no room for a node.
+    NoNode,
+}
+
+impl Table {
+    pub(crate) fn new(
+        max_nodes: usize,
+        budget: Arc<Budget>,
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            roots: WordArray::wiped_on_fork(MAX_SPACES)?,
+            nodes: NodePool::new(max_nodes, budget, counters)?,
+            ids: Mutex::new(SpaceIds::default()),
+        })
+    }
+
+    /// A number for a new space, whose root is empty. `None`: there are a million already.
+    pub(crate) fn new_space(&self) -> Option<SpaceId> {
+        let mut ids = self.ids.lock();
+        let id = match ids.free.pop() {
+            Some(id) => id,
+            None if (ids.next as usize) < self.roots.len() => {
+                ids.next += 1;
+                ids.next - 1
+            }
+            None => return None,
+        };
+        Some(SpaceId(id))
+    }
+
+    /// Takes back the number of a space whose root is empty.
+    pub(crate) fn forget_space(&self, space: SpaceId) {
+        debug_assert!(self.root(space).load().is_empty());
+        self.ids.lock().free.push(space.0);
+    }
+
+    #[inline(always)]
+    pub(crate) fn root(&self, space: SpaceId) -> &EntryWord {
+        &self.roots[space.0 as usize]
+    }
+
+    /// Walks as far down as links lead, and hands the walk to `then`, compiled once for each height so that the
+    /// walk stays in registers. For hit paths.
+    #[inline(always)]
+    pub(crate) fn walk_then<R>(
+        &self,
+        space: SpaceId,
+        page: PageNumber,
+        then: impl Fn(&Walk<'_>) -> Option<R>,
+    ) -> Option<R> {
+        let root = self.root(space);
+        let seen = root.load();
+        seen.node()?;
+        match seen.root_level() {
+            1 => then(&self.walk_levels::<1>(root, seen, page)),
+            2 => then(&self.walk_levels::<2>(root, seen, page)),
+            3 => then(&self.walk_levels::<3>(root, seen, page)),
+            _ => None,
+        }
+    }
+
+    /// Walks as far down as links lead.
+    pub(crate) fn walk(&self, space: SpaceId, page: PageNumber) -> Walk<'_> {
+        let root = self.root(space);
+        let seen = root.load();
+        match (seen.node(), seen.root_level()) {
+            (Some(_), 1) => self.walk_levels::<1>(root, seen, page),
+            (Some(_), 2) => self.walk_levels::<2>(root, seen, page),
+            (Some(_), 3) => self.walk_levels::<3>(root, seen, page),
+            _ => Walk { words: [(root, seen); LEVELS + 1], len: 1, level: ROOT },
+        }
+    }
+
+    #[inline(always)]
+    fn walk_levels<'t, const ROOT_LEVEL: usize>(
+        &'t self,
+        root: &'t EntryWord,
+        seen: Entry,
+        page: PageNumber,
+    ) -> Walk<'t> {
+        let mut walk = Walk { words: [(root, seen); LEVELS + 1], len: 1, level: ROOT };
+        if page.0 >> (9 * (ROOT_LEVEL + 1)) != 0 {
+            return walk;
+        }
+        let mut link = seen;
+        for level in (0..=ROOT_LEVEL).rev() {
+            let Some(node) = link.node() else { break };
+            let word = self.nodes.entry(node, slot_of(page, level));
+            link = word.load();
+            walk.words[walk.len] = (word, link);
+            walk.len += 1;
+            walk.level = level;
+        }
+        walk
+    }
+
+    /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. The caller has seen
+    /// `walk.links_hold()`, and a region at `page`, after the walk.
+    pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
+        let Some(node) = self.nodes.take() else { return Grown::NoNode };
+        let (word, seen) = (walk.word(), walk.entry());
+        let linked = if walk.level == ROOT {
+            match seen.node() {
+                // The old root becomes the first child of a taller one.
+                Some(old) => {
+                    let first = self.nodes.entry(node, 0);
+                    first.set_unshared(first.load().to_node(old));
+                    let linked = word.change(seen, seen.to_root(node, seen.root_level() + 1));
+                    if linked.is_err() {
+                        first.set_unshared(first.load().to_empty());
+                    }
+                    linked
+                }
+                None => word.change(seen, seen.to_root(node, root_level_for(page))),
+            }
+        } else {
+            word.change(seen, seen.to_node(node))
+        };
+        if linked.is_err() {
+            self.nodes.give_back(node);
+        }
+        Grown::Retry
+    }
+
+    /// Calls `leaf` for each Present, Swapped, Zero or Busy entry of `space`, with its page and level.
+    pub(crate) fn for_each_leaf(&self, space: SpaceId, leaf: &mut impl FnMut(PageNumber, usize, Entry)) {
+        let root = self.root(space).load();
+        if let State::Node(node) = root.state() {
+            self.visit(node, root.root_level(), PageNumber(0), leaf);
+        }
+    }
+
+    fn visit(
+        &self,
+        node: entry::NodeId,
+        level: usize,
+        first: PageNumber,
+        leaf: &mut impl FnMut(PageNumber, usize, Entry),
+    ) {
+        for (slot, word) in self.nodes.entries(node).iter().enumerate() {
+            let page = first.plus((slot as u64) << (9 * level));
+            match word.load().state() {
+                State::Empty => {}
+                State::Node(child) => self.visit(child, level - 1, page, leaf),
+                _ => leaf(page, level, word.load()),
+            }
+        }
+    }
+}
+
+/// Index within its node of the entry for `page` at `level`.
+#[inline(always)]
+pub(crate) fn slot_of(page: PageNumber, level: usize) -> usize {
+    (page.0 >> (9 * level)) as usize & (NODE_ENTRIES - 1)
+}
+
+/// Pages from `start` up to, and without, `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageNumberRange {
+    pub(crate) start: PageNumber,
+    pub(crate) end: PageNumber,
+}
+
+/// Pages that one entry at `level` covers.
+pub(crate) const fn span(level: usize) -> u64 {
+    1 << (9 * level)
+}
+
+/// The lowest root that reaches `page`; never 0, so that huge leaves always have a place.
+fn root_level_for(page: PageNumber) -> usize {
+    (1..LEVELS).find(|level| page.0 >> (9 * (level + 1)) == 0).expect("regions end below MAX_PAGES")
+}

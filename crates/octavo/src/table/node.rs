@@ -1,0 +1,126 @@
+//! Table nodes: 512 entries of 4 KiB, taken from one reservation and recycled only as nodes.
+//!
+//! Because a node's memory is never anything else, a late walker that still looks at a recycled node reads
+//! entries, not data; because versions live through recycling, it cannot mistake them for those it knew. A
+//! node is given back with all its entries Empty, each under a version later than any its last users saw
+//! (see `table/mod.rs`), so it needs no clearing when it is taken again.
+//!
+//! Memory is charged to the budget 16 nodes at a time and stays charged: nodes are not turned into frames.
+
+use crate::budget::Budget;
+use crate::counters::{Counter, Counters};
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering, WordArray};
+use crate::table::entry::{EntryWord, NodeId};
+use crate::units::PAGE_BYTES;
+
+/// Entries of a node.
+pub(crate) const NODE_ENTRIES: usize = 512;
+/// Nodes charged and made present at once.
+const GROW_NODES: usize = 16;
+
+/// All nodes of a manager.
+#[derive(Debug)]
+pub(crate) struct NodePool {
+    entries: WordArray<EntryWord>,
+    /// For a free node, the next free one. Node 0 is never used and ends the list.
+    next_free: WordArray<AtomicU32>,
+    state: Mutex<PoolState>,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    first_free: u32,
+    /// Nodes from here to `present` were never used.
+    unused: usize,
+    present: usize,
+    in_use: usize,
+}
+
+impl NodePool {
+    pub(crate) fn new(
+        max_nodes: usize,
+        budget: Arc<Budget>,
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        let nodes = max_nodes.next_multiple_of(GROW_NODES).min(1 << 32);
+        Ok(Self {
+            entries: WordArray::new(nodes * NODE_ENTRIES)?,
+            next_free: WordArray::new(nodes)?,
+            state: Mutex::new(PoolState { first_free: 0, unused: 1, present: 0, in_use: 0 }),
+            budget,
+            counters,
+        })
+    }
+
+    /// The entry at `slot` of `node`. One multiplication by a power of two away.
+    #[inline(always)]
+    pub(crate) fn entry(&self, node: NodeId, slot: usize) -> &EntryWord {
+        debug_assert!(slot < NODE_ENTRIES);
+        &self.entries[node.0 as usize * NODE_ENTRIES + slot]
+    }
+
+    /// All entries of `node`.
+    pub(crate) fn entries(&self, node: NodeId) -> &[EntryWord] {
+        &self.entries[node.0 as usize * NODE_ENTRIES..][..NODE_ENTRIES]
+    }
+
+    /// A node with all entries Empty, or `None` where the budget has no room for one.
+    pub(crate) fn take(&self) -> Option<NodeId> {
+        let mut state = self.state.lock();
+        let node = if state.first_free != 0 {
+            let node = state.first_free;
+            state.first_free = self.next_free[node as usize].load(Ordering::Relaxed);
+            node as usize
+        } else {
+            if state.unused >= state.present && !self.grow(&mut state) {
+                return None;
+            }
+            state.unused += 1;
+            state.unused - 1
+        };
+        state.in_use += 1;
+        self.counters.count(Counter::TableNode);
+        Some(NodeId(node as u32))
+    }
+
+    fn grow(&self, state: &mut PoolState) -> bool {
+        let range = state.present..state.present + GROW_NODES;
+        if range.end * NODE_ENTRIES > self.entries.len() {
+            return false;
+        }
+        let bytes = (GROW_NODES * PAGE_BYTES) as u64;
+        if !self.budget.charge(bytes) {
+            return false;
+        }
+        if self.entries.populate(range.start * NODE_ENTRIES..range.end * NODE_ENTRIES).is_err() {
+            self.budget.uncharge(bytes);
+            return false;
+        }
+        state.present = range.end;
+        true
+    }
+
+    /// Takes back a node whose entries are all Empty and which no link leads to.
+    pub(crate) fn give_back(&self, node: NodeId) {
+        debug_assert!(
+            self.entries(node).iter().all(|entry| entry.load().is_empty()),
+            "a node in use was freed"
+        );
+        let mut state = self.state.lock();
+        self.next_free[node.0 as usize].store(state.first_free, Ordering::Relaxed);
+        state.first_free = node.0;
+        state.in_use -= 1;
+    }
+
+    /// Nodes that tables use now.
+    pub(crate) fn in_use(&self) -> usize {
+        self.state.lock().in_use
+    }
+
+    /// Bytes a growth of the pool needs from the budget.
+    pub(crate) const fn growth_bytes() -> u64 {
+        (GROW_NODES * PAGE_BYTES) as u64
+    }
+}
