@@ -1,0 +1,11 @@
+//! Tells the program whether its profile carries debug information, in any amount.
+//!
+//! The build scripts of snmalloc's and mimalloc's crates take that for a wish for assertions.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-check-cfg=cfg(peers_with_assertions)");
+    if std::env::var("DEBUG").is_ok_and(|debug| debug == "true") {
+        println!("cargo:rustc-cfg=peers_with_assertions");
+    }
+}

@@ -1,0 +1,27 @@
+//! moka: W-TinyLFU, synchronous form. Each hit clones the `Arc` and records the use in a log; whoever finds the log full
+//! works it off, and that is part of the figure.
+
+use std::sync::Arc;
+
+use ::moka::sync::Cache;
+
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Place};
+use crate::compare::Side;
+
+pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
+    let cache = Cache::new(2 * pages.len() as u64);
+    for (page, held) in (0..).zip(pages) {
+        cache.insert(page, Arc::clone(held));
+    }
+    cache.run_pending_tasks();
+    super::side("moka", "moka", Some(OCTAVO_PIN), Ok(Moka(cache)))
+}
+
+struct Moka(Cache<u32, Arc<Page>>);
+
+impl PageHits for Moka {
+    #[inline]
+    fn hit(&self, place: Place) -> u64 {
+        self.0.get(&place.page()).expect("there is room for every page").word(place)
+    }
+}

@@ -1,0 +1,92 @@
+//! Octavo by its public interface: `load`, `store`, and `pin` with what follows it.
+//!
+//! - load: bounds, region and software page table, then an optimistic read of the frame;
+//! - pin + unpin: the page held by its lock-free walk, the word copied out, and the pin dropped;
+//! - store: as load, with the right to write and the page marked dirty.
+//!
+//! One space for all three, with a budget far above its pages, so that nothing is evicted while it is measured.
+
+use std::sync::Arc;
+
+use octavo::{Access, Manager, RegionOptions, Space};
+
+use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Place, WORDS, Working, side};
+use crate::compare::Side;
+
+const WORD_BYTES: usize = size_of::<u64>();
+const PAGE_BYTES: usize = WORDS * WORD_BYTES;
+
+pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 3] {
+    let pages = Pages::new(working).map(Arc::new).map_err(|error| error.to_string());
+    [
+        side(OCTAVO_LOAD, "octavo", None, pages.clone().map(Load)),
+        side(OCTAVO_PIN, "octavo", None, pages.clone().map(Hold)),
+        side(OCTAVO_STORE, "octavo", None, pages.map(Store)),
+    ]
+}
+
+struct Pages {
+    space: Space,
+    base: u64,
+    /// Outlives the space.
+    _manager: Manager,
+}
+
+impl Pages {
+    fn new(working: &Working) -> octavo::Result<Self> {
+        let bytes = u64::from(working.pages()) * PAGE_BYTES as u64;
+        let manager = Manager::builder().budget_bytes(2 * bytes + (256 << 20)).build()?;
+        let space = manager.space()?;
+        let base = space.map(bytes, RegionOptions::default())?;
+        let pages = Self { space, base, _manager: manager };
+        for place in working.places() {
+            pages.space.store::<u64>(pages.word(place), place.word_written())?;
+        }
+        Ok(pages)
+    }
+
+    #[inline]
+    fn page(&self, place: Place) -> u64 {
+        self.base + u64::from(place.page()) * PAGE_BYTES as u64
+    }
+
+    #[inline]
+    fn word(&self, place: Place) -> u64 {
+        self.base + (place.flat_word() * WORD_BYTES) as u64
+    }
+}
+
+struct Load(Arc<Pages>);
+
+impl PageHits for Load {
+    #[inline]
+    fn hit(&self, place: Place) -> u64 {
+        self.0.space.load::<u64>(self.0.word(place)).expect("the page is mapped")
+    }
+}
+
+struct Hold(Arc<Pages>);
+
+impl PageHits for Hold {
+    #[inline]
+    fn hit(&self, place: Place) -> u64 {
+        let pin = self
+            .0
+            .space
+            .pin(self.0.page(place), PAGE_BYTES as u64, Access::Read)
+            .expect("the page is mapped");
+        let mut word = [0; WORD_BYTES];
+        pin.copy_out(place.word() * WORD_BYTES, &mut word);
+        u64::from_ne_bytes(word)
+    }
+}
+
+struct Store(Arc<Pages>);
+
+impl PageHits for Store {
+    #[inline]
+    fn hit(&self, place: Place) -> u64 {
+        self.0.space.store::<u64>(self.0.word(place), place.word_written()).expect("the page is mapped");
+        place.word_written()
+    }
+}

@@ -1,0 +1,37 @@
+//! Command-line options common to both programs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::worker::Plan;
+
+/// How much to measure, and where to put it.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Rounds; medians are taken over them
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Timed milliseconds of each side, group, thread count and round
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    pub millis: u64,
+    /// Only sides whose name contains one of these (comma-separated)
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Also write everything, every round included, to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether `--only` leaves this side in.
+    pub fn wants(&self, side: &str) -> bool {
+        let side = side.to_lowercase();
+        self.only.is_empty() || self.only.iter().any(|part| side.contains(&part.to_lowercase()))
+    }
+
+    /// How long one measurement takes.
+    pub fn plan(&self) -> Plan {
+        Plan::of_millis(self.millis)
+    }
+}

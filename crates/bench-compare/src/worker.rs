@@ -1,0 +1,118 @@
+//! The measuring threads: started together, timed each by itself, kept working until the last has finished.
+
+use std::cell::Cell;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+thread_local! {
+    static INDEX: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Number of the calling worker within its measurement, from 0. Also its CPU's number wherever there are enough CPUs.
+#[inline]
+pub fn index() -> u32 {
+    INDEX.get()
+}
+
+/// How long a measurement takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Timed part.
+    pub timed: Duration,
+    /// Untimed part before it.
+    pub warm: Duration,
+}
+
+impl Plan {
+    /// `millis` timed, a fifth of that to warm up.
+    pub fn of_millis(millis: u64) -> Self {
+        Self { timed: Duration::from_millis(millis), warm: Duration::from_millis(millis) / 5 }
+    }
+}
+
+/// What one worker repeats.
+pub trait Work {
+    /// Does a batch of operations and says how many; `None` where the side could not go on.
+    fn batch(&mut self) -> Option<u64>;
+}
+
+/// Runs `threads` workers and returns the mean of their nanoseconds per operation, or `None` where one failed.
+///
+/// Each worker is timed over whole batches, so that the clock is read once a batch. It then waits for the others before
+/// it drops its [`Work`]: nobody is timed against a neighbour that is already cleaning up.
+pub fn run<W: Work>(threads: usize, plan: Plan, make: impl Fn(usize) -> W + Sync) -> Option<f64> {
+    let barrier = Barrier::new(threads);
+    let (barrier, make) = (&barrier, &make);
+    let each: Vec<Option<f64>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|index| {
+                scope.spawn(move || {
+                    INDEX.set(index as u32);
+                    stay_on_cpu(index);
+                    let mut work = make(index);
+                    barrier.wait();
+                    let warm = timed(&mut work, plan.warm);
+                    barrier.wait();
+                    let ns = warm.and_then(|_| timed(&mut work, plan.timed));
+                    barrier.wait();
+                    ns
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+    });
+    let total: f64 = each.into_iter().sum::<Option<f64>>()?;
+    Some(total / threads as f64)
+}
+
+fn timed(work: &mut impl Work, length: Duration) -> Option<f64> {
+    let begun = Instant::now();
+    let mut done = 0;
+    loop {
+        done += work.batch()?;
+        let elapsed = begun.elapsed();
+        if elapsed >= length {
+            return Some(elapsed.as_nanos() as f64 / done as f64);
+        }
+    }
+}
+
+/// Keeps the calling thread on the `index`-th CPU it may use. Where there are too few, the scheduler chooses.
+fn stay_on_cpu(index: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cpu = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).nth(index);
+    if let Some(cpu) = cpu {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        // Being refused costs steadiness, not correctness.
+        let _ = sched_setaffinity(None, &only);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sleeps(Option<u64>);
+
+    impl Work for Sleeps {
+        fn batch(&mut self) -> Option<u64> {
+            thread::sleep(Duration::from_micros(100));
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_batch_is_shared_among_its_operations() {
+        let ns = run(2, Plan::of_millis(5), |_| Sleeps(Some(10))).unwrap();
+        assert!(ns >= 10_000.0, "{ns} ns");
+    }
+
+    #[test]
+    fn one_failing_worker_fails_the_measurement() {
+        assert_eq!(run(2, Plan::of_millis(1), |index| Sleeps((index == 0).then_some(1))), None);
+    }
+}
