@@ -30,7 +30,7 @@ use crate::frame::watermark::Watermarks;
 use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Backing, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push, StackForm};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
 use octavo_platform::{ArenaBytes, usage};
 
@@ -123,13 +123,12 @@ pub struct FrameAllocator {
     draining: Mutex<()>,
     tuned_for_bytes: AtomicU64,
     metadata_bytes: u64,
-    low_hook: Mutex<Option<LowHook>>,
+    low_hook: OnceLock<LowHook>,
     counted: Mutex<Counted>,
 }
 
 /// Called when memory falls below the low watermark.
-#[derive(Clone)]
-struct LowHook(Arc<dyn Fn() + Send + Sync>);
+struct LowHook(Box<dyn Fn() + Send + Sync>);
 
 impl std::fmt::Debug for LowHook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -231,7 +230,7 @@ impl FrameAllocator {
             draining: Mutex::new(()),
             tuned_for_bytes: AtomicU64::new(now_bytes),
             metadata_bytes,
-            low_hook: Mutex::new(None),
+            low_hook: OnceLock::new(),
             counted: Mutex::new(Counted::default()),
         })
     }
@@ -374,8 +373,11 @@ impl FrameAllocator {
 
     /// Installs what is called, with no lock held, whenever the slow path finds less available than the low
     /// watermark. It should do little: wake someone.
+    ///
+    /// # Panics
+    /// When called a second time.
     pub fn set_low_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
-        *self.low_hook.lock() = Some(LowHook(shared_hook(hook)));
+        assert!(self.low_hook.set(LowHook(Box::new(hook))).is_ok(), "the hook is installed once");
     }
 
     /// Gives up to `n_chunks` wholly free chunks back to the kernel; answers how many. Drains the per-CPU
@@ -664,8 +666,7 @@ impl FrameAllocator {
 
     fn check_watermark(&self) {
         if self.available_frames() < self.watermarks().low_frames {
-            let hook = self.low_hook.lock().clone();
-            if let Some(LowHook(hook)) = hook {
+            if let Some(LowHook(hook)) = self.low_hook.get() {
                 hook();
             }
         }
@@ -694,89 +695,5 @@ fn invalid_free(frame: FrameId, order: Order, found: Option<FrameState>) -> Erro
     Error::new(ErrorKind::InvalidFree, message)
 }
 
-#[cfg(not(loom))]
-fn shared_hook(hook: impl Fn() + Send + Sync + 'static) -> Arc<dyn Fn() + Send + Sync> {
-    Arc::new(hook)
-}
-
-#[cfg(loom)]
-fn shared_hook(hook: impl Fn() + Send + Sync + 'static) -> Arc<dyn Fn() + Send + Sync> {
-    Arc::from_std(std::sync::Arc::new(hook))
-}
-
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        static CPU: Cell<u32> = const { Cell::new(0) };
-    }
-
-    fn pretended_cpu() -> u32 {
-        CPU.get()
-    }
-
-    /// An allocator of so many MiB whose budget allows all of it, on `cpus` pretended CPUs.
-    fn allocator(mib: u64, cpus: usize) -> FrameAllocator {
-        let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
-        config.form = Some(PercpuForm::TryLockOn(pretended_cpu, cpus));
-        config.populate = false;
-        FrameAllocator::standalone(&config, (mib << 20) * 2).unwrap()
-    }
-
-    fn assert_wholly_free(frames: &FrameAllocator) {
-        frames.drain();
-        frames.validate();
-        for zone in frames.zones.iter() {
-            let locked = zone.lock(&frames.arena);
-            assert_eq!(locked.free_frames() % CHUNK_FRAMES, 0);
-            assert_eq!(locked.free_frames(), CHUNK_FRAMES * locked.free_blocks(Order::MAX), "all merged");
-        }
-    }
-
-    #[test]
-    fn every_order_goes_round() {
-        for orders in [PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All] {
-            for form in [PercpuForm::Sections, PercpuForm::TryLock] {
-                let mut config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
-                (config.percpu_orders, config.form) = (orders, Some(form));
-                let frames = FrameAllocator::standalone(&config, 80 << 20).unwrap();
-                for order in Order::all() {
-                    let blocks: Vec<_> = (0..8).map(|_| frames.alloc(order).unwrap()).collect();
-                    assert!(blocks.iter().all(|block| block.frame.0.is_multiple_of(order.frames())));
-                    frames.validate();
-                    for block in blocks {
-                        frames.free(block.frame, order).unwrap();
-                        assert_eq!(
-                            frames.free(block.frame, order).unwrap_err().kind(),
-                            ErrorKind::InvalidFree
-                        );
-                    }
-                    frames.validate();
-                }
-                assert_wholly_free(&frames);
-            }
-        }
-    }
-
-    #[test]
-    fn a_budget_is_used_up_exactly_and_comes_back() {
-        let config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
-        let budget = Arc::new(Budget::new(16 << 20));
-        let frames =
-            FrameAllocator::new(&config, budget.clone(), Arc::new(Counters::new().unwrap())).unwrap();
-        let mut blocks = Vec::new();
-        while let Some(block) = frames.alloc(Order::ZERO) {
-            blocks.push((block.frame, Order::ZERO));
-        }
-        // Seven chunks of eight: frame words and lists take part of the eighth.
-        assert_eq!(blocks.len(), 7 * CHUNK_FRAMES as usize);
-        frames.free_bulk(blocks).unwrap();
-        assert_eq!(frames.free_frames(), 7 * u64::from(CHUNK_FRAMES));
-        assert_eq!(frames.shrink(100), 7);
-        assert!(budget.used_bytes() < 1 << 20);
-        drop(frames);
-        assert_eq!(budget.used_bytes(), 0);
-    }
-}
+mod tests;
