@@ -23,7 +23,6 @@
 mod array;
 mod foyer;
 mod moka;
-#[cfg(feature = "engine")]
 mod octavo;
 mod papaya;
 mod quick_cache;
@@ -104,16 +103,7 @@ impl<P: PageHits> Work for Hits<'_, P> {
 /// reported in place of being measured.
 pub fn sides(options: &Options, working: &Working) -> Vec<Side<dyn Bench>> {
     let pages: Vec<Arc<Page>> = (0..working.pages()).map(Page::filled).map(Arc::new).collect();
-    let mut sides = Vec::new();
-    #[cfg(feature = "engine")]
-    sides.extend(octavo::sides(working));
-    #[cfg(not(feature = "engine"))]
-    sides.extend([OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE].map(|name| Side {
-        name,
-        version: None,
-        against: None,
-        subject: Err("build with --features engine".to_owned()),
-    }));
+    let mut sides: Vec<Side<dyn Bench>> = octavo::sides(working).into();
     sides.extend(array::sides(working));
     sides.extend(vmcache::sides(working));
     sides.extend([papaya::side(&pages), quick_cache::side(&pages)]);

@@ -28,8 +28,6 @@ pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 3] {
 struct Pages {
     space: Space,
     base: u64,
-    /// Outlives the space.
-    _manager: Manager,
 }
 
 impl Pages {
@@ -38,7 +36,7 @@ impl Pages {
         let manager = Manager::builder().budget_bytes(2 * bytes + (256 << 20)).build()?;
         let space = manager.space()?;
         let base = space.map(bytes, RegionOptions::default())?;
-        let pages = Self { space, base, _manager: manager };
+        let pages = Self { space, base };
         for place in working.places() {
             pages.space.store::<u64>(pages.word(place), place.word_written())?;
         }
@@ -70,13 +68,9 @@ struct Hold(Arc<Pages>);
 impl PageHits for Hold {
     #[inline]
     fn hit(&self, place: Place) -> u64 {
-        let pin = self
-            .0
-            .space
-            .pin(self.0.page(place), PAGE_BYTES as u64, Access::Read)
-            .expect("the page is mapped");
+        let pin = self.0.space.pin(self.0.page(place), PAGE_BYTES, Access::Read).expect("the page is mapped");
         let mut word = [0; WORD_BYTES];
-        pin.copy_out(place.word() * WORD_BYTES, &mut word);
+        pin.copy_out(place.word() * WORD_BYTES, &mut word).expect("the word is inside the pin");
         u64::from_ne_bytes(word)
     }
 }
