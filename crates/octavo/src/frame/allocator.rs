@@ -66,7 +66,7 @@ pub struct FrameConfig {
 pub enum PercpuForm {
     /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none.
     Sections,
-    /// A lock word that is only ever tried: one swap for each operation.
+    /// A lock word that is only ever tried: one compare-and-swap for each operation.
     TryLock,
     /// As `TryLock`, with the CPU's number supplied by the caller: for tests and simulations.
     TryLockOn(fn() -> u32, usize),
