@@ -1,0 +1,532 @@
+//! Bounded stacks, one of each class for each CPU.
+//!
+//! | word of a CPU's area | bytes | written by |
+//! |---|---|---|
+//! | stop: 0 open, 1 held by one thread | 0..4 | whoever takes or gives back the CPU |
+//! | of class `c`, at `64 + 32 c`: top (16 bits) and pops so far (48 bits) | 0..8 | sections; the holder |
+//! | limit | 8..12 | the holder |
+//! | inserted by holders less removed by them | 16..24 | the holder |
+//! | slots of every class, u32 each | after the headers | sections (below top only by the commit); the holder |
+
+use std::arch::asm;
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{MEMBARRIER_FLAG_CPU, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Shape, membarrier};
+use crate::{PAGE_BYTES, Reservation};
+
+/// What a section answered, in its high half; the value is in the low half.
+const EMPTY_OR_FULL: u64 = 1 << 32;
+const BUSY: u64 = 2 << 32;
+
+/// Outcome of [`StackArea::pop_here`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pop {
+    /// The youngest value.
+    Value(u32),
+    /// Nothing there.
+    Empty,
+    /// Someone holds this CPU's area: use another way.
+    Busy,
+}
+
+/// Outcome of [`StackArea::push_here`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// Stored.
+    Done,
+    /// At the limit.
+    Full,
+    /// Someone holds this CPU's area: use another way.
+    Busy,
+}
+
+/// Place of one class of stacks within a CPU's area.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Class {
+    header: u64,
+    slots: u64,
+    capacity: u64,
+}
+
+/// Bounded stacks of `u32`, one of each class for each CPU, and a stop word for each CPU.
+///
+/// The sections (`*_here`) exclude each other on one CPU, and are excluded by a holder of that CPU's stop word.
+/// The plain accessors are for holders; they are safe to misuse (bounds hold at all times) but then lose values.
+#[derive(Debug)]
+pub struct StackArea {
+    shape: Shape,
+    classes: Box<[Class]>,
+    memory: Reservation,
+}
+
+/// Bits of the header's top.
+const TOP_BITS: u32 = 16;
+const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
+const FIRST_HEADER: usize = 64;
+const HEADER_BYTES: usize = 32;
+const LIMIT_OFFSET: usize = 8;
+const NET_OFFSET: usize = 16;
+
+impl StackArea {
+    /// Room for `cpus` times these `capacities` (each below 65536), all empty, every limit 0.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub fn new(cpus: usize, capacities: &[usize]) -> io::Result<Self> {
+        assert!(cpus > 0 && cpus < 1 << 20, "a sensible number of CPUs");
+        let mut at = (FIRST_HEADER + HEADER_BYTES * capacities.len()).next_multiple_of(64);
+        let mut classes = Vec::with_capacity(capacities.len());
+        for (index, &capacity) in capacities.iter().enumerate() {
+            assert!(capacity < 1 << TOP_BITS, "a stack's top fits its bits");
+            let header = FIRST_HEADER + HEADER_BYTES * index;
+            classes.push(Class { header: header as u64, slots: at as u64, capacity: capacity as u64 });
+            at = (at + 4 * capacity).next_multiple_of(64);
+        }
+        let stride = at.next_multiple_of(PAGE_BYTES);
+        let memory = Reservation::new(stride * cpus, PAGE_BYTES)?;
+        memory.advise_backing(0..memory.len(), crate::Backing::BasePages);
+        let shape = Shape::new(&memory, stride, cpus);
+        Ok(Self { shape, classes: classes.into(), memory })
+    }
+
+    /// Bytes of memory that the stacks can come to use.
+    pub fn bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn at(&self, cpu: usize, offset: usize, bytes: usize) -> *mut u8 {
+        let stride = self.shape.stride as usize;
+        assert!(offset + bytes <= stride && cpu < self.memory.len() / stride, "inside a CPU's area");
+        // SAFETY: inside the reservation, just checked.
+        unsafe { self.memory.base().as_ptr().add(cpu * stride + offset) }
+    }
+
+    fn word32(&self, cpu: usize, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "word aligned");
+        // SAFETY: in bounds (`at`), aligned, mapped while `self` lives; accessed only through atomics of one
+        // size for each offset (the table at the head of this file) and by the sections' assembly.
+        unsafe { AtomicU32::from_ptr(self.at(cpu, offset, 4).cast()) }
+    }
+
+    fn word64(&self, cpu: usize, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "word aligned");
+        // SAFETY: as `word32`.
+        unsafe { AtomicU64::from_ptr(self.at(cpu, offset, 8).cast()) }
+    }
+
+    /// The CPU's stop word. Non-zero keeps the sections of that CPU out, once they have left (see `stop_here`
+    /// and `expel`).
+    pub fn stop(&self, cpu: usize) -> &AtomicU32 {
+        self.word32(cpu, 0)
+    }
+
+    /// Capacity of a class.
+    #[inline]
+    pub fn capacity(&self, class: usize) -> usize {
+        self.classes[class].capacity as usize
+    }
+
+    fn header(&self, cpu: usize, class: usize) -> &AtomicU64 {
+        self.word64(cpu, self.classes[class].header as usize)
+    }
+
+    /// Values on the stack.
+    pub fn top(&self, cpu: usize, class: usize) -> usize {
+        (self.header(cpu, class).load(Ordering::Relaxed) & TOP_MASK) as usize
+    }
+
+    /// Values on the stack, and how many were popped by sections so far (48 bits), at one moment.
+    pub fn top_and_pops(&self, cpu: usize, class: usize) -> (usize, u64) {
+        let word = self.header(cpu, class).load(Ordering::Relaxed);
+        ((word & TOP_MASK) as usize, word >> TOP_BITS)
+    }
+
+    /// Sets how many values are on the stack (at most its capacity); and `pops` more were taken.
+    pub fn set_top(&self, cpu: usize, class: usize, top: usize, pops: u64) {
+        assert!(top <= self.capacity(class), "top within the capacity");
+        let header = self.header(cpu, class);
+        let before = header.load(Ordering::Relaxed) >> TOP_BITS;
+        header.store((before.wrapping_add(pops) << TOP_BITS) | top as u64, Ordering::Relaxed);
+    }
+
+    /// Up to how many values sections push.
+    pub fn limit(&self, cpu: usize, class: usize) -> usize {
+        self.word32(cpu, self.classes[class].header as usize + LIMIT_OFFSET).load(Ordering::Relaxed) as usize
+    }
+
+    /// Sets it, at most to the capacity.
+    pub fn set_limit(&self, cpu: usize, class: usize, limit: usize) {
+        assert!(limit <= self.capacity(class), "limit within the capacity");
+        let word = self.word32(cpu, self.classes[class].header as usize + LIMIT_OFFSET);
+        word.store(limit as u32, Ordering::Relaxed);
+    }
+
+    /// What holders inserted less what they removed, modulo 2^64.
+    pub fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
+        self.word64(cpu, self.classes[class].header as usize + NET_OFFSET)
+    }
+
+    /// A slot of the stack; 0 is the oldest.
+    pub fn slot(&self, cpu: usize, class: usize, index: usize) -> &AtomicU32 {
+        assert!(index < self.capacity(class), "slot within the capacity");
+        self.word32(cpu, self.classes[class].slots as usize + 4 * index)
+    }
+
+    /// Takes the youngest value of this CPU's stack. No atomic read-modify-write.
+    #[inline]
+    pub fn pop_here(&self, class: usize) -> Pop {
+        if self.shape.cpus == 0 {
+            return Pop::Busy;
+        }
+        let class: &Class = &self.classes[class];
+        let mut result: u64;
+        // SAFETY: the section runs on the area of the CPU it is on, because the kernel restarts it otherwise.
+        // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only where `Rseq::probe` found it.
+        // - The CPU number is checked against `cpus`, so the stop word, header and limit are inside `memory`.
+        // - The index `top - 1` is checked against the class's capacity, so the slot is inside `memory`.
+        // - The only store is the commit, of a header whose top is one smaller: within the capacity.
+        // - All memory it touches is accessed elsewhere only by atomics. No stack is used.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\", @progbits",
+                ".balign 32",
+                "9:",
+                ".long 0, 0",
+                ".quad 3f, 4f - 3f, 5f",
+                ".popsection",
+                "2:",
+                "lea {area}, [rip + 9b]",
+                "mov qword ptr fs:[{rseq} + 8], {area}",
+                "3:",
+                "mov {area:e}, dword ptr fs:[{rseq} + 4]",
+                "cmp {area}, qword ptr [{shape} + {CPUS}]",
+                "jae 6f",
+                "imul {area}, qword ptr [{shape} + {STRIDE}]",
+                "add {area}, qword ptr [{shape} + {BASE}]",
+                "mov {slots}, qword ptr [{class} + {SLOTS}]",
+                "mov {header}, qword ptr [{class} + {HEADER}]",
+                "add {slots}, {area}",
+                "add {header}, {area}",
+                "cmp dword ptr [{area}], 0",
+                "jne 6f",
+                "mov {area}, qword ptr [{header}]",
+                "movzx {value:e}, {area:x}",
+                "sub {value}, 1",
+                "cmp {value}, qword ptr [{class} + {CAPACITY}]",
+                "jae 7f",
+                "mov {value:e}, dword ptr [{slots} + 4 * {value}]",
+                "add {area}, 65535",
+                "mov qword ptr [{header}], {area}",
+                "4:",
+                ".pushsection .text.octavo_rseq, \"ax\", @progbits",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "5:",
+                "jmp 2b",
+                "6:",
+                "movabs {value}, {BUSY}",
+                "jmp 4b",
+                "7:",
+                "movabs {value}, {EMPTY}",
+                "jmp 4b",
+                ".popsection",
+                rseq = in(reg) self.shape.rseq_offset,
+                shape = in(reg) &raw const self.shape,
+                class = in(reg) std::ptr::from_ref(class),
+                area = out(reg) _,
+                slots = out(reg) _,
+                header = out(reg) _,
+                value = out(reg) result,
+                CPUS = const offset_of!(Shape, cpus),
+                STRIDE = const offset_of!(Shape, stride),
+                BASE = const offset_of!(Shape, base),
+                SLOTS = const offset_of!(Class, slots),
+                HEADER = const offset_of!(Class, header),
+                CAPACITY = const offset_of!(Class, capacity),
+                BUSY = const BUSY,
+                EMPTY = const EMPTY_OR_FULL,
+                options(nostack),
+            );
+        }
+        if result < EMPTY_OR_FULL {
+            Pop::Value(result as u32)
+        } else if result == BUSY {
+            Pop::Busy
+        } else {
+            Pop::Empty
+        }
+    }
+
+    /// Puts a value on this CPU's stack. No atomic read-modify-write.
+    #[inline]
+    pub fn push_here(&self, class: usize, value: u32) -> Push {
+        if self.shape.cpus == 0 {
+            return Push::Busy;
+        }
+        let class: &Class = &self.classes[class];
+        let mut result: u64;
+        // SAFETY: as `pop_here`. The index `top` is checked against the limit, which `set_limit` keeps within
+        // the capacity; the slot at `top` is above the stack until the commit raises the top by one.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\", @progbits",
+                ".balign 32",
+                "9:",
+                ".long 0, 0",
+                ".quad 3f, 4f - 3f, 5f",
+                ".popsection",
+                "2:",
+                "lea {area}, [rip + 9b]",
+                "mov qword ptr fs:[{rseq} + 8], {area}",
+                "3:",
+                "mov {area:e}, dword ptr fs:[{rseq} + 4]",
+                "cmp {area}, qword ptr [{shape} + {CPUS}]",
+                "jae 6f",
+                "imul {area}, qword ptr [{shape} + {STRIDE}]",
+                "add {area}, qword ptr [{shape} + {BASE}]",
+                "mov {slots}, qword ptr [{class} + {SLOTS}]",
+                "mov {header}, qword ptr [{class} + {HEADER}]",
+                "add {slots}, {area}",
+                "add {header}, {area}",
+                "cmp dword ptr [{area}], 0",
+                "jne 6f",
+                "mov {area}, qword ptr [{header}]",
+                "movzx {result:e}, {area:x}",
+                "cmp {result:e}, dword ptr [{header} + {LIMIT}]",
+                "jae 7f",
+                "mov dword ptr [{slots} + 4 * {result}], {value:e}",
+                "add {area}, 1",
+                "mov qword ptr [{header}], {area}",
+                "4:",
+                ".pushsection .text.octavo_rseq, \"ax\", @progbits",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "5:",
+                "jmp 2b",
+                "6:",
+                "movabs {result}, {BUSY}",
+                "jmp 4b",
+                "7:",
+                "movabs {result}, {FULL}",
+                "jmp 4b",
+                ".popsection",
+                rseq = in(reg) self.shape.rseq_offset,
+                shape = in(reg) &raw const self.shape,
+                class = in(reg) std::ptr::from_ref(class),
+                value = in(reg) value,
+                area = out(reg) _,
+                slots = out(reg) _,
+                header = out(reg) _,
+                result = out(reg) result,
+                CPUS = const offset_of!(Shape, cpus),
+                STRIDE = const offset_of!(Shape, stride),
+                BASE = const offset_of!(Shape, base),
+                SLOTS = const offset_of!(Class, slots),
+                HEADER = const offset_of!(Class, header),
+                LIMIT = const LIMIT_OFFSET,
+                BUSY = const BUSY,
+                FULL = const EMPTY_OR_FULL,
+                options(nostack),
+            );
+        }
+        if result < EMPTY_OR_FULL {
+            Push::Done
+        } else if result == BUSY {
+            Push::Busy
+        } else {
+            Push::Full
+        }
+    }
+
+    /// Takes the stop word of the CPU this thread is on, and answers that CPU; `None` where it is held.
+    ///
+    /// No section of that CPU is under way afterwards: one that was interrupted will be restarted by the
+    /// kernel, because this thread ran on its CPU in between.
+    pub fn stop_here(&self) -> Option<usize> {
+        if self.shape.cpus == 0 {
+            return None;
+        }
+        let mut taken: u64;
+        // SAFETY: as `pop_here`. The only store is the compare-and-swap of the stop word, which commits.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\", @progbits",
+                ".balign 32",
+                "9:",
+                ".long 0, 0",
+                ".quad 3f, 4f - 3f, 5f",
+                ".popsection",
+                "2:",
+                "lea {area}, [rip + 9b]",
+                "mov qword ptr fs:[{rseq} + 8], {area}",
+                "3:",
+                "mov {taken:e}, dword ptr fs:[{rseq} + 4]",
+                "cmp {taken}, qword ptr [{shape} + {CPUS}]",
+                "jae 6f",
+                "mov {area}, {taken}",
+                "imul {area}, qword ptr [{shape} + {STRIDE}]",
+                "add {area}, qword ptr [{shape} + {BASE}]",
+                "xor eax, eax",
+                "lock cmpxchg dword ptr [{area}], {one:e}",
+                "4:",
+                "jne 6f",
+                "8:",
+                ".pushsection .text.octavo_rseq, \"ax\", @progbits",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "5:",
+                "jmp 2b",
+                "6:",
+                "movabs {taken}, {BUSY}",
+                "jmp 8b",
+                ".popsection",
+                rseq = in(reg) self.shape.rseq_offset,
+                shape = in(reg) &raw const self.shape,
+                one = in(reg) 1,
+                area = out(reg) _,
+                taken = out(reg) taken,
+                out("rax") _,
+                CPUS = const offset_of!(Shape, cpus),
+                STRIDE = const offset_of!(Shape, stride),
+                BASE = const offset_of!(Shape, base),
+                BUSY = const BUSY,
+                options(nostack),
+            );
+        }
+        (taken < BUSY).then_some(taken as usize)
+    }
+
+    /// Waits until no section that began before this call is under way on `cpu`. About a microsecond.
+    ///
+    /// # Errors
+    /// The kernel's; nothing is then known about that CPU.
+    pub fn expel(&self, cpu: usize) -> io::Result<()> {
+        match membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, MEMBARRIER_FLAG_CPU, cpu as u32) {
+            // Linux before 5.10 knows no CPU flag, and then no such barrier at all: the probe refused it. A CPU
+            // that is offline runs nothing.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Rseq, current_cpu};
+    use super::*;
+    use crate::usage;
+    use std::sync::atomic::AtomicBool;
+
+    fn area() -> StackArea {
+        let area = StackArea::new(usage::possible_cpus(), &[8, 300]).unwrap();
+        for cpu in 0..usage::possible_cpus() {
+            area.set_limit(cpu, 0, 4);
+            area.set_limit(cpu, 1, 300);
+        }
+        area
+    }
+
+    #[test]
+    fn a_stack_is_last_in_first_out_and_bounded_by_its_limit() {
+        if Rseq::probe().is_none() {
+            return;
+        }
+        let area = area();
+        // A migration in the middle shows as an unexpected answer: try until a quiet run.
+        for _ in 0..1000 {
+            let cpu = current_cpu();
+            let results = [area.push_here(1, 7), area.push_here(1, 8)];
+            let popped = [area.pop_here(1), area.pop_here(1), area.pop_here(1)];
+            if current_cpu() == cpu && popped[2] == Pop::Empty {
+                assert_eq!(results, [Push::Done, Push::Done]);
+                assert_eq!(popped[..2], [Pop::Value(8), Pop::Value(7)]);
+                break;
+            }
+        }
+        let full = (0..1000).any(|value| area.push_here(0, value) == Push::Full);
+        assert!(full, "the limit holds");
+        assert!((0..usage::possible_cpus()).all(|cpu| area.top(cpu, 0) <= 4));
+    }
+
+    #[test]
+    fn a_stopped_cpu_answers_busy() {
+        if Rseq::probe().is_none() {
+            return;
+        }
+        let area = area();
+        let cpus = usage::possible_cpus();
+        for cpu in 0..cpus {
+            area.stop(cpu).store(1, Ordering::Relaxed);
+        }
+        assert_eq!(area.pop_here(0), Pop::Busy);
+        assert_eq!(area.push_here(0, 1), Push::Busy);
+        assert_eq!(area.stop_here(), None);
+        for cpu in 0..cpus {
+            area.stop(cpu).store(0, Ordering::Release);
+        }
+        let held = area.stop_here().expect("nobody holds it");
+        assert_eq!(area.stop(held).load(Ordering::Relaxed), 1);
+    }
+
+    /// Values move between threads on stacks that a third thread keeps draining: none may be lost or doubled.
+    #[test]
+    fn values_survive_preemption_and_remote_drains() {
+        if Rseq::probe().is_none() {
+            return;
+        }
+        const VALUES: u32 = 200;
+        let area = area();
+        let cpus = usage::possible_cpus();
+        let over = AtomicBool::new(false);
+        let mut held: Vec<u32> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4u32)
+                .map(|worker| {
+                    let (area, over) = (&area, &over);
+                    scope.spawn(move || {
+                        let mut held: Vec<u32> = (0..VALUES / 4).map(|i| worker * (VALUES / 4) + i).collect();
+                        while !over.load(Ordering::Relaxed) {
+                            for _ in 0..100 {
+                                if let Some(&value) = held.last()
+                                    && area.push_here(1, value) == Push::Done
+                                {
+                                    held.pop();
+                                }
+                                if let Pop::Value(value) = area.pop_here(1) {
+                                    held.push(value);
+                                }
+                            }
+                        }
+                        held
+                    })
+                })
+                .collect();
+            let mut drained = Vec::new();
+            for round in 0..4000 {
+                let cpu = round % cpus;
+                if area.stop(cpu).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                    continue;
+                }
+                area.expel(cpu).unwrap();
+                // Take all, then give all back: the slots pass through this thread.
+                let top = area.top(cpu, 1);
+                drained.extend((0..top).map(|index| area.slot(cpu, 1, index).load(Ordering::Relaxed)));
+                area.set_top(cpu, 1, 0, 0);
+                for (index, value) in drained.drain(..).rev().enumerate() {
+                    area.slot(cpu, 1, index).store(value, Ordering::Relaxed);
+                }
+                area.set_top(cpu, 1, top, 0);
+                area.stop(cpu).store(0, Ordering::Release);
+            }
+            over.store(true, Ordering::Relaxed);
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        for cpu in 0..cpus {
+            held.extend((0..area.top(cpu, 1)).map(|index| area.slot(cpu, 1, index).load(Ordering::Relaxed)));
+        }
+        held.sort_unstable();
+        assert_eq!(held, (0..VALUES).collect::<Vec<_>>());
+    }
+}
