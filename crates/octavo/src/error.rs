@@ -43,8 +43,14 @@ pub enum ErrorKind {
 /// An error of Octavo. Its text says what happened and what to do.
 #[derive(Clone, Debug)]
 pub struct Error {
+    // One word: a result of a hit path then travels in registers.
+    details: Box<Details>,
+}
+
+#[derive(Clone, Debug)]
+struct Details {
     kind: ErrorKind,
-    message: Box<str>,
+    message: String,
 }
 
 /// A result whose error is [`Error`].
@@ -53,12 +59,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     #[cold]
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into().into_boxed_str() }
+        Self { details: Box::new(Details { kind, message: message.into() }) }
     }
 
     /// What went wrong, for a program to act on.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.details.kind
     }
 
     #[cold]
@@ -77,7 +83,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.details.message)
     }
 }
 
@@ -85,7 +91,7 @@ impl std::error::Error for Error {}
 
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
-        let kind = match error.kind {
+        let kind = match error.kind() {
             ErrorKind::OutOfMemory | ErrorKind::SwapFull => std::io::ErrorKind::OutOfMemory,
             ErrorKind::Protected => std::io::ErrorKind::PermissionDenied,
             ErrorKind::InvalidRange | ErrorKind::InvalidBudget => std::io::ErrorKind::InvalidInput,

@@ -6,11 +6,12 @@ use std::future::Future;
 use octavo_platform::Word;
 
 use crate::access::{self, Pin};
-use crate::engine::{SpaceState, clear_space, prepare_edges, protect_range, unmap_range};
+use crate::engine::{Engine, SpaceState, clear_space, prepare_edges, protect_range, unmap_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, resolve};
 use crate::manager::Manager;
 use crate::region::{Region, RegionOptions};
+use crate::sync::Arc;
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
@@ -21,6 +22,8 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber
 /// are dropped.
 pub struct Space {
     state: SpaceState,
+    /// The manager's own; one step nearer.
+    engine: Arc<Engine>,
     manager: Manager,
 }
 
@@ -35,7 +38,7 @@ pub struct SpaceStats {
 
 impl Space {
     pub(crate) fn new(state: SpaceState, manager: Manager) -> Self {
-        Self { state, manager }
+        Self { state, engine: Arc::clone(manager.engine()), manager }
     }
 
     /// The manager that the space belongs to.
@@ -51,7 +54,7 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an empty range, or one that fits nowhere.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
-        self.manager.engine().check_process()?;
+        self.engine.check_process()?;
         let pages = page_count(len)?;
         let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
         let writer = self.state.regions.writer();
@@ -68,7 +71,7 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region.
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
-        self.manager.engine().check_process()?;
+        self.engine.check_process()?;
         let range = page_range(address, len)?;
         self.state.regions.writer().insert(Region { start: range.start, end: range.end, options })
     }
@@ -80,7 +83,7 @@ impl Space {
     /// `InvalidRange` as [`Space::map_at`]; `Busy` when an edge of the range cuts a pinned 2 MiB block;
     /// `OutOfMemory` when it cuts one and there is no room for the table that takes. Nothing has changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
-        let engine = self.manager.engine();
+        let engine = &*self.engine;
         engine.check_process()?;
         let range = page_range(address, len)?;
         let writer = self.state.regions.writer();
@@ -95,7 +98,7 @@ impl Space {
     /// # Errors
     /// As [`Space::unmap`], and `NotMapped` where part of the range is not.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
-        let engine = self.manager.engine();
+        let engine = &*self.engine;
         engine.check_process()?;
         let protection = Protection { read: protection.read || protection.write, ..protection };
         let range = page_range(address, len)?;
@@ -128,7 +131,7 @@ impl Space {
     /// and of the swap device: `OutOfMemory`, `SwapFull`, `SwapWrite`, `SwapRead`.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
-        access::load(self.manager.engine(), &self.state, address)
+        access::load(&self.engine, &self.state, address)
     }
 
     /// Stores a word at `address`, which must be aligned to its size. A hit takes no lock: two read-modify-writes.
@@ -137,7 +140,7 @@ impl Space {
     /// As [`Space::load`].
     #[inline]
     pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
-        access::store(self.manager.engine(), &self.state, address, value)
+        access::store(&self.engine, &self.state, address, value)
     }
 
     /// Copies bytes out. Bytes that others write meanwhile may be torn.
@@ -145,7 +148,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`]; what was copied before the failure stays.
     pub fn read(&self, address: u64, to: &mut [u8]) -> Result<()> {
-        access::read(self.manager.engine(), &self.state, address, to)
+        access::read(&self.engine, &self.state, address, to)
     }
 
     /// Copies bytes in.
@@ -153,7 +156,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`]; pages before the one that failed are written.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
-        access::write(self.manager.engine(), &self.state, address, from)
+        access::write(&self.engine, &self.state, address, from)
     }
 
     /// Pins up to `len` bytes from `address` on: the memory stays where it is until the pin is dropped. The pin may cover
@@ -163,7 +166,7 @@ impl Space {
     /// As [`Space::load`], for the first page; `TooManyPins` where it carries as many as it can. An error holds no pin.
     #[inline]
     pub fn pin(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
-        access::pin(self.manager.engine(), &self.state, address, len, access)
+        access::pin(&self.engine, &self.state, address, len, access)
     }
 
     /// Makes the page at `address` usable for `access`, without blocking on others' faults or on the device: the future
@@ -172,7 +175,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        FaultFuture::new(self.manager.engine(), &self.state, PageNumber::containing(address), access)
+        FaultFuture::new(&self.engine, &self.state, PageNumber::containing(address), access)
     }
 
     /// Makes every page of the range usable for `access` now.
@@ -182,7 +185,7 @@ impl Space {
     pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
         let range = page_range(address, len)?;
         (range.start.0..range.end.0)
-            .try_for_each(|page| resolve(self.manager.engine(), &self.state, PageNumber(page), access))
+            .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page), access))
     }
 
     // --- what it uses ---
@@ -191,7 +194,7 @@ impl Space {
     pub fn stats(&self) -> SpaceStats {
         SpaceStats {
             mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
-            resident_bytes: self.manager.engine().resident_pages(self.state.id) << PAGE_SHIFT,
+            resident_bytes: self.engine.resident_pages(self.state.id) << PAGE_SHIFT,
         }
     }
 
@@ -202,7 +205,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        let engine = self.manager.engine();
+        let engine = &*self.engine;
         // A forked child owns nothing of this.
         if engine.check_process().is_err() {
             return;

@@ -18,6 +18,8 @@ mod pin;
 pub(crate) use pin::pin;
 pub use pin::{Pin, PinnedPages};
 
+use std::marker::PhantomData;
+
 use octavo_platform::Word;
 
 use crate::engine::{Engine, SpaceState};
@@ -25,7 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::resolve;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
-use crate::table::{Access, Walk};
+use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PageNumber};
 
 /// Where in the arena the byte at `address` is, in a leaf at `level` that shows `frame` at home.
@@ -36,49 +38,82 @@ fn offset_in_arena(frame: FrameId, level: usize, address: u64) -> usize {
     frame.home_offset() + (address & within) as usize
 }
 
+/// A load, at its leaf.
+#[derive(Clone, Copy)]
+struct Load<'e, W> {
+    engine: &'e Engine,
+    address: u64,
+    word: PhantomData<W>,
+}
+
+impl<W: Word> LeafOperation for Load<'_, W> {
+    type Output = W;
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<W> {
+        let value = if let Some(frame) = leaf.entry.readable_at_home() {
+            self.engine.frames.bytes().load(offset_in_arena(frame, leaf.level, self.address))
+        } else if leaf.entry.is_zero() {
+            W::default()
+        } else {
+            return None;
+        };
+        still_read(leaf).then_some(value)
+    }
+}
+
+/// Ends an optimistic read: whether the leaf was what it said while its bytes were read.
+#[inline(always)]
+fn still_read(leaf: &Leaf<'_>) -> bool {
+    // Acquire: the bytes were read before the words are read again. Whoever made the frame somebody else's changed the
+    // entry first, and writes its new bytes after a release fence.
+    fence(Ordering::Acquire);
+    if !leaf.still_holds() {
+        return false;
+    }
+    leaf.word.mark_accessed(leaf.entry);
+    true
+}
+
 /// Loads the word at `address`.
-#[inline]
+#[inline(always)]
 pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -> Result<W> {
     check_aligned::<W>(address)?;
     let page = PageNumber::containing(address);
     loop {
-        let loaded = engine.table.walk_then(space.id, page, |walk| {
-            let entry = walk.entry();
-            let value = if let Some(frame) = entry.readable_at_home() {
-                engine.frames.bytes().load(offset_in_arena(frame, walk.level, address))
-            } else if entry.is_zero() {
-                W::default()
-            } else {
-                return None;
-            };
-            // Acquire: the data was read before the words are read again. Whoever made the frame somebody else's
-            // changed the entry first, and that one writes its bytes after a release fence (`zero`, `write_through`).
-            fence(Ordering::Acquire);
-            if !walk.still_holds() {
-                return None;
-            }
-            walk.word().mark_accessed(entry);
-            Some(value)
-        });
-        match loaded {
+        match engine.table.at_leaf(space.id, page, Load { engine, address, word: PhantomData }) {
             Some(value) => return Ok(value),
             None => resolve(engine, space, page, Access::Read)?,
         }
     }
 }
 
+/// A store, at its leaf.
+#[derive(Clone, Copy)]
+struct Store<'e, W> {
+    engine: &'e Engine,
+    address: u64,
+    value: W,
+}
+
+impl<W: Word> LeafOperation for Store<'_, W> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<Result<()>> {
+        write_through(self.engine, leaf, |frame| {
+            self.engine.frames.bytes().store(offset_in_arena(frame, leaf.level, self.address), self.value);
+        })
+    }
+}
+
 /// Stores a word at `address`.
-#[inline]
+#[inline(always)]
 pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, value: W) -> Result<()> {
     check_aligned::<W>(address)?;
     let page = PageNumber::containing(address);
     loop {
-        let stored = engine.table.walk_then(space.id, page, |walk| {
-            write_through(engine, walk, |frame| {
-                engine.frames.bytes().store(offset_in_arena(frame, walk.level, address), value);
-            })
-        });
-        match stored {
+        match engine.table.at_leaf(space.id, page, Store { engine, address, value }) {
             Some(result) => return result,
             None => resolve(engine, space, page, Access::Write)?,
         }
@@ -87,12 +122,11 @@ pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, 
 
 /// Holds the frame of a writable leaf while `write` writes its bytes. `None`: not writable, or changed meanwhile.
 #[inline(always)]
-fn write_through(engine: &Engine, walk: &Walk<'_>, write: impl FnOnce(FrameId)) -> Option<Result<()>> {
-    let entry = walk.entry();
-    let frame = entry.usable_at_home(Access::Write)?;
+fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) -> Option<Result<()>> {
+    let frame = leaf.entry.usable_at_home(Access::Write)?;
     let holds = &engine.frames.words(frame).holds;
     let before = holds.take_pin();
-    if !walk.still_holds() || before.pins() >= MAX_PINS {
+    if !leaf.still_holds() || before.pins() >= MAX_PINS {
         engine.drop_pin(frame);
         return (before.pins() >= MAX_PINS).then(|| Err(too_many_pins()));
     }
@@ -103,68 +137,84 @@ fn write_through(engine: &Engine, walk: &Walk<'_>, write: impl FnOnce(FrameId)) 
     if !before.is_dirty() {
         holds.mark_dirty();
     }
-    walk.word().mark_accessed(entry);
+    leaf.word.mark_accessed(leaf.entry);
     engine.drop_pin(frame);
     Some(Ok(()))
+}
+
+/// Part of a page copied out, at its leaf.
+struct CopyOut<'a> {
+    engine: &'a Engine,
+    address: u64,
+    to: &'a mut [u8],
+}
+
+impl LeafOperation for CopyOut<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<()> {
+        if let Some(frame) = leaf.entry.readable_at_home() {
+            self.engine.frames.bytes().copy_out(offset_in_arena(frame, leaf.level, self.address), self.to);
+        } else if leaf.entry.is_zero() {
+            self.to.fill(0);
+        } else {
+            return None;
+        }
+        still_read(leaf).then_some(())
+    }
 }
 
 /// Copies bytes out, page by page: each page's part as it was at one moment between others' writes, or torn by them.
 pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
     check_range(address, to.len() as u64)?;
-    let mut at = address;
+    let mut address = address;
     let mut rest = to;
     while !rest.is_empty() {
-        let (now, later) = rest.split_at_mut(rest.len().min(bytes_left_in_page(at)));
-        read_page_part(engine, space, at, now)?;
-        at += now.len() as u64;
+        let (now, later) = rest.split_at_mut(rest.len().min(bytes_left_in_page(address)));
+        let page = PageNumber::containing(address);
+        while engine.table.at_leaf(space.id, page, CopyOut { engine, address, to: now }).is_none() {
+            resolve(engine, space, page, Access::Read)?;
+        }
+        address += now.len() as u64;
         rest = later;
     }
     Ok(())
 }
 
-fn read_page_part(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
-    let page = PageNumber::containing(address);
-    loop {
-        let walk = engine.table.walk(space.id, page);
-        let entry = walk.entry();
-        let found = if let Some(frame) = entry.readable_at_home() {
-            engine.frames.bytes().copy_out(offset_in_arena(frame, walk.level, address), to);
-            true
-        } else if entry.is_zero() {
-            to.fill(0);
-            true
-        } else {
-            false
-        };
-        // As in `load`.
-        fence(Ordering::Acquire);
-        if found && walk.still_holds() {
-            walk.word().mark_accessed(entry);
-            return Ok(());
-        }
-        resolve(engine, space, page, Access::Read)?;
+/// Part of a page copied in, at its leaf.
+struct CopyIn<'a> {
+    engine: &'a Engine,
+    address: u64,
+    from: &'a [u8],
+}
+
+impl LeafOperation for CopyIn<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<Result<()>> {
+        write_through(self.engine, leaf, |frame| {
+            self.engine.frames.bytes().copy_in(offset_in_arena(frame, leaf.level, self.address), self.from);
+        })
     }
 }
 
 /// Copies bytes in, page by page. A failure leaves the pages before it written.
 pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u8]) -> Result<()> {
     check_range(address, from.len() as u64)?;
-    let mut at = address;
+    let mut address = address;
     let mut rest = from;
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(rest.len().min(bytes_left_in_page(at)));
-        let page = PageNumber::containing(at);
+        let (now, later) = rest.split_at(rest.len().min(bytes_left_in_page(address)));
+        let page = PageNumber::containing(address);
         loop {
-            let walk = engine.table.walk(space.id, page);
-            let written = write_through(engine, &walk, |frame| {
-                engine.frames.bytes().copy_in(offset_in_arena(frame, walk.level, at), now);
-            });
-            match written {
+            match engine.table.at_leaf(space.id, page, CopyIn { engine, address, from: now }) {
                 Some(result) => break result?,
                 None => resolve(engine, space, page, Access::Write)?,
             }
         }
-        at += now.len() as u64;
+        address += now.len() as u64;
         rest = later;
     }
     Ok(())

@@ -18,8 +18,6 @@
 
 use std::fmt;
 
-use smallvec::SmallVec;
-
 use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::config::PinPath;
 use crate::counters::Counter;
@@ -27,8 +25,8 @@ use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::resolve;
 use crate::frame::holds::MAX_PINS;
-use crate::sync::{Arc, Ordering, fence};
-use crate::table::{Access, Walk};
+use crate::sync::{Ordering, fence};
+use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
 /// A run of pinned bytes that lie together in memory.
@@ -40,18 +38,31 @@ struct Piece {
     len: usize,
 }
 
+const NOTHING: Piece = Piece { held: None, offset: 0, len: 0 };
+
 /// Pinned memory. Dropping it lets the memory go.
 ///
 /// Its bytes may be written at any moment by others who reach the same pages, so they are not lent as `&[u8]`: copy
 /// them with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
 pub struct Pin<'s> {
-    engine: &'s Arc<Engine>,
-    pieces: SmallVec<[Piece; 4]>,
+    engine: &'s Engine,
+    first: Piece,
+    /// What lies behind the first. Most pins lie in one page, and have none.
+    rest: Vec<Piece>,
     len: usize,
     access: Access,
 }
 
 impl Pin<'_> {
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.len += piece.len;
+        if self.first.len == 0 { self.first = piece } else { self.rest.push(piece) }
+    }
+
     /// Bytes pinned: what was asked for, or a prefix of it that ends where a page could not be pinned.
     #[inline]
     pub fn len(&self) -> usize {
@@ -71,7 +82,7 @@ impl Pin<'_> {
     /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
     /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
     pub fn pages(&self) -> PinnedPages<'_> {
-        PinnedPages { engine: self.engine, pieces: self.pieces.iter() }
+        PinnedPages { engine: self.engine, first: Some(&self.first), rest: self.rest.iter() }
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -123,7 +134,7 @@ impl Pin<'_> {
     }
 
     fn each_part(&self, mut skip: usize, mut len: usize, mut part: impl FnMut(usize, usize)) {
-        for piece in &self.pieces {
+        for piece in self.pieces() {
             if len == 0 {
                 return;
             }
@@ -145,7 +156,7 @@ impl Drop for Pin<'_> {
         if !self.engine.canary.is_original_process() {
             return;
         }
-        for piece in &self.pieces {
+        for piece in self.pieces() {
             if let Some(frame) = piece.held {
                 self.engine.drop_pin(frame);
             }
@@ -163,7 +174,8 @@ impl fmt::Debug for Pin<'_> {
 #[derive(Debug)]
 pub struct PinnedPages<'p> {
     engine: &'p Engine,
-    pieces: std::slice::Iter<'p, Piece>,
+    first: Option<&'p Piece>,
+    rest: std::slice::Iter<'p, Piece>,
 }
 
 impl fmt::Debug for Engine {
@@ -176,37 +188,47 @@ impl Iterator for PinnedPages<'_> {
     type Item = (*mut u8, usize);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let piece = self.pieces.next()?;
+        let piece = self.first.take().or_else(|| self.rest.next())?;
         Some((self.engine.frames.bytes().pointer(piece.offset), piece.len))
     }
 }
 
 /// Pins up to `len` bytes from `address` on, by the prefix rule.
-#[inline]
+#[inline(always)]
 pub(crate) fn pin<'s>(
-    engine: &'s Arc<Engine>,
+    engine: &'s Engine,
     space: &SpaceState,
     address: u64,
     len: usize,
     access: Access,
 ) -> Result<Pin<'s>> {
-    check_range(address, len as u64)?;
-    let mut pin = Pin { engine, pieces: SmallVec::new(), len: 0, access };
-    match engine.policy.pin_path {
-        PinPath::LockFree => {
-            engine.counters.count(Counter::PinFast);
-            pin_present(&mut pin, space, address, len);
-        }
-        PinPath::Locked => {
-            let _layout = space.regions.read_lock();
-            pin_present(&mut pin, space, address, len);
+    let mut pin = Pin { engine, first: NOTHING, rest: Vec::new(), len: 0, access };
+    if engine.policy.pin_path == PinPath::LockFree {
+        engine.counters.count(Counter::PinFast);
+        let page = PageNumber::containing(address);
+        if let Some(Ok(piece)) = engine.table.at_leaf(space.id, page, TakePin { engine, address, len, access }) {
+            (pin.first, pin.len) = (piece, piece.len);
         }
     }
     if pin.len < len {
-        engine.counters.count(Counter::PinSlow);
-        pin_slow(&mut pin, space, address, len)?;
+        pin_rest(&mut pin, space, address, len)?;
     }
     Ok(pin)
+}
+
+/// The rest of a pin that does not lie in one present page.
+#[inline(never)]
+fn pin_rest(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Result<()> {
+    check_range(address, len as u64)?;
+    {
+        let _layout = (pin.engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
+        pin_present(pin, space, address, len);
+    }
+    if pin.len < len {
+        pin.engine.counters.count(Counter::PinSlow);
+        pin_slow(pin, space, address, len)?;
+    }
+    Ok(())
 }
 
 /// Faults in what could not be pinned, and goes on.
@@ -242,20 +264,12 @@ enum Fit {
 }
 
 /// Pins pages from where `pin` ends, as long as they are present and fit. Takes no lock and never faults.
-#[inline]
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     while pin.len < len {
-        let at = address + pin.len as u64;
-        let engine = pin.engine;
-        let page = PageNumber::containing(at);
-        let piece = engine
-            .table
-            .walk_then(space.id, page, |walk| pin_leaf(engine, walk, at, len - pin.len, pin.access));
-        match piece {
-            Some(Ok(piece)) => {
-                pin.len += piece.len;
-                pin.pieces.push(piece);
-            }
+        let (engine, access, address, len) = (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
+        let page = PageNumber::containing(address);
+        match engine.table.at_leaf(space.id, page, TakePin { engine, address, len, access }) {
+            Some(Ok(piece)) => pin.push(piece),
             Some(Err(fit)) => return fit,
             None => return Fit::Unfit,
         }
@@ -263,43 +277,54 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
     Fit::All
 }
 
-/// Takes the count of one leaf, and re-reads what led to it.
-#[inline(always)]
-fn pin_leaf(
-    engine: &Engine,
-    walk: &Walk<'_>,
-    at: u64,
+/// A pin, at its leaf.
+#[derive(Clone, Copy)]
+struct TakePin<'e> {
+    engine: &'e Engine,
+    address: u64,
     len: usize,
     access: Access,
-) -> Option<Result<Piece, Fit>> {
-    let entry = walk.entry();
-    let Some(frame) = entry.usable_at_home(access) else {
-        return pin_zero(engine, walk, at, len, access).map(Ok);
-    };
-    let holds = &engine.frames.words(frame).holds;
-    let before = holds.take_pin();
-    if !walk.still_holds() || before.pins() >= MAX_PINS {
-        engine.drop_pin(frame);
-        return (before.pins() >= MAX_PINS).then_some(Err(Fit::Full));
-    }
-    if access == Access::Write && !before.is_dirty() {
-        holds.mark_dirty();
-    }
-    walk.word().mark_accessed(entry);
-    let left = if walk.level == 0 { bytes_left_in_page(at) } else { CHUNK_BYTES - at as usize % CHUNK_BYTES };
-    Some(Ok(Piece { held: Some(frame), offset: offset_in_arena(frame, walk.level, at), len: len.min(left) }))
 }
 
-#[cold]
-fn pin_zero(engine: &Engine, walk: &Walk<'_>, at: u64, len: usize, access: Access) -> Option<Piece> {
-    if access == Access::Write || !walk.entry().is_zero() {
-        return None;
+impl LeafOperation for TakePin<'_> {
+    type Output = Result<Piece, Fit>;
+
+    /// Takes the count, and re-reads what led to the frame.
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<Result<Piece, Fit>> {
+        let Self { engine, address, len, access } = self;
+        let Some(frame) = leaf.entry.usable_at_home(access) else {
+            return self.pin_zero(leaf).map(Ok);
+        };
+        let holds = &engine.frames.words(frame).holds;
+        let before = holds.take_pin();
+        if !leaf.still_holds() || before.pins() >= MAX_PINS {
+            engine.drop_pin(frame);
+            return (before.pins() >= MAX_PINS).then_some(Err(Fit::Full));
+        }
+        if access == Access::Write && !before.is_dirty() {
+            holds.mark_dirty();
+        }
+        leaf.word.mark_accessed(leaf.entry);
+        let left =
+            if leaf.level == 0 { bytes_left_in_page(address) } else { CHUNK_BYTES - address as usize % CHUNK_BYTES };
+        let offset = offset_in_arena(frame, leaf.level, address);
+        Some(Ok(Piece { held: Some(frame), offset, len: len.min(left) }))
     }
-    // Acquire: as in a load, the entry was zero when the pin was taken.
-    fence(Ordering::Acquire);
-    walk.still_holds().then(|| Piece {
-        held: None,
-        offset: engine.small_zero.home_offset() + at as usize % PAGE_BYTES,
-        len: len.min(bytes_left_in_page(at)),
-    })
+}
+
+impl TakePin<'_> {
+    #[cold]
+    fn pin_zero(self, leaf: &Leaf<'_>) -> Option<Piece> {
+        if self.access == Access::Write || !leaf.entry.is_zero() {
+            return None;
+        }
+        // Acquire: as in a load, the entry was zero when the pin was taken.
+        fence(Ordering::Acquire);
+        leaf.still_holds().then(|| Piece {
+            held: None,
+            offset: self.engine.small_zero.home_offset() + self.address as usize % PAGE_BYTES,
+            len: self.len.min(bytes_left_in_page(self.address)),
+        })
+    }
 }

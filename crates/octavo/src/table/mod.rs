@@ -66,7 +66,7 @@ struct SpaceIds {
 /// something in the way, or nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk<'t> {
-    words: [(&'t EntryWord, Entry); LEVELS + 1],
+    words: [Seen<'t>; LEVELS + 1],
     len: usize,
     /// Level of the last entry; [`ROOT`] for the root word.
     pub(crate) level: usize,
@@ -95,6 +95,38 @@ impl<'t> Walk<'t> {
     pub(crate) fn still_holds(&self) -> bool {
         let (word, seen) = self.words[self.len - 1];
         word.still_is(seen) && self.links_hold()
+    }
+}
+
+/// A word, and its value as read.
+type Seen<'t> = (&'t EntryWord, Entry);
+
+/// A leaf as a hit path found it, and the links that led there.
+#[derive(Debug)]
+pub(crate) struct Leaf<'t> {
+    pub(crate) word: &'t EntryWord,
+    pub(crate) entry: Entry,
+    /// 0, or 1 for a huge one.
+    pub(crate) level: usize,
+    links: [Option<Seen<'t>>; LEVELS],
+}
+
+/// What a hit path does at its leaf. A trait and not a closure, since a function can be told to be compiled into each
+/// height's walk.
+pub(crate) trait LeafOperation {
+    type Output;
+
+    /// Does it; `None` where the leaf does not allow it, or has changed. Implementations are `#[inline(always)]`.
+    fn run(self, leaf: &Leaf<'_>) -> Option<Self::Output>;
+}
+
+impl Leaf<'_> {
+    /// Whether the leaf and every link to it are as they were read, from the leaf up. As [`Walk::still_holds`].
+    #[inline(always)]
+    pub(crate) fn still_holds(&self) -> bool {
+        let [root, third, second, first] = self.links;
+        let holds = |seen: Option<Seen<'_>>| seen.is_none_or(|(word, seen)| word.still_is(seen));
+        self.word.still_is(self.entry) && holds(first) && holds(second) && holds(third) && holds(root)
     }
 }
 
@@ -145,24 +177,62 @@ impl Table {
         &self.roots[space.0 as usize]
     }
 
-    /// Walks as far down as links lead, and hands the walk to `then`, compiled once for each height so that the
-    /// walk stays in registers. For hit paths.
+    /// Walks to the leaf of `page` and does `operation` there. For hit paths: compiled once for each height, with every word
+    /// in a register. `None`: no leaf yet, or the operation says so.
     #[inline(always)]
-    pub(crate) fn walk_then<R>(
+    pub(crate) fn at_leaf<O: LeafOperation>(
         &self,
         space: SpaceId,
         page: PageNumber,
-        then: impl Fn(&Walk<'_>) -> Option<R>,
-    ) -> Option<R> {
+        operation: O,
+    ) -> Option<O::Output> {
         let root = self.root(space);
         let seen = root.load();
         seen.node()?;
         match seen.root_level() {
-            1 => then(&self.walk_levels::<1>(root, seen, page)),
-            2 => then(&self.walk_levels::<2>(root, seen, page)),
-            3 => then(&self.walk_levels::<3>(root, seen, page)),
+            1 => self.at_leaf_under::<1, O>((root, seen), page, operation),
+            2 => self.at_leaf_under::<2, O>((root, seen), page, operation),
+            3 => self.at_leaf_under::<3, O>((root, seen), page, operation),
             _ => None,
         }
+    }
+
+    /// As `walk_levels`, unrolled by hand: with the words in an array, the compiler keeps them in memory.
+    #[inline(always)]
+    fn at_leaf_under<const ROOT_LEVEL: usize, O: LeafOperation>(
+        &self,
+        root: Seen<'_>,
+        page: PageNumber,
+        operation: O,
+    ) -> Option<O::Output> {
+        if page.0 >> (9 * (ROOT_LEVEL + 1)) != 0 {
+            return None;
+        }
+        let (mut third, mut second) = (None, None);
+        let mut link = root.1;
+        if ROOT_LEVEL >= 3 {
+            let seen = self.follow(link, page, 3)?;
+            (third, link) = (Some(seen), seen.1);
+        }
+        if ROOT_LEVEL >= 2 {
+            let seen = self.follow(link, page, 2)?;
+            (second, link) = (Some(seen), seen.1);
+        }
+        let first = self.follow(link, page, 1)?;
+        if first.1.node().is_none() {
+            let links = [Some(root), third, second, None];
+            return operation.run(&Leaf { word: first.0, entry: first.1, level: 1, links });
+        }
+        let leaf = self.follow(first.1, page, 0)?;
+        let links = [Some(root), third, second, Some(first)];
+        operation.run(&Leaf { word: leaf.0, entry: leaf.1, level: 0, links })
+    }
+
+    /// The entry for `page` in the node that `link` leads to.
+    #[inline(always)]
+    fn follow(&self, link: Entry, page: PageNumber, level: usize) -> Option<Seen<'_>> {
+        let word = self.nodes.entry(link.node()?, slot_of(page, level));
+        Some((word, word.load()))
     }
 
     /// Walks as far down as links lead.

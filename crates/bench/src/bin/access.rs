@@ -1,0 +1,119 @@
+//! What a hit costs: load, store, pin and drop, beside the least that a machine needs for the like.
+//!
+//! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
+//!
+//! One 8-byte word of each page, at an offset that differs from page to page, pages in random order drawn before the
+//! clock starts. "checked array" is a plain array with a version read before and after (an optimistic read can cost no
+//! less), "counted array" an array with an atomic add before and after (nor can a pin). Both arrays' words of management
+//! lie together, as an entry's do.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Instant;
+
+use octavo::{Access, Manager, RegionOptions, Space};
+use octavo_bench::{Random, row, timed};
+
+const STEPS: usize = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
+
+struct Pages {
+    order: Vec<u64>,
+    data: Vec<AtomicU64>,
+    versions: Vec<AtomicU64>,
+    counts: Vec<AtomicU32>,
+    space: Space,
+    base: u64,
+}
+
+impl Pages {
+    fn new(pages: u64) -> octavo::Result<Self> {
+        let manager = Manager::builder().budget_bytes(2 * pages * PAGE_BYTES + (128 << 20)).build()?;
+        let space = manager.space()?;
+        let base = space.map(pages * PAGE_BYTES, RegionOptions::default())?;
+        let mut random = Random(42);
+        let order: Vec<u64> = (0..STEPS).map(|_| random.below(pages as usize) as u64).collect();
+        let words = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        for page in 0..pages {
+            space.store(base + page * PAGE_BYTES + offset(page), page)?;
+        }
+        Ok(Self {
+            order,
+            data: words(pages * PAGE_BYTES / 8),
+            versions: words(pages),
+            counts: (0..pages).map(|_| AtomicU32::new(0)).collect(),
+            space,
+            base,
+        })
+    }
+
+    fn measure(&self, threads: usize, hit: impl Fn(u64) -> u64 + Sync) -> f64 {
+        timed(threads, |barrier, thread| {
+            let (late, early) = self.order.split_at(STEPS / threads * thread);
+            let run = || early.iter().chain(late).for_each(|&page| drop(black_box(hit(page))));
+            run();
+            barrier.wait();
+            let began = Instant::now();
+            run();
+            (began, STEPS)
+        })
+    }
+}
+
+/// Where in its page the word is: different cache sets for different pages.
+fn offset(page: u64) -> u64 {
+    page.wrapping_mul(0x9E37_79B9) % 512 * 8
+}
+
+fn main() -> octavo::Result<()> {
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    println!("ns for one hit, each thread; medians of {rounds} rounds (and the least)\n");
+    println!("| pages, threads | checked array | load | counted array | pin + drop | store |");
+    println!("|---|---|---|---|---|---|");
+    for pages in [1, 1024, 65_536] {
+        let all = Pages::new(pages)?;
+        let at = |page: u64| all.base + page * PAGE_BYTES + offset(page);
+        let word = |page: u64| &all.data[(page * PAGE_BYTES + offset(page)) as usize / 8];
+        for threads in [1, 2] {
+            row(
+                &format!("{pages}, {threads}t"),
+                rounds,
+                &mut [
+                    ("checked array", &mut || {
+                        all.measure(threads, |page| {
+                            let version = &all.versions[page as usize];
+                            let before = version.load(Ordering::Acquire);
+                            let value = word(page).load(Ordering::Relaxed);
+                            fence(Ordering::Acquire);
+                            assert_eq!(version.load(Ordering::Relaxed), before);
+                            value
+                        })
+                    }),
+                    ("load", &mut || all.measure(threads, |page| all.space.load(at(page)).expect("mapped"))),
+                    ("counted array", &mut || {
+                        all.measure(threads, |page| {
+                            let count = &all.counts[page as usize];
+                            count.fetch_add(1, Ordering::Acquire);
+                            let value = word(page).load(Ordering::Relaxed);
+                            count.fetch_sub(1, Ordering::Release);
+                            value
+                        })
+                    }),
+                    ("pin + drop", &mut || {
+                        all.measure(threads, |page| {
+                            let pin = all.space.pin(at(page), 8, Access::Read).expect("mapped");
+                            pin.len() as u64
+                        })
+                    }),
+                    ("store", &mut || {
+                        all.measure(threads, |page| {
+                            all.space.store(at(page), page).expect("mapped");
+                            page
+                        })
+                    }),
+                ],
+            );
+        }
+    }
+    Ok(())
+}
