@@ -113,21 +113,19 @@ impl ArenaBytes {
         unsafe { self.memory.base().as_ptr().add(offset) }
     }
 
-    /// Loads the word at `offset`, which must be aligned to its size. Relaxed.
+    /// Loads the word at `offset`, rounded down to a multiple of its size. Relaxed.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> W {
-        assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
-        // SAFETY: in bounds (`at`), aligned (the base is 2 MiB aligned), and arena bytes are only accessed by
-        // atomics, assembly and devices.
-        unsafe { W::load_from(self.at(offset, size_of::<W>())) }
+        // SAFETY: in bounds (`at`), aligned (by `aligned`, and the base is 2 MiB aligned), and arena bytes are only
+        // accessed by atomics, assembly and devices.
+        unsafe { W::load_from(self.at(aligned::<W>(offset), size_of::<W>())) }
     }
 
-    /// Stores the word at `offset`, which must be aligned to its size. Relaxed.
+    /// Stores the word at `offset`, rounded down to a multiple of its size. Relaxed.
     #[inline(always)]
     pub fn store<W: Word>(&self, offset: usize, value: W) {
-        assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
         // SAFETY: as in `load`.
-        unsafe { value.store_to(self.at(offset, size_of::<W>())) }
+        unsafe { value.store_to(self.at(aligned::<W>(offset), size_of::<W>())) }
     }
 
     /// Copies bytes out; torn if someone writes them meanwhile.
@@ -251,6 +249,13 @@ impl ArenaBytes {
         }
         Ok(())
     }
+}
+
+/// One instruction where a check would be a branch; callers refuse unaligned words with an error of their own.
+#[inline(always)]
+fn aligned<W>(offset: usize) -> usize {
+    debug_assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
+    offset & !(size_of::<W>() - 1)
 }
 
 /// Segments handed to the kernel in one call.

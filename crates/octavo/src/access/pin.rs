@@ -16,6 +16,7 @@
 //!
 //! Cost of a lock-free pin and its drop: two read-modify-writes on the frame's half line, the walk twice.
 
+use std::cell::Cell;
 use std::fmt;
 
 use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
@@ -29,16 +30,18 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
-/// A run of pinned bytes that lie together in memory.
+/// A run of pinned bytes that lie together in memory. Two words: a pin is made and returned without going through
+/// memory more than once.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// The frame, or block, that carries the count. `None`: zeros, which need none.
-    held: Option<FrameId>,
     offset: usize,
-    len: usize,
+    /// Number of the frame, or block, that carries the count; `NOT_HELD` for zeros, which need none.
+    held: u32,
+    len: u32,
 }
 
-const NOTHING: Piece = Piece { held: None, offset: 0, len: 0 };
+const NOT_HELD: u32 = u32::MAX;
+const NOTHING: Piece = Piece { offset: 0, held: NOT_HELD, len: 0 };
 
 /// Pinned memory. Dropping it lets the memory go.
 ///
@@ -48,19 +51,20 @@ pub struct Pin<'s> {
     engine: &'s Engine,
     first: Piece,
     /// What lies behind the first. Most pins lie in one page, and have none.
-    rest: Vec<Piece>,
+    #[expect(clippy::box_collection, reason = "one word for what is nearly never there")]
+    rest: Option<Box<Vec<Piece>>>,
     len: usize,
     access: Access,
 }
 
 impl Pin<'_> {
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        std::iter::once(&self.first).chain(&self.rest)
+        std::iter::once(&self.first).chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
 
     fn push(&mut self, piece: Piece) {
-        self.len += piece.len;
-        if self.first.len == 0 { self.first = piece } else { self.rest.push(piece) }
+        if self.len == 0 { self.first = piece } else { self.rest.get_or_insert_default().push(piece) }
+        self.len += piece.len as usize;
     }
 
     /// Bytes pinned: what was asked for, or a prefix of it that ends where a page could not be pinned.
@@ -82,7 +86,7 @@ impl Pin<'_> {
     /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
     /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
     pub fn pages(&self) -> PinnedPages<'_> {
-        PinnedPages { engine: self.engine, first: Some(&self.first), rest: self.rest.iter() }
+        PinnedPages { engine: self.engine, first: Some(&self.first), rest: self.rest.as_deref().map_or(&[][..], Vec::as_slice).iter() }
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -138,11 +142,11 @@ impl Pin<'_> {
             if len == 0 {
                 return;
             }
-            if skip >= piece.len {
-                skip -= piece.len;
+            if skip >= piece.len as usize {
+                skip -= piece.len as usize;
                 continue;
             }
-            let now = len.min(piece.len - skip);
+            let now = len.min(piece.len as usize - skip);
             part(piece.offset + skip, now);
             skip = 0;
             len -= now;
@@ -153,14 +157,18 @@ impl Pin<'_> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.engine.canary.is_original_process() {
-            return;
+        // In a forked child this counts in the child's own copy; `free_last` does nothing there.
+        drop_piece(self.engine, self.first);
+        if let Some(rest) = &self.rest {
+            rest.iter().for_each(|piece| drop_piece(self.engine, *piece));
         }
-        for piece in self.pieces() {
-            if let Some(frame) = piece.held {
-                self.engine.drop_pin(frame);
-            }
-        }
+    }
+}
+
+#[inline(always)]
+fn drop_piece(engine: &Engine, piece: Piece) {
+    if piece.held != NOT_HELD {
+        engine.drop_pin(FrameId(piece.held));
     }
 }
 
@@ -189,7 +197,7 @@ impl Iterator for PinnedPages<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let piece = self.first.take().or_else(|| self.rest.next())?;
-        Some((self.engine.frames.bytes().pointer(piece.offset), piece.len))
+        Some((self.engine.frames.bytes().pointer(piece.offset), piece.len as usize))
     }
 }
 
@@ -202,55 +210,44 @@ pub(crate) fn pin<'s>(
     len: usize,
     access: Access,
 ) -> Result<Pin<'s>> {
-    let mut pin = Pin { engine, first: NOTHING, rest: Vec::new(), len: 0, access };
+    let mut first = NOTHING;
     if engine.policy.pin_path == PinPath::LockFree {
         engine.counters.count(Counter::PinFast);
-        let page = PageNumber::containing(address);
-        if let Some(Ok(piece)) = engine.table.at_leaf(space.id, page, TakePin { engine, address, len, access }) {
-            (pin.first, pin.len) = (piece, piece.len);
-        }
+        let full = Cell::new(false);
+        let take = TakePin { engine, address, len, access, full: &full };
+        first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
-    if pin.len < len {
-        pin_rest(&mut pin, space, address, len)?;
-    }
-    Ok(pin)
+    let pin = Pin { engine, first, rest: None, len: first.len as usize, access };
+    if pin.len == len { Ok(pin) } else { pin_rest(pin, space, address, len) }
 }
 
 /// The rest of a pin that does not lie in one present page.
 #[inline(never)]
-fn pin_rest(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Result<()> {
+fn pin_rest<'s>(mut pin: Pin<'s>, space: &SpaceState, address: u64, len: usize) -> Result<Pin<'s>> {
     check_range(address, len as u64)?;
-    {
-        let _layout = (pin.engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
-        pin_present(pin, space, address, len);
-    }
+    let locked = pin.engine.policy.pin_path == PinPath::Locked;
+    let take_present = |pin: &mut Pin<'_>| {
+        let _layout = locked.then(|| space.regions.read_lock());
+        pin_present(pin, space, address, len)
+    };
+    let mut fit = take_present(&mut pin);
     if pin.len < len {
         pin.engine.counters.count(Counter::PinSlow);
-        pin_slow(pin, space, address, len)?;
     }
-    Ok(())
-}
-
-/// Faults in what could not be pinned, and goes on.
-#[cold]
-fn pin_slow(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Result<()> {
     while pin.len < len {
         let page = PageNumber::containing(address + pin.len as u64);
-        let before = pin.len;
-        let faulted = resolve(pin.engine, space, page, pin.access);
-        let _layout = (pin.engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
-        let result = faulted.and_then(|()| match pin_present(pin, space, address, len) {
+        let usable = match fit {
             Fit::Full => Err(too_many_pins()),
-            _ => Ok(()),
-        });
-        match result {
-            Ok(()) => {}
+            _ => resolve(pin.engine, space, page, pin.access),
+        };
+        match usable {
+            Ok(()) => fit = take_present(&mut pin),
             // What is pinned already is the answer.
-            Err(_) if before > 0 || pin.len > 0 => return Ok(()),
+            Err(_) if pin.len > 0 => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(pin)
 }
 
 /// Why pinning what is present stopped.
@@ -267,10 +264,11 @@ enum Fit {
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     while pin.len < len {
         let (engine, access, address, len) = (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
-        let page = PageNumber::containing(address);
-        match engine.table.at_leaf(space.id, page, TakePin { engine, address, len, access }) {
-            Some(Ok(piece)) => pin.push(piece),
-            Some(Err(fit)) => return fit,
+        let full = Cell::new(false);
+        let take = TakePin { engine, address, len, access, full: &full };
+        match engine.table.at_leaf(space.id, PageNumber::containing(address), take) {
+            Some(piece) => pin.push(piece),
+            None if full.get() => return Fit::Full,
             None => return Fit::Unfit,
         }
     }
@@ -284,23 +282,24 @@ struct TakePin<'e> {
     address: u64,
     len: usize,
     access: Access,
+    /// Set where the frame carries as many pins as it can.
+    full: &'e Cell<bool>,
 }
 
 impl LeafOperation for TakePin<'_> {
-    type Output = Result<Piece, Fit>;
+    type Output = Piece;
 
     /// Takes the count, and re-reads what led to the frame.
     #[inline(always)]
-    fn run(self, leaf: &Leaf<'_>) -> Option<Result<Piece, Fit>> {
-        let Self { engine, address, len, access } = self;
-        let Some(frame) = leaf.entry.usable_at_home(access) else {
-            return self.pin_zero(leaf).map(Ok);
-        };
+    fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
+        let Self { engine, address, len, access, full } = self;
+        let Some(frame) = leaf.entry.usable_at_home(access) else { return self.pin_zero(leaf) };
         let holds = &engine.frames.words(frame).holds;
         let before = holds.take_pin();
         if !leaf.still_holds() || before.pins() >= MAX_PINS {
+            full.set(before.pins() >= MAX_PINS);
             engine.drop_pin(frame);
-            return (before.pins() >= MAX_PINS).then_some(Err(Fit::Full));
+            return None;
         }
         if access == Access::Write && !before.is_dirty() {
             holds.mark_dirty();
@@ -309,7 +308,7 @@ impl LeafOperation for TakePin<'_> {
         let left =
             if leaf.level == 0 { bytes_left_in_page(address) } else { CHUNK_BYTES - address as usize % CHUNK_BYTES };
         let offset = offset_in_arena(frame, leaf.level, address);
-        Some(Ok(Piece { held: Some(frame), offset, len: len.min(left) }))
+        Some(Piece { offset, held: frame.0, len: len.min(left) as u32 })
     }
 }
 
@@ -322,9 +321,9 @@ impl TakePin<'_> {
         // Acquire: as in a load, the entry was zero when the pin was taken.
         fence(Ordering::Acquire);
         leaf.still_holds().then(|| Piece {
-            held: None,
             offset: self.engine.small_zero.home_offset() + self.address as usize % PAGE_BYTES,
-            len: self.len.min(bytes_left_in_page(self.address)),
+            held: NOT_HELD,
+            len: self.len.min(bytes_left_in_page(self.address)) as u32,
         })
     }
 }

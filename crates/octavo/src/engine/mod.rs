@@ -137,7 +137,12 @@ impl Engine {
     }
 
     /// Frees a frame or block that nobody holds any more.
+    #[inline(never)]
     pub(crate) fn free_last(&self, frame: FrameId) {
+        // A forked child frees nothing: the locks may be held for ever by threads that it does not have.
+        if !self.canary.is_original_process() {
+            return;
+        }
         self.lru.forget(&self.frames, frame);
         let order = self.frames.words(frame).order();
         self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");

@@ -189,11 +189,14 @@ impl Table {
         let root = self.root(space);
         let seen = root.load();
         seen.node()?;
-        match seen.root_level() {
-            1 => self.at_leaf_under::<1, O>((root, seen), page, operation),
-            2 => self.at_leaf_under::<2, O>((root, seen), page, operation),
-            3 => self.at_leaf_under::<3, O>((root, seen), page, operation),
-            _ => None,
+        // Compares, not a jump table: a space below 1 GiB takes the first.
+        let level = seen.root_level();
+        if level == 1 {
+            self.at_leaf_under::<1, O>((root, seen), page, operation)
+        } else if level == 2 {
+            self.at_leaf_under::<2, O>((root, seen), page, operation)
+        } else {
+            self.at_leaf_under::<3, O>((root, seen), page, operation)
         }
     }
 
