@@ -118,6 +118,9 @@ pub struct FrameAllocator {
     cpu_nodes: Box<[u8]>,
     /// Whether all zones and CPUs are of one node.
     one_node: bool,
+    /// Orders that the per-CPU lists hold, as bits; and those that may be pushed without asking for the frame's node.
+    listed_orders: u16,
+    pushed_orders: u16,
     reserve: Mutex<Reserve>,
     /// Held by whoever drains all CPUs: others wait for its result.
     draining: Mutex<()>,
@@ -220,12 +223,16 @@ impl FrameAllocator {
         let first_node = cpu_nodes[0];
         let one_node = cpu_nodes.iter().all(|&node| node == first_node)
             && config.zones.iter().all(|zone| zone.node == first_node);
+        let listed = Order::all().filter(|&order| config.percpu_orders.holds(order));
+        let listed_orders = listed.fold(0, |bits, order| bits | 1 << order.0);
         Ok(Self {
             lists,
             arena,
             zones,
             cpu_nodes,
             one_node,
+            listed_orders,
+            pushed_orders: if one_node { listed_orders } else { 0 },
             reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
             draining: Mutex::new(()),
             tuned_for_bytes: AtomicU64::new(now_bytes),
@@ -238,7 +245,7 @@ impl FrameAllocator {
     /// Allocates a block of 2^order frames; `None` when every place was searched and the budget allows no more.
     #[inline]
     pub fn alloc(&self, order: Order) -> Option<Block> {
-        if self.lists.holds(order)
+        if self.listed_orders >> order.0 & 1 != 0
             && let Pop::Value(frame) = self.lists.pop(order.index())
         {
             let frame = FrameId(frame);
@@ -259,8 +266,7 @@ impl FrameAllocator {
         };
         match words.state.take_back(order) {
             TakeBack::Done => {
-                if self.lists.holds(order)
-                    && (self.one_node || self.is_local(frame))
+                if self.pushed_orders >> order.0 & 1 != 0
                     && self.lists.push(order.index(), frame) == Push::Done
                 {
                     return Ok(());
@@ -606,6 +612,9 @@ impl FrameAllocator {
     #[cold]
     fn free_slow(&self, frame: FrameId, order: Order) {
         let local = self.lists.holds(order) && (self.one_node || self.is_local(frame));
+        if local && !self.one_node && self.lists.push(order.index(), frame) == Push::Done {
+            return;
+        }
         let Some(held) = local.then(|| self.lists.stacks().exclusive_here()).flatten() else {
             return self.free_to_zone(frame, order);
         };

@@ -280,13 +280,16 @@ pub(crate) struct PerCpuStacks {
     cpus: usize,
     classes: usize,
     form: StackForm,
+    /// `form` is `Sections`: what the fast paths ask.
+    sections: bool,
 }
 
 impl PerCpuStacks {
     /// Empty stacks with every limit 0: nothing can be pushed before a holder raises one.
     pub(crate) fn new(cpus: usize, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
         let form = if form == StackForm::Sections { StackForm::probe() } else { form };
-        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, classes: capacities.len(), form })
+        let sections = form == StackForm::Sections;
+        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, classes: capacities.len(), form, sections })
     }
 
     /// The form in use.
@@ -316,21 +319,24 @@ impl PerCpuStacks {
     /// Takes the youngest value of this CPU's stack.
     #[inline]
     pub(crate) fn pop(&self, class: usize) -> Pop {
-        match self.form {
-            StackForm::Sections => face::pop_in_section(&self.storage, class),
-            StackForm::TryLock(cpu) => self.pop_locked(cpu() as usize % self.cpus, class),
+        if self.sections {
+            face::pop_in_section(&self.storage, class)
+        } else {
+            self.pop_locked(self.cpu(), class)
         }
     }
 
     /// Puts a value on this CPU's stack.
     #[inline]
     pub(crate) fn push(&self, class: usize, value: u32) -> Push {
-        match self.form {
-            StackForm::Sections => face::push_in_section(&self.storage, class, value),
-            StackForm::TryLock(cpu) => self.push_locked(cpu() as usize % self.cpus, class, value),
+        if self.sections {
+            face::push_in_section(&self.storage, class, value)
+        } else {
+            self.push_locked(self.cpu(), class, value)
         }
     }
 
+    #[inline(never)]
     fn pop_locked(&self, cpu: usize, class: usize) -> Pop {
         let stop = self.storage.stop(cpu);
         // Acquire pairs with the release of the one before: its stores to the stacks are seen.
@@ -342,6 +348,7 @@ impl PerCpuStacks {
         outcome
     }
 
+    #[inline(never)]
     fn push_locked(&self, cpu: usize, class: usize, value: u32) -> Push {
         let stop = self.storage.stop(cpu);
         // As in `pop_locked`.
@@ -382,7 +389,7 @@ impl PerCpuStacks {
             }
         }
         let held = Exclusive { stacks: self, cpu };
-        if self.form == StackForm::Sections && self.storage.expel(cpu).is_err() {
+        if self.sections && self.storage.expel(cpu).is_err() {
             return None;
         }
         Some(held)

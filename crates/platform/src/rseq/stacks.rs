@@ -43,7 +43,7 @@ pub enum Push {
 }
 
 /// Place of one class of stacks within a CPU's area.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Class {
     header: u64,
@@ -58,10 +58,13 @@ struct Class {
 #[derive(Debug)]
 pub struct StackArea {
     shape: Shape,
-    classes: Box<[Class]>,
+    /// Those beyond the last made share a header and have no room: empty and full at once.
+    classes: [Class; MOST_CLASSES],
     memory: Reservation,
 }
 
+/// Classes of one area; a power of two.
+const MOST_CLASSES: usize = 16;
 /// Bits of the header's top.
 const TOP_BITS: u32 = 16;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
@@ -77,19 +80,22 @@ impl StackArea {
     /// The kernel's, when the address space is exhausted.
     pub fn new(cpus: usize, capacities: &[usize]) -> io::Result<Self> {
         assert!(cpus > 0 && cpus < 1 << 20, "a sensible number of CPUs");
-        let mut at = (FIRST_HEADER + HEADER_BYTES * capacities.len()).next_multiple_of(64);
-        let mut classes = Vec::with_capacity(capacities.len());
+        assert!(capacities.len() <= MOST_CLASSES, "at most {MOST_CLASSES} classes");
+        let roomless = FIRST_HEADER + HEADER_BYTES * capacities.len();
+        let mut at = (roomless + HEADER_BYTES).next_multiple_of(64);
+        let roomless = Class { header: roomless as u64, slots: at as u64, capacity: 0 };
+        let mut classes = [roomless; MOST_CLASSES];
         for (index, &capacity) in capacities.iter().enumerate() {
             assert!(capacity < 1 << TOP_BITS, "a stack's top fits its bits");
             let header = FIRST_HEADER + HEADER_BYTES * index;
-            classes.push(Class { header: header as u64, slots: at as u64, capacity: capacity as u64 });
+            classes[index] = Class { header: header as u64, slots: at as u64, capacity: capacity as u64 };
             at = (at + 4 * capacity).next_multiple_of(64);
         }
         let stride = at.next_multiple_of(PAGE_BYTES);
         let memory = Reservation::new(stride * cpus, PAGE_BYTES)?;
         memory.advise_backing(0..memory.len(), crate::Backing::BasePages);
         let shape = Shape::new(&memory, stride, cpus);
-        Ok(Self { shape, classes: classes.into(), memory })
+        Ok(Self { shape, classes, memory })
     }
 
     /// Bytes of memory that the stacks can come to use.
@@ -181,7 +187,7 @@ impl StackArea {
         if self.shape.cpus == 0 {
             return Pop::Busy;
         }
-        let class: &Class = &self.classes[class];
+        let class: &Class = &self.classes[class % MOST_CLASSES];
         let mut result: u64;
         // SAFETY: the section runs on the area of the CPU it is on, because the kernel restarts it otherwise.
         // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only where `Rseq::probe` found it.
@@ -266,7 +272,7 @@ impl StackArea {
         if self.shape.cpus == 0 {
             return Push::Busy;
         }
-        let class: &Class = &self.classes[class];
+        let class: &Class = &self.classes[class % MOST_CLASSES];
         let mut result: u64;
         // SAFETY: as `pop_here`. The index `top` is checked against the limit, which `set_limit` keeps within
         // the capacity; the slot at `top` is above the stack until the commit raises the top by one.
