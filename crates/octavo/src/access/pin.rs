@@ -265,8 +265,11 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
     while pin.len < len {
         let (engine, access, address, len) = (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
         let full = Cell::new(false);
+        let page = PageNumber::containing(address);
         let take = TakePin { engine, address, len, access, full: &full };
-        match engine.table.at_leaf(space.id, PageNumber::containing(address), take) {
+        let zero = || engine.table.at_leaf(space.id, page, TakeZero { engine, address, len });
+        let taken = engine.table.at_leaf(space.id, page, take);
+        match taken.or_else(|| if access == Access::Read { zero() } else { None }) {
             Some(piece) => pin.push(piece),
             None if full.get() => return Fit::Full,
             None => return Fit::Unfit,
@@ -293,7 +296,7 @@ impl LeafOperation for TakePin<'_> {
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
         let Self { engine, address, len, access, full } = self;
-        let Some(frame) = leaf.entry.usable_at_home(access) else { return self.pin_zero(leaf) };
+        let frame = leaf.entry.usable_at_home(access)?;
         let holds = &engine.frames.words(frame).holds;
         let before = holds.take_pin();
         if !leaf.still_holds() || before.pins() >= MAX_PINS {
@@ -312,10 +315,20 @@ impl LeafOperation for TakePin<'_> {
     }
 }
 
-impl TakePin<'_> {
-    #[cold]
-    fn pin_zero(self, leaf: &Leaf<'_>) -> Option<Piece> {
-        if self.access == Access::Write || !leaf.entry.is_zero() {
+/// A pin for reading on a page of zeros, at its leaf. Takes no count.
+#[derive(Clone, Copy)]
+struct TakeZero<'e> {
+    engine: &'e Engine,
+    address: u64,
+    len: usize,
+}
+
+impl LeafOperation for TakeZero<'_> {
+    type Output = Piece;
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
+        if !leaf.entry.is_zero() {
             return None;
         }
         // Acquire: as in a load, the entry was zero when the pin was taken.
