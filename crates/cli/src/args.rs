@@ -77,8 +77,8 @@ pub struct UsememArgs {
     /// Check in each repeat what the last one wrote; wrong data ends in exit code 1
     #[arg(long)]
     verify: bool,
-    /// Octavo's memory budget, everything included [default: half of the machine's memory, or of the control
-    /// group's limit]
+    /// Octavo's memory budget, everything included [default: 80 % of the machine's memory, or of
+    /// the control group's limit]
     #[arg(long, value_name = "BUDGET", value_parser = parse_size)]
     memory: Option<u64>,
     /// The form of each mechanism: before its patch, after it, or the best known; all compares the three

@@ -59,7 +59,8 @@ fn draw_until(stopped: &mpsc::Receiver<()>, done: &AtomicU64, title: String, tot
     let bar = match total {
         Some(total) => ProgressBar::new(total),
         None => ProgressBar::new_spinner(),
-    };
+    }
+    .with_elapsed(FIRST_LOOK);
     let template = match total {
         Some(_) => "{msg} [{bar:40}] {percent:>3}% {elapsed}, {eta} to go",
         None => "{msg} {spinner} {elapsed}",
@@ -70,8 +71,10 @@ fn draw_until(stopped: &mpsc::Receiver<()>, done: &AtomicU64, title: String, tot
     bar.set_message(title);
     while stopped.recv_timeout(NEXT_LOOK) == Err(RecvTimeoutError::Timeout) {
         // Relaxed: a figure to look at, which orders nothing.
-        bar.set_position(done.load(Ordering::Relaxed));
-        bar.tick();
+        match total {
+            Some(_) => bar.set_position(done.load(Ordering::Relaxed)),
+            None => bar.tick(),
+        }
     }
     bar.finish_and_clear();
 }

@@ -207,8 +207,7 @@ fn run_once(
             let threads = u64::from(job.tasks) * u64::from(job.plan.threads);
             let progress =
                 Progress::start(title.to_string(), Some(job.plan.accesses().saturating_mul(threads)));
-            let budget = job.budget_bytes.unwrap_or_else(octavo_side::default_budget_bytes);
-            octavo_side::run(mode, job.tasks, &job.plan, budget, progress.counter(), samples)
+            octavo_side::run(mode, job.tasks, &job.plan, job.budget_bytes, progress.counter(), samples)
         }
     }
 }

@@ -16,26 +16,21 @@ use crate::profile::Samples;
 const STACK_BYTES: usize = 256 << 10;
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
-/// The budget where none is given: half of what the machine has, or of what the control group allows.
-pub(super) fn default_budget_bytes() -> u64 {
-    let machine = usage::machine_memory_bytes();
-    let allowed = usage::cgroup_memory_limit_bytes().map_or(machine, |limit| limit.min(machine));
-    allowed / 2
-}
-
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
 /// from the opening of the gate to the end of the last thread.
 pub(super) fn run(
     mode: Mode,
     tasks: u32,
     plan: &Plan,
-    budget_bytes: u64,
+    budget_bytes: Option<u64>,
     progress: Option<&AtomicU64>,
     samples: Option<&mut Samples>,
 ) -> Result<Side, Failure> {
     usage::reset_peak_resident();
     let manager = build(mode, budget_bytes)?;
-    let spaces = (0..tasks).map(|_| manager.space()).collect::<Result<Vec<_>, _>>()?;
+    let spaces =
+        (0..tasks).map(|task| manager.space_named(format!("task {task}"))).collect::<Result<Vec<_>, _>>()?;
+    let budget_bytes = manager.stats().budget_bytes;
     let before = manager.counters();
     let outcomes = run_threads(&spaces, plan, progress, samples)?;
     drop(spaces);
@@ -50,8 +45,12 @@ pub(super) fn run(
     })
 }
 
-fn build(mode: Mode, budget_bytes: u64) -> octavo::Result<Manager> {
-    let builder = Manager::builder().budget_bytes(budget_bytes);
+/// A manager whose switches are set as the mode says; everything else is the same.
+fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
+    let mut builder = Manager::builder();
+    if let Some(bytes) = budget_bytes {
+        builder = builder.budget_bytes(bytes);
+    }
     match mode {
         Mode::Base => builder
             .zero_page(ZeroPage::PerUse)
