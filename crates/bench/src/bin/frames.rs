@@ -173,16 +173,6 @@ fn main() {
                         figures.push(measure(&side.frames, pattern, order, threads));
                     }
                 }
-                if std::env::var_os("COUNTS").is_some() {
-                    for side in &sides {
-                        let counts = side.frames.counters();
-                        eprintln!(
-                            "{name} {order:?} {threads}t {}: {:?}",
-                            side.name,
-                            counts.iter().filter(|c| c.1 > 0).collect::<Vec<_>>()
-                        );
-                    }
-                }
                 print!("| {name}, {order:?}, {threads}t | {} |", summary(bare));
                 figures.into_iter().for_each(|figures| print!(" {} |", summary(figures)));
                 println!();

@@ -19,11 +19,11 @@
 //! What it does not do: reclaim, or call up. Whoever is told `None` decides.
 
 use crate::budget::Budget;
-use crate::config::PercpuOrders;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::buddy::FreeBlock;
 use crate::frame::chunk::{ChunkId, Online};
+use crate::frame::config::{FrameConfig, PercpuForm};
 use crate::frame::percpu::{PerCpuLists, Pressure, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind, TakeBack};
 use crate::frame::watermark::Watermarks;
@@ -33,57 +33,6 @@ use crate::sync::percpu::{Pop, Push, StackForm};
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
 use octavo_platform::{ArenaBytes, usage};
-
-/// One zone to be made.
-#[derive(Clone, Copy, Debug)]
-pub struct ZoneConfig {
-    /// Size, rounded up to chunks (2 MiB).
-    pub bytes: u64,
-    /// How the kernel backs it. Orders 0 to 8 prefer base pages, order 9 huge ones.
-    pub backing: Backing,
-    /// Memory node.
-    pub node: u8,
-}
-
-/// What to build a [`FrameAllocator`] from.
-#[derive(Clone, Debug)]
-pub struct FrameConfig {
-    /// The zones, in order of preference.
-    pub zones: Vec<ZoneConfig>,
-    /// Orders on the per-CPU lists.
-    pub percpu_orders: PercpuOrders,
-    /// Whether a chunk's pages are made present when it comes online (the default), so that touching them later
-    /// cannot fail; else the kernel supplies them at first touch.
-    pub populate: bool,
-    /// The node of each CPU. Empty: all are on node 0.
-    pub cpu_nodes: Vec<u8>,
-    /// How the per-CPU lists are protected; chosen by probing where `None`.
-    pub form: Option<PercpuForm>,
-}
-
-/// How the per-CPU lists are protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PercpuForm {
-    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none.
-    Sections,
-    /// A lock word that is only ever tried: one compare-and-swap for each operation.
-    TryLock,
-    /// As `TryLock`, with the CPU's number supplied by the caller: for tests and simulations.
-    TryLockOn(fn() -> u32, usize),
-}
-
-impl FrameConfig {
-    /// One zone of so many bytes, on one node, with everything else at its default.
-    pub fn one_zone(bytes: u64, backing: Backing) -> Self {
-        Self {
-            zones: vec![ZoneConfig { bytes, backing, node: 0 }],
-            percpu_orders: PercpuOrders::default(),
-            populate: true,
-            cpu_nodes: Vec::new(),
-            form: None,
-        }
-    }
-}
 
 /// An allocated block of 2^order frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +73,8 @@ pub struct FrameAllocator {
     reserve: Mutex<Reserve>,
     /// Held by whoever drains all CPUs: others wait for its result.
     draining: Mutex<()>,
+    /// Bytes of all zones, and of what the lists and watermarks are tuned for: less, where the budget is.
+    most_bytes: u64,
     tuned_for_bytes: AtomicU64,
     metadata_bytes: u64,
     low_hook: OnceLock<LowHook>,
@@ -235,6 +186,7 @@ impl FrameAllocator {
             pushed_orders: if one_node { listed_orders } else { 0 },
             reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
             draining: Mutex::new(()),
+            most_bytes,
             tuned_for_bytes: AtomicU64::new(now_bytes),
             metadata_bytes,
             low_hook: OnceLock::new(),
@@ -245,13 +197,33 @@ impl FrameAllocator {
     /// Allocates a block of 2^order frames; `None` when every place was searched and the budget allows no more.
     #[inline]
     pub fn alloc(&self, order: Order) -> Option<Block> {
-        if self.listed_orders >> order.0 & 1 != 0
-            && let Pop::Value(frame) = self.lists.pop(order.index())
-        {
-            let frame = FrameId(frame);
-            return Some(Block { frame, zeroed: self.words(frame).state.hand_out(order) });
+        self.alloc_listed(order).or_else(|| self.alloc_slow(order))
+    }
+
+    /// The fast path.
+    #[inline(always)]
+    fn alloc_listed(&self, order: Order) -> Option<Block> {
+        if self.listed_orders >> order.0 & 1 == 0 {
+            return None;
         }
-        self.alloc_slow(order)
+        match self.lists.pop(order.index()) {
+            Pop::Value(frame) => {
+                let frame = FrameId(frame);
+                Some(Block { frame, zeroed: self.words(frame).state.hand_out(order) })
+            }
+            Pop::Empty | Pop::Busy => None,
+        }
+    }
+
+    /// As [`FrameAllocator::alloc`], for callers with something else to do: leaves other CPUs' lists alone, so
+    /// `None` is cheap and may be wrong.
+    pub fn alloc_if_at_hand(&self, order: Order) -> Option<Block> {
+        if let Some(block) = self.alloc_listed(order) {
+            return Some(block);
+        }
+        let block = self.search(order);
+        self.check_watermark();
+        block
     }
 
     /// Frees a block that [`FrameAllocator::alloc`] answered (or an order-0 frame of one that was split).
@@ -497,9 +469,9 @@ impl FrameAllocator {
 
     /// Follows a changed budget. The slow path does so by itself.
     pub fn retune(&self) {
-        let most: u64 = self.zones.iter().map(|zone| u64::from(zone.chunks) * CHUNK_BYTES as u64).sum();
-        let bytes = most.min(self.arena.budget.limit_bytes());
-        if self.tuned_for_bytes.swap(bytes, Ordering::Relaxed) != bytes {
+        let bytes = self.most_bytes.min(self.arena.budget.limit_bytes());
+        if self.tuned_for_bytes.load(Ordering::Relaxed) != bytes {
+            self.tuned_for_bytes.store(bytes, Ordering::Relaxed);
             self.lists.retune(tuning(bytes, self.lists.stacks().cpus()));
         }
     }
@@ -662,9 +634,7 @@ impl FrameAllocator {
     }
 
     fn pressure(&self) -> Pressure {
-        if self.tuned_for_bytes.load(Ordering::Relaxed) != self.arena.budget.limit_bytes() {
-            self.retune();
-        }
+        self.retune();
         let (marks, available) = (self.watermarks(), self.available_frames());
         match available {
             _ if available < marks.low_frames => Pressure::BelowLow,
@@ -674,10 +644,10 @@ impl FrameAllocator {
     }
 
     fn check_watermark(&self) {
-        if self.available_frames() < self.watermarks().low_frames {
-            if let Some(LowHook(hook)) = self.low_hook.get() {
-                hook();
-            }
+        if self.available_frames() < self.watermarks().low_frames
+            && let Some(LowHook(hook)) = self.low_hook.get()
+        {
+            hook();
         }
     }
 }

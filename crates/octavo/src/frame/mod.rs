@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | `allocator` | the way of an allocation and a free, and everything public |
+//! | `config` | what an allocator is built from |
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
 //! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
 //! | `watermark` | when memory counts as short |
@@ -16,6 +17,7 @@
 pub(crate) mod allocator;
 pub(crate) mod buddy;
 pub(crate) mod chunk;
+pub(crate) mod config;
 pub(crate) mod holds;
 pub(crate) mod percpu;
 pub(crate) mod state;
@@ -25,8 +27,9 @@ pub(crate) mod words;
 pub(crate) mod zero_page;
 pub(crate) mod zone;
 
-pub use allocator::{Block, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
+pub use allocator::{Block, FrameAllocator};
 pub use chunk::ChunkId;
+pub use config::{FrameConfig, PercpuForm, ZoneConfig};
 pub use watermark::Watermarks;
 pub use zone::Backing;
 

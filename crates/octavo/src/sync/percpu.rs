@@ -17,7 +17,7 @@
 use super::{Ordering, spin_hint};
 
 /// Which form the fast paths take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum StackForm {
     /// Restartable sequences.
     Sections,
@@ -287,8 +287,8 @@ pub(crate) struct PerCpuStacks {
 impl PerCpuStacks {
     /// Empty stacks with every limit 0: nothing can be pushed before a holder raises one.
     pub(crate) fn new(cpus: usize, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
-        let form = if form == StackForm::Sections { StackForm::probe() } else { form };
-        let sections = form == StackForm::Sections;
+        let form = if matches!(form, StackForm::Sections) { StackForm::probe() } else { form };
+        let sections = matches!(form, StackForm::Sections);
         Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, classes: capacities.len(), form, sections })
     }
 

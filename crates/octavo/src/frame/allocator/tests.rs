@@ -1,6 +1,8 @@
 //! The whole allocator: budget, per-CPU lists, zones, nodes and chunks together.
 
 use super::*;
+use crate::config::PercpuOrders;
+use crate::frame::config::ZoneConfig;
 use crate::sync::{AtomicBool, AtomicU32, thread};
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -122,6 +124,17 @@ fn every_cpu_is_drained_before_anyone_is_told_none() {
     frames.free_bulk(all).unwrap();
     CPU.set(1);
     assert_eq!(take_all(&frames, Order::MAX).len(), 32, "what was drained merges into whole chunks");
+}
+
+#[test]
+fn what_is_not_at_hand_stays_on_other_cpus() {
+    let frames = allocator(16, 2);
+    let all = take_all(&frames, Order::ZERO);
+    let listed = all[0].0;
+    frames.free(listed, Order::ZERO).unwrap();
+    CPU.set(1);
+    assert!(frames.alloc_if_at_hand(Order::ZERO).is_none());
+    assert_eq!(frames.alloc(Order::ZERO).map(|block| block.frame), Some(listed));
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! What a frame allocator is built from.
+
+use crate::config::PercpuOrders;
+use crate::frame::zone::Backing;
+
+/// One zone to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct ZoneConfig {
+    /// Size, rounded up to chunks (2 MiB).
+    pub bytes: u64,
+    /// How the kernel backs it. Orders 0 to 8 prefer base pages, order 9 huge ones.
+    pub backing: Backing,
+    /// Memory node.
+    pub node: u8,
+}
+
+/// What to build a [`FrameAllocator`] from.
+#[derive(Clone, Debug)]
+pub struct FrameConfig {
+    /// The zones, in order of preference.
+    pub zones: Vec<ZoneConfig>,
+    /// Orders on the per-CPU lists.
+    pub percpu_orders: PercpuOrders,
+    /// Whether a chunk's pages are made present when it comes online (the default), so that touching them later
+    /// cannot fail; else the kernel supplies them at first touch.
+    pub populate: bool,
+    /// The node of each CPU. Empty: all are on node 0.
+    pub cpu_nodes: Vec<u8>,
+    /// How the per-CPU lists are protected; chosen by probing where `None`.
+    pub form: Option<PercpuForm>,
+}
+
+/// How the per-CPU lists are protected.
+#[derive(Clone, Copy, Debug)]
+pub enum PercpuForm {
+    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none.
+    Sections,
+    /// A lock word that is only ever tried: one compare-and-swap for each operation.
+    TryLock,
+    /// As `TryLock`, with the CPU's number supplied by the caller: for tests and simulations.
+    TryLockOn(fn() -> u32, usize),
+}
+
+impl FrameConfig {
+    /// One zone of so many bytes, on one node, with everything else at its default.
+    pub fn one_zone(bytes: u64, backing: Backing) -> Self {
+        Self {
+            zones: vec![ZoneConfig { bytes, backing, node: 0 }],
+            percpu_orders: PercpuOrders::default(),
+            populate: true,
+            cpu_nodes: Vec::new(),
+            form: None,
+        }
+    }
+}
