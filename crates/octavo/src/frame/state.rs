@@ -222,6 +222,26 @@ impl StateWord {
         FrameState(self.0.fetch_or(u32::from(flags) << LRU_SHIFT, Ordering::Relaxed)).lru_flags()
     }
 
+    /// Sets LRU flags of a frame that was just handed out, and that nobody else can reach. A plain store: compaction
+    /// may lose its mark to it, and looks again, as for any block on its way.
+    #[inline]
+    pub(crate) fn set_lru_flags_unshared(&self, flags: u8) {
+        let word = self.0.load(Ordering::Relaxed);
+        self.0.store(word | u32::from(flags) << LRU_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Puts LRU flags in the place of others, if all of those are set; answers whether they were.
+    #[inline]
+    pub(crate) fn replace_lru_flags(&self, from: u8, to: u8) -> bool {
+        let (from, to) = (u32::from(from) << LRU_SHIFT, u32::from(to) << LRU_SHIFT);
+        // Relaxed: as the flags themselves, under the LRU's lock.
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                (word & from == from).then_some(word & !from | to)
+            })
+            .is_ok()
+    }
+
     /// Clears LRU flags of an owned frame; answers those before.
     #[inline]
     pub(crate) fn clear_lru_flags(&self, flags: u8) -> u8 {

@@ -81,7 +81,7 @@ impl Lru {
     /// Adds a fresh frame or block, which nobody else can reach yet.
     #[inline]
     pub(crate) fn add(&self, frames: &FrameAllocator, frame: FrameId) {
-        frames.words(frame).state.set_lru_flags(PENDING);
+        frames.words(frame).state.set_lru_flags_unshared(PENDING);
         if self.batches.push(0, frame.0) != Push::Done {
             self.drain_and_list(frames, frame);
         }
@@ -166,7 +166,9 @@ impl Lru {
     /// Puts a frame, which the caller has pinned, at the warm end of `list`.
     pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
         let mut lists = self.lists.lock();
-        if frames.words(frame).state.load().lru_flags() == 0 {
+        let state = &frames.words(frame).state;
+        if state.load().lru_flags() == 0 {
+            state.set_lru_flags(flags_of(list));
             link(frames, &mut lists, frame, list);
         }
     }
@@ -217,15 +219,14 @@ fn flags_of(list: List) -> u8 {
 
 /// Lists a frame out of a batch, unless it was freed or listed since.
 fn list_pending(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId) {
-    let state = &frames.words(frame).state;
-    if state.clear_lru_flags(PENDING) & PENDING != 0 {
+    if frames.words(frame).state.replace_lru_flags(PENDING, flags_of(List::Inactive)) {
         link(frames, lists, frame, List::Inactive);
     }
 }
 
+/// Puts a frame that carries the list's flags at its warm end.
 fn link(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId, list: List) {
     let words = frames.words(frame);
-    words.state.set_lru_flags(flags_of(list));
     let pages = u64::from(frames.words(frame).order().frames());
     let ends = lists.ends(list);
     words.prev.store(NIL, Ordering::Relaxed);

@@ -35,12 +35,11 @@ pub(crate) fn block_until<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
             Poll::Pending => thread::park(),
         }
     };
+    // Lent, not cloned: a fault that does not wait touches no shared count.
     #[cfg(not(loom))]
-    {
-        // While the thread's locals are being destroyed there is no waker left: make one.
-        let waker = WAKER.try_with(Waker::clone).unwrap_or_else(|_| new_waker());
-        run(&waker)
+    if let Ok(value) = WAKER.try_with(&mut run) {
+        return value;
     }
-    #[cfg(loom)]
+    // While the thread's locals are being destroyed there is no waker left: make one.
     run(&new_waker())
 }

@@ -1,0 +1,143 @@
+//! What a fault costs: zero pages in the three ways of counting them, and frames for writers.
+//!
+//! `cargo run --release -p octavo-bench --bin faults [-- ROUNDS]`
+//!
+//! | fault | one step |
+//! |---|---|
+//! | huge zero | first load in an aligned 2 MiB: a huge zero leaf; tables are there already |
+//! | small zero | first load of a page, in a region too small for a huge leaf |
+//! | write, zeroing | first store to a page; its frame was used before and is zeroed on the way |
+//! | write, zeroed ahead | the same with frames that were zeroed ahead, outside the clock |
+//! | write, 2 MiB | first store in an aligned 2 MiB, frames used before; told for a base page (1/512) |
+//!
+//! Tasks are threads with a space of their own; more tasks than processors share them, and the figure is wall time times
+//! processors over faults.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use octavo::{HugePolicy, Manager, RegionOptions, ZeroPage};
+use octavo_bench::{row, timed};
+
+const HUGE: u64 = 2 << 20;
+const HUGE_FAULTS: u64 = 8192;
+/// As many as are zeroed ahead at once under the bench's budget.
+const WRITE_FAULTS: u64 = 2048;
+
+/// Huge zero faults of `tasks` tasks: nanoseconds of processor time each.
+fn huge_zero(mode: ZeroPage, tasks: usize) -> f64 {
+    let manager = Manager::builder().zero_page(mode).budget_bytes(2 << 30).build().expect("a manager");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
+    let (ready, go) = (Barrier::new(tasks + 1), Barrier::new(tasks + 1));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..tasks)
+            .map(|_| {
+                scope.spawn(|| {
+                    let space = manager.space().expect("a space");
+                    let at = space.map(HUGE_FAULTS * HUGE, RegionOptions::default()).expect("addresses");
+                    // A small zero leaf in the first 2 MiB of each gigabyte, to have the tables.
+                    for gigabyte in (0..HUGE_FAULTS * HUGE).step_by(1 << 30) {
+                        space.load::<u64>(at + gigabyte).expect("mapped");
+                    }
+                    ready.wait();
+                    go.wait();
+                    for huge in 0..HUGE_FAULTS {
+                        space.load::<u64>(at + huge * HUGE).expect("mapped");
+                    }
+                    Instant::now()
+                })
+            })
+            .collect();
+        ready.wait();
+        let began = Instant::now();
+        go.wait();
+        let ended = workers.into_iter().map(|worker| worker.join().expect("a task")).max().expect("a task");
+        let faults = (HUGE_FAULTS - HUGE_FAULTS * HUGE / (1 << 30)) as f64 * tasks as f64;
+        (ended - began).as_nanos() as f64 * processors as f64 / faults
+    })
+}
+
+fn small_zero() -> f64 {
+    let manager = Manager::builder().huge(HugePolicy::Never).budget_bytes(1 << 30).build().expect("a manager");
+    let space = manager.space().expect("a space");
+    let at = space.map(WRITE_FAULTS * 4096, RegionOptions::default()).expect("addresses");
+    for table in (0..WRITE_FAULTS).step_by(512) {
+        space.load::<u64>(at + table * 4096).expect("mapped");
+    }
+    timed(1, |barrier, _| {
+        barrier.wait();
+        let began = Instant::now();
+        (0..WRITE_FAULTS).for_each(|page| drop(space.load::<u64>(at + page * 4096).expect("mapped")));
+        (began, WRITE_FAULTS as usize)
+    })
+}
+
+/// Write faults on frames that were used before.
+fn write(threads: usize, ahead: bool, huge: bool) -> f64 {
+    let policy = if huge { HugePolicy::Always } else { HugePolicy::Never };
+    let manager = Manager::builder().huge(policy).background(false).budget_bytes(1 << 30).build().expect("a manager");
+    let spaces: Vec<_> = (0..threads)
+        .map(|_| {
+            let space = manager.space().expect("a space");
+            let at = space.map(WRITE_FAULTS * 4096, RegionOptions::default()).expect("addresses");
+            (space, at)
+        })
+        .collect();
+    let touch = |thread: usize| {
+        let (space, at) = &spaces[thread];
+        (0..WRITE_FAULTS).for_each(|page| space.store(at + page * 4096, page).expect("mapped"));
+    };
+    let clear = |thread: usize| {
+        let (space, at) = &spaces[thread];
+        space.unmap(*at, WRITE_FAULTS * 4096).expect("mapped");
+        space.map_at(*at, WRITE_FAULTS * 4096, RegionOptions::default()).expect("free");
+        // Its tables, as they would be in a space in use.
+        if !huge {
+            (0..WRITE_FAULTS).step_by(512).for_each(|page| drop(space.load::<u64>(at + page * 4096)));
+        }
+    };
+    (0..threads).for_each(&touch);
+    (0..threads).for_each(&clear);
+    if ahead {
+        // Off the per-CPU lists, where frames that wait to be used again lie, and into the reserve.
+        manager.frames().drain();
+        let zeroed: usize = std::iter::from_fn(|| Some(manager.frames().zero_some(512)).filter(|n| *n > 0)).sum();
+        assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
+    }
+    timed(threads, |barrier, thread| {
+        barrier.wait();
+        let began = Instant::now();
+        touch(thread);
+        (began, WRITE_FAULTS as usize)
+    })
+}
+
+fn main() {
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    println!("ns for one fault; medians of {rounds} rounds (and the least)\n");
+    println!("| huge zero, tasks | base: PerUse | patched: PerSpace | best: Persistent |\n|---|---|---|---|");
+    for tasks in [1, 2, 72] {
+        row(
+            &format!("{tasks}"),
+            rounds,
+            &mut [
+                ("base", &mut || huge_zero(ZeroPage::PerUse, tasks)),
+                ("patched", &mut || huge_zero(ZeroPage::PerSpace, tasks)),
+                ("best", &mut || huge_zero(ZeroPage::Persistent, tasks)),
+            ],
+        );
+    }
+    println!("\n| threads | small zero | write, zeroing | write, zeroed ahead | write, 2 MiB |\n|---|---|---|---|---|");
+    for threads in [1, 2] {
+        row(
+            &format!("{threads}"),
+            rounds,
+            &mut [
+                ("small zero", &mut small_zero),
+                ("write, zeroing", &mut || write(threads, false, false)),
+                ("write, zeroed ahead", &mut || write(threads, true, false)),
+                ("write, 2 MiB", &mut || write(threads, false, true)),
+            ],
+        );
+    }
+}
