@@ -97,6 +97,9 @@ struct Counted {
     pushes: [u64; Order::COUNT + 1],
 }
 
+/// Frame numbers have 32 bits, one of them to spare: 8 TiB.
+const MOST_ZONES: usize = 8;
+const MOST_ZONE_BYTES: u64 = 1 << 40;
 /// Frames zeroed under one hold of the reserve.
 const ZERO_BATCH: usize = 8;
 /// Zeroed frames a CPU takes from the reserve at once.
@@ -122,6 +125,12 @@ impl FrameAllocator {
             return Err(Error::new(
                 ErrorKind::InvalidBudget,
                 "give the allocator at least one zone, none empty",
+            ));
+        }
+        if config.zones.iter().any(|zone| zone.bytes > MOST_ZONE_BYTES) || config.zones.len() > MOST_ZONES {
+            return Err(Error::new(
+                ErrorKind::InvalidBudget,
+                "give the allocator at most 8 zones of at most 1 TiB each",
             ));
         }
         let sizes: Vec<_> = config
@@ -254,7 +263,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Allocates up to `n` blocks, handing each to `take`; answers how many there were.
+    /// Allocates up to `n` blocks, handing each to `take`; answers how many there were. Costs what so many allocations
+    /// cost: the per-CPU lists refill in batches that double.
     pub fn alloc_bulk(&self, order: Order, n: usize, mut take: impl FnMut(Block)) -> usize {
         for got in 0..n {
             match self.alloc(order) {
@@ -265,8 +275,8 @@ impl FrameAllocator {
         n
     }
 
-    /// Frees several blocks of any orders, taking each zone's lock once for a run of its blocks where they
-    /// exceed the per-CPU lists.
+    /// Frees several blocks of any orders. Costs what so many frees cost: what exceeds the per-CPU lists goes to the
+    /// zones in batches.
     ///
     /// # Errors
     /// `InvalidFree` as [`FrameAllocator::free`], for the first such block; all others are freed.
