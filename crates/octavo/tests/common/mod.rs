@@ -1,0 +1,158 @@
+//! What the tests of spaces share: seeded randomness, a device that misbehaves as told, and models of a space.
+//!
+//! The soak command of `octavo-bench` includes this folder too.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+pub mod device;
+pub mod lanes;
+pub mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use octavo::{Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath, ZeroPage};
+
+pub const PAGE: u64 = octavo::PAGE_BYTES as u64;
+pub const MIB: u64 = 1 << 20;
+
+/// Splitmix64: every run is a function of its seed.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// A combination of every switch of a manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    pub huge: HugePolicy,
+    pub huge_zero_write: HugeZeroWrite,
+    pub zero_page: ZeroPage,
+    pub pin_path: PinPath,
+    pub percpu_orders: PercpuOrders,
+}
+
+impl Switches {
+    pub fn random(random: &mut Random) -> Self {
+        Self {
+            huge: random.pick(&[HugePolicy::Always, HugePolicy::Advised, HugePolicy::Never]),
+            huge_zero_write: random.pick(&[HugeZeroWrite::Split, HugeZeroWrite::Allocate]),
+            zero_page: random.pick(&[ZeroPage::PerUse, ZeroPage::PerSpace, ZeroPage::Persistent]),
+            pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
+            percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
+        }
+    }
+
+    pub fn builder(self) -> ManagerBuilder {
+        Manager::builder()
+            .huge(self.huge)
+            .huge_zero_write(self.huge_zero_write)
+            .zero_page(self.zero_page)
+            .pin_path(self.pin_path)
+            .percpu_orders(self.percpu_orders)
+    }
+}
+
+/// What must hold of a manager whose spaces are all gone.
+pub fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
+    let persistent = u64::from(zero_page == ZeroPage::Persistent);
+    // Frees the huge zero page where nobody uses it.
+    manager.reclaim(1).unwrap();
+    manager.validate();
+    let stats = manager.stats();
+    assert_eq!(stats.swap_slots, 0, "swap slots are left: {stats:?}");
+    assert_eq!(stats.table_nodes, 0, "table nodes are left: {stats:?}");
+    assert_eq!(stats.lru_pages, (0, 0), "pages are left on the LRU: {stats:?}");
+    assert_eq!(u64::from(stats.huge_zero_users), persistent, "users of the huge zero page are left: {stats:?}");
+    // The background thread moves frames about meanwhile; it comes to rest.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let counters = manager.counters();
+        let online = (counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline)) * 512;
+        let owned = online - manager.stats().free_frames;
+        // The small zero page, and the huge one where it is there for good.
+        if owned == 1 + 512 * persistent {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{owned} frames are not free: {:?}", manager.stats());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct CountingWaker {
+    wakes: AtomicUsize,
+    thread: Thread,
+}
+
+impl Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.wakes.fetch_add(1, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Polls a future until it is ready, each time only after it was woken; says what it came to, and how many polls and
+/// wakes that took. A lost wake-up is a panic.
+pub fn run_woken<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
+    let counting = Arc::new(CountingWaker { wakes: AtomicUsize::new(0), thread: thread::current() });
+    let waker = Waker::from(Arc::clone(&counting));
+    let mut future = std::pin::pin!(future);
+    let mut polls = 0;
+    loop {
+        let wakes = counting.wakes.load(Ordering::Acquire);
+        polls += 1;
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return (value, polls, counting.wakes.load(Ordering::Acquire));
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while counting.wakes.load(Ordering::Acquire) == wakes {
+            assert!(Instant::now() < deadline, "a future was not woken for a minute");
+            thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Sets a flag when it is dropped, also by a panic: for the threads that run until others are done.
+pub struct SetOnDrop<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The seed in `OCTAVO_TEST_SEED`, or this one.
+pub fn seed_or(default: u64) -> u64 {
+    number_from("OCTAVO_TEST_SEED").unwrap_or(default)
+}
+
+/// A number from an environment variable.
+pub fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}

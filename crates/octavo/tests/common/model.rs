@@ -1,0 +1,485 @@
+//! A space beside a model of bytes, driven by one thread: after each step both agree exactly.
+//!
+//! The model of a page is its bytes, shared with the pins that were taken on it; unmapping drops the model's reference, and
+//! the pin keeps its own, as in the engine.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use octavo::{Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space};
+
+use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
+
+/// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
+pub type Raw = (u8, u16, u16, u8);
+
+/// What a case is made of.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub switches: Switches,
+    pub background: bool,
+    /// Frames left for the space by blocks allocated beside it.
+    pub room_frames: u64,
+    pub ops: Vec<Raw>,
+}
+
+impl Case {
+    pub fn random(random: &mut Random, steps: u64) -> Self {
+        let ops = (0..steps)
+            .map(|_| {
+                let word = random.next();
+                (word as u8, (word >> 8) as u16, (word >> 24) as u16, (word >> 40) as u8)
+            })
+            .collect();
+        Self {
+            switches: Switches::random(random),
+            background: random.one_in(2),
+            room_frames: 64 + random.below(3000),
+            ops,
+        }
+    }
+}
+
+type Bytes = Rc<RefCell<Box<[u8]>>>;
+
+#[derive(Clone)]
+struct Page {
+    bytes: Bytes,
+    protection: Protection,
+    written: bool,
+}
+
+struct HeldPin<'s> {
+    pin: Pin<'s>,
+    /// Address of its first byte.
+    address: u64,
+    /// The pages under it as the model has them; `None` for one that read as zeros and may have been written since.
+    pages: Vec<Option<Bytes>>,
+}
+
+struct Run<'s> {
+    space: &'s Space,
+    manager: &'s Manager,
+    pages: BTreeMap<u64, Page>,
+    pins: Vec<HeldPin<'s>>,
+    ballast: Vec<(FrameId, Order)>,
+    stamp: u64,
+}
+
+/// Four times 2 MiB, and a place that needs a table of full height.
+const NEAR_FIRST: u64 = 512;
+const NEAR_PAGES: u64 = 4 * 512;
+const FAR_FIRST: u64 = 1 << 34;
+const FAR_PAGES: u64 = 64;
+const MAX_PINS: usize = 6;
+
+/// Runs a case; panics where space and model disagree.
+pub fn run(case: &Case) {
+    let manager = case.switches.builder().budget_bytes(16 * MIB).background(case.background).build().unwrap();
+    run_in(case, &manager);
+    assert_nothing_is_left(&manager, case.switches.zero_page);
+}
+
+/// Runs a case in a manager of the caller's.
+pub fn run_in(case: &Case, manager: &Manager) {
+    let space = manager.space().unwrap();
+    let mut run = Run {
+        space: &space,
+        manager,
+        pages: BTreeMap::new(),
+        pins: Vec::new(),
+        ballast: Vec::new(),
+        stamp: 1,
+    };
+    run.take_ballast(case.room_frames);
+    for &raw in &case.ops {
+        run.step(raw);
+    }
+    run.check_everything();
+    run.pins.clear();
+    run.drop_ballast();
+    manager.validate();
+}
+
+impl<'s> Run<'s> {
+    /// Allocates blocks beside the space until about `room` frames are left.
+    fn take_ballast(&mut self, room: u64) {
+        let frames = self.manager.frames();
+        for order in [Order::MAX, Order::ZERO] {
+            while frames.available_frames() + frames.free_frames() / 8 > room + u64::from(order.frames()) {
+                match frames.alloc(order) {
+                    Some(block) => self.ballast.push((block.frame, order)),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn drop_ballast(&mut self) {
+        for (frame, order) in self.ballast.drain(..) {
+            self.manager.frames().free(frame, order).unwrap();
+        }
+    }
+
+    /// Pins and ballast may leave no room; without them there is room for everything the model does.
+    fn with_room<T>(&mut self, mut op: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        match op(self) {
+            Err(error) if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy) => {
+                assert!(
+                    !self.pins.is_empty() || !self.ballast.is_empty() || error.kind() == ErrorKind::Busy,
+                    "no room in an empty manager: {error}"
+                );
+                self.pins.clear();
+                self.drop_ballast();
+                // The background thread holds a block for a moment when it looks at it.
+                for _ in 0..1000 {
+                    match op(self) {
+                        Err(error) if error.kind() == ErrorKind::Busy => std::thread::yield_now(),
+                        other => return other,
+                    }
+                }
+                op(self)
+            }
+            other => other,
+        }
+    }
+
+    fn page_at(raw: u16) -> u64 {
+        let raw = u64::from(raw) % (NEAR_PAGES + FAR_PAGES);
+        if raw < NEAR_PAGES { NEAR_FIRST + raw } else { FAR_FIRST + raw - NEAR_PAGES }
+    }
+
+    /// A count of pages: mostly few, sometimes several blocks.
+    fn count_of(raw: u16, kind: u8) -> u64 {
+        let raw = u64::from(raw);
+        match kind % 4 {
+            0 => 1 + raw % 4,
+            1 => 1 + raw % 40,
+            2 => 512 * (1 + raw % 2),
+            _ => 1 + raw % 1200,
+        }
+    }
+
+    fn allowed(&self, page: u64, access: Access) -> Result<(), ErrorKind> {
+        match self.pages.get(&page) {
+            None => Err(ErrorKind::NotMapped),
+            Some(page) if !page.protection.allows(access) => Err(ErrorKind::Protected),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
+        self.stamp = self.stamp.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut random = Random::new(self.stamp);
+        (0..len).map(|_| random.next() as u8).collect()
+    }
+
+    fn model_read(&self, address: u64, to: &mut [u8]) {
+        for (at, byte) in (address..).zip(to) {
+            *byte = self.pages[&(at / PAGE)].bytes.borrow()[(at % PAGE) as usize];
+        }
+    }
+
+    fn model_write(&mut self, address: u64, from: &[u8]) {
+        for (at, byte) in (address..).zip(from) {
+            let page = self.pages.get_mut(&(at / PAGE)).unwrap();
+            page.bytes.borrow_mut()[(at % PAGE) as usize] = *byte;
+            page.written = true;
+        }
+    }
+
+    /// Bytes from `address` on, at most `len`, that may be accessed; and why no more.
+    fn reach(&self, address: u64, len: u64, access: Access) -> (u64, Option<ErrorKind>) {
+        let mut at = address;
+        while at < address + len {
+            if let Err(kind) = self.allowed(at / PAGE, access) {
+                return (at - address, Some(kind));
+            }
+            at = (at / PAGE + 1) * PAGE;
+        }
+        (len, None)
+    }
+
+    fn step(&mut self, (kind, a, b, c): Raw) {
+        match kind % 32 {
+            0..=2 => self.map_at(a, b, c),
+            3 => self.map_anywhere(b, c),
+            4 | 5 => self.unmap(a, b, c),
+            6 | 7 => self.protect(a, b, c),
+            8..=11 => self.store(a, b, c),
+            12..=14 => self.load(a, b, c),
+            15..=17 => self.write(a, b, c),
+            18 | 19 => self.read(a, b, c),
+            20..=22 => self.pin(a, b, c),
+            23 | 24 => self.use_pin(a, b),
+            25 => {
+                if !self.pins.is_empty() {
+                    let index = usize::from(a) % self.pins.len();
+                    self.check_pin(index);
+                    self.pins.swap_remove(index);
+                }
+            }
+            26 | 27 => {
+                self.manager.reclaim(u64::from(b) % 300).unwrap();
+            }
+            28 | 29 => self.fault_async(a, c),
+            30 => self.populate(a, b, c),
+            _ => self.set_budget(b),
+        }
+    }
+
+    fn insert(&mut self, first: u64, count: u64, protection: Protection) {
+        for page in first..first + count {
+            let bytes = Rc::new(RefCell::new(vec![0; PAGE as usize].into_boxed_slice()));
+            let old = self.pages.insert(page, Page { bytes, protection, written: false });
+            assert!(old.is_none(), "page {page:#x} was mapped twice");
+        }
+    }
+
+    fn options(c: u8) -> (RegionOptions, Protection) {
+        let protection = if c & 0xF0 == 0xF0 { Protection::READ } else { Protection::READ_WRITE };
+        (RegionOptions::new().protection(protection).huge(c & 4 != 0), protection)
+    }
+
+    fn map_at(&mut self, a: u16, b: u16, c: u8) {
+        // Mostly at the start of a block, so that huge leaves have a place.
+        let first = if c & 8 == 0 { Self::page_at(a) } else { Self::page_at(a & !511) };
+        let count = Self::count_of(b, c);
+        let (options, protection) = Self::options(c);
+        let overlap = self.pages.range(first..first + count).next().is_some();
+        let result = self.space.map_at(first * PAGE, count * PAGE, options);
+        if overlap {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::AlreadyMapped);
+        } else {
+            result.unwrap();
+            self.insert(first, count, protection);
+        }
+    }
+
+    fn map_anywhere(&mut self, b: u16, c: u8) {
+        let count = Self::count_of(b, c);
+        let (options, protection) = Self::options(c);
+        let len = count * PAGE - u64::from(c);
+        let address = self.space.map(len, options).unwrap();
+        assert!(len < 2 * MIB || address.is_multiple_of(2 * MIB), "large ranges are aligned to blocks");
+        self.insert(address / PAGE, count, protection);
+    }
+
+    fn unmap(&mut self, a: u16, b: u16, c: u8) {
+        let (first, count) = (Self::page_at(a), Self::count_of(b, c));
+        self.with_room(|run| run.space.unmap(first * PAGE, count * PAGE)).unwrap();
+        for page in first..first + count {
+            self.pages.remove(&page);
+        }
+    }
+
+    fn protect(&mut self, a: u16, b: u16, c: u8) {
+        let (first, count) = (Self::page_at(a), Self::count_of(b, c >> 2));
+        let protection = match c % 4 {
+            0 => Protection::NONE,
+            1 => Protection::READ,
+            _ => Protection::READ_WRITE,
+        };
+        let mapped = (first..first + count).all(|page| self.pages.contains_key(&page));
+        let result = self.with_room(|run| run.space.protect(first * PAGE, count * PAGE, protection));
+        if !mapped {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::NotMapped);
+            return;
+        }
+        result.unwrap();
+        for page in first..first + count {
+            self.pages.get_mut(&page).unwrap().protection = protection;
+        }
+    }
+
+    fn store(&mut self, a: u16, b: u16, c: u8) {
+        let size = 1 << (c % 4);
+        let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
+        let bytes = self.fresh_bytes(size as usize);
+        let result = self.with_room(|run| {
+            let word: [u8; 8] = std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0));
+            let word = u64::from_le_bytes(word);
+            match size {
+                1 => run.space.store(address, word as u8),
+                2 => run.space.store(address, word as u16),
+                4 => run.space.store(address, word as u32),
+                _ => run.space.store(address, word),
+            }
+        });
+        self.expect(result, self.allowed(address / PAGE, Access::Write).err(), address);
+        if self.allowed(address / PAGE, Access::Write).is_ok() {
+            self.model_write(address, &bytes);
+        }
+    }
+
+    fn load(&mut self, a: u16, b: u16, c: u8) {
+        let size = 1 << (c % 4);
+        let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
+        let result = self.with_room(|run| match size {
+            1 => run.space.load::<u8>(address).map(u64::from),
+            2 => run.space.load::<u16>(address).map(u64::from),
+            4 => run.space.load::<u32>(address).map(u64::from),
+            _ => run.space.load::<u64>(address),
+        });
+        match self.allowed(address / PAGE, Access::Read) {
+            Ok(()) => {
+                let mut bytes = [0; 8];
+                self.model_read(address, &mut bytes[..size as usize]);
+                assert_eq!(result.unwrap(), u64::from_le_bytes(bytes), "load of {size} at {address:#x}");
+            }
+            kind => self.expect(result.map(|_| ()), kind.err(), address),
+        }
+    }
+
+    fn expect(&self, result: Result<()>, kind: Option<ErrorKind>, address: u64) {
+        assert_eq!(result.as_ref().err().map(Error::kind), kind, "at {address:#x}: {result:?}");
+    }
+
+    fn byte_range(a: u16, b: u16, c: u8) -> (u64, u64) {
+        let len = if c & 1 == 0 { u64::from(b) % 64 } else { u64::from(b) % (3 * PAGE) };
+        (Self::page_at(a) * PAGE + u64::from(b.rotate_left(5)) % PAGE, len)
+    }
+
+    fn write(&mut self, a: u16, b: u16, c: u8) {
+        let (address, len) = Self::byte_range(a, b, c);
+        let bytes = self.fresh_bytes(len as usize);
+        let result = self.with_room(|run| run.space.write(address, &bytes));
+        let (reach, kind) = self.reach(address, len, Access::Write);
+        self.expect(result, kind, address);
+        self.model_write(address, &bytes[..reach as usize]);
+    }
+
+    fn read(&mut self, a: u16, b: u16, c: u8) {
+        let (address, len) = Self::byte_range(a, b, c);
+        let mut found = vec![0xAA; len as usize];
+        let result = self.with_room(|run| run.space.read(address, &mut found));
+        let (reach, kind) = self.reach(address, len, Access::Read);
+        self.expect(result, kind, address);
+        let mut expected = vec![0xAA; len as usize];
+        self.model_read(address, &mut expected[..reach as usize]);
+        assert!(found == expected, "read of {len} at {address:#x}");
+    }
+
+    fn pin(&mut self, a: u16, b: u16, c: u8) {
+        if self.pins.len() == MAX_PINS {
+            self.pins.remove(0);
+        }
+        let (address, len) = Self::byte_range(a, b, c);
+        let access = if c & 2 == 0 { Access::Read } else { Access::Write };
+        let (reach, kind) = self.reach(address, len, access);
+        let space = self.space;
+        let result = self.with_room(|_| space.pin(address, len as usize, access));
+        let pin = match result {
+            Err(error) => {
+                assert_eq!((Some(error.kind()), reach), (kind, 0), "pin of {len} at {address:#x}: {error}");
+                return;
+            }
+            Ok(pin) => pin,
+        };
+        assert!(kind.is_none() || reach > 0, "pin of {len} at {address:#x} should have failed: {kind:?}");
+        if len == 0 {
+            assert!(pin.is_empty());
+            return;
+        }
+        // A shorter prefix than the model's is right only where memory ran out.
+        if pin.len() as u64 != reach {
+            assert!((pin.len() as u64) < reach && pin.len() > 0, "pinned {} of {reach}", pin.len());
+            assert!(!self.pins.is_empty() || !self.ballast.is_empty(), "a short pin with room left");
+        }
+        assert_eq!(pin.pages().map(|(_, len)| len).sum::<usize>(), pin.len());
+        let last = (address + pin.len() as u64).div_ceil(PAGE);
+        let pages = (address / PAGE..last.max(address / PAGE))
+            .map(|page| self.pages[&page].clone())
+            .map(|page| (access == Access::Write || page.written).then_some(page.bytes))
+            .collect();
+        let mut bytes = vec![0xAA; pin.len()];
+        pin.copy_out(0, &mut bytes).unwrap();
+        let mut expected = vec![0; pin.len()];
+        self.model_read(address, &mut expected);
+        assert!(bytes == expected, "a pin of {} at {address:#x} shows other bytes", pin.len());
+        if access == Access::Write {
+            for page in address / PAGE..last {
+                self.pages.get_mut(&page).unwrap().written = true;
+            }
+        }
+        self.pins.push(HeldPin { pin, address, pages });
+    }
+
+    fn use_pin(&mut self, a: u16, b: u16) {
+        if self.pins.is_empty() {
+            return;
+        }
+        let index = usize::from(a) % self.pins.len();
+        self.check_pin(index);
+        let total = self.pins[index].pin.len();
+        let offset = usize::from(b) % (total + 1);
+        let bytes = self.fresh_bytes((total - offset).min(usize::from(a)));
+        let held = &self.pins[index];
+        let result = held.pin.copy_in(offset, &bytes);
+        if held.pin.access() == Access::Read {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Protected);
+            return;
+        }
+        result.unwrap();
+        let start = held.address % PAGE + offset as u64;
+        for (at, byte) in (start..).zip(bytes) {
+            let page = held.pages[(at / PAGE) as usize].as_ref().unwrap();
+            page.borrow_mut()[(at % PAGE) as usize] = byte;
+        }
+        self.check_pin(index);
+    }
+
+    fn check_pin(&self, index: usize) {
+        let held = &self.pins[index];
+        let mut bytes = vec![0; held.pin.len()];
+        held.pin.copy_out(0, &mut bytes).unwrap();
+        for (at, found) in (held.address % PAGE..).zip(&bytes) {
+            if let Some(page) = &held.pages[(at / PAGE) as usize] {
+                let expected = page.borrow()[(at % PAGE) as usize];
+                assert_eq!(*found, expected, "byte {at} of the pin at {:#x}", held.address);
+            }
+        }
+    }
+
+    fn access_of(c: u8) -> Access {
+        if c & 1 == 0 { Access::Read } else { Access::Write }
+    }
+
+    fn fault_async(&mut self, a: u16, c: u8) {
+        let (page, access) = (Self::page_at(a), Self::access_of(c));
+        let result = self.with_room(|run| run_woken(run.space.fault_async(page * PAGE, access)).0);
+        self.expect(result, self.allowed(page, access).err(), page * PAGE);
+    }
+
+    fn populate(&mut self, a: u16, b: u16, c: u8) {
+        let (first, count, access) = (Self::page_at(a), 1 + u64::from(b) % 64, Self::access_of(c));
+        let result = self.with_room(|run| run.space.populate(first * PAGE, count * PAGE, access));
+        let (_, kind) = self.reach(first * PAGE, count * PAGE, access);
+        self.expect(result, kind, first * PAGE);
+    }
+
+    fn set_budget(&mut self, b: u16) {
+        let bytes = (16 + u64::from(b) % 12) * MIB;
+        if let Err(error) = self.manager.set_budget(bytes) {
+            assert_eq!(error.kind(), ErrorKind::InvalidBudget, "{error}");
+            assert!(!self.pins.is_empty() || !self.ballast.is_empty(), "cannot lower the budget: {error}");
+        }
+    }
+
+    fn check_everything(&mut self) {
+        for index in 0..self.pins.len() {
+            self.check_pin(index);
+        }
+        for page in self.pages.keys().copied().collect::<Vec<_>>() {
+            if self.allowed(page, Access::Read).is_err() {
+                self.with_room(|run| run.space.protect(page * PAGE, PAGE, Protection::READ)).unwrap();
+            }
+            let mut found = vec![0; PAGE as usize];
+            self.with_room(|run| run.space.read(page * PAGE, &mut found)).unwrap();
+            assert!(found[..] == self.pages[&page].bytes.borrow()[..], "page {page:#x} at the end");
+        }
+        let mapped = self.space.stats().mapped_bytes;
+        assert_eq!(mapped, self.pages.len() as u64 * PAGE);
+    }
+}
