@@ -85,15 +85,13 @@ fn split_into(
 /// 512 frames out of one block: each live, in use at its own page, dirty as the block was, and on the LRU.
 fn split_block(engine: &Engine, space: SpaceId, first: PageNumber, head: FrameId) {
     let dirty = engine.frames.words(head).holds.load().is_dirty();
-    engine.lru.forget(&engine.frames, head);
-    engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
-    for index in 1..CHUNK_FRAMES {
-        let words = engine.frames.words(head.plus(index));
-        words.holds.begin(dirty);
-        words.uses.set_first();
-        engine.rmap.set_first(words, Owner { space, page: first.plus(u64::from(index)) });
-    }
-    for index in 0..CHUNK_FRAMES {
-        engine.lru.add(&engine.frames, head.plus(index));
-    }
+    engine.lru.split(&engine.frames, head, CHUNK_FRAMES, || {
+        engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
+        for index in 1..CHUNK_FRAMES {
+            let words = engine.frames.words(head.plus(index));
+            words.holds.begin(dirty);
+            words.uses.set_first();
+            engine.rmap.set_first(words, Owner { space, page: first.plus(u64::from(index)) });
+        }
+    });
 }

@@ -10,6 +10,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, RegionSnapshot};
 use crate::error::Error;
 use crate::fault::{Fault, Outcome, Step};
+use crate::lru::List;
 use crate::rmap::Owner;
 use crate::swap;
 use crate::sync::wait::Waiting;
@@ -76,7 +77,8 @@ impl<'a> Fault<'a> {
             engine.wake_io(frame);
         }
         if result.is_ok() {
-            engine.lru.add(&engine.frames, frame);
+            // Compaction may have met it by its place since it is live: it is no newcomer.
+            engine.lru.put_back(&engine.frames, frame, List::Inactive);
             return Step::Again;
         }
         let reading = self.reading.take().expect("set above");

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use crate::frame::{Dropped, FrameAllocator};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{Mutex, Ordering, fence};
 use crate::units::FrameId;
 
 /// Frames that a batch collects before the lists are locked.
@@ -118,18 +118,44 @@ impl Lru {
     /// Takes a frame that is about to be freed off its list or batch.
     #[inline]
     pub(crate) fn forget(&self, frames: &FrameAllocator, frame: FrameId) {
-        let state = &frames.words(frame).state;
-        let flags = state.load().lru_flags();
-        if flags == 0 {
+        if frames.words(frame).state.load().lru_flags() == 0 {
+            // Acquire: pairs with `unlink`, which is done with the frame's links before the flags are gone.
+            fence(Ordering::Acquire);
             return;
         }
+        self.take(frames, frame);
+    }
+
+    /// Takes a frame off its list or batch. False: it was on none, as it is just being added, or in the hands of
+    /// someone who took it off before; then only that one may put it back.
+    pub(crate) fn take(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
+        let state = &frames.words(frame).state;
         // The batch keeps the number; draining will find the flag gone.
-        if flags & PENDING != 0 && state.clear_lru_flags(PENDING) & PENDING != 0 {
-            return;
+        if state.replace_lru_flags(PENDING, 0) {
+            return true;
         }
         let mut lists = self.lists.lock();
-        if state.load().lru_flags() & LISTED != 0 {
+        let listed = state.load().lru_flags() & LISTED != 0;
+        if listed {
             unlink(frames, &mut lists, frame);
+        }
+        listed
+    }
+
+    /// Lists the frames of a block in the block's place, once `split` has made them frames of their own. Meanwhile nobody
+    /// who has taken the block off puts it back as what it was.
+    pub(crate) fn split(&self, frames: &FrameAllocator, head: FrameId, count: u32, split: impl FnOnce()) {
+        let mut lists = self.lists.lock();
+        let state = &frames.words(head).state;
+        state.replace_lru_flags(PENDING, 0);
+        if state.load().lru_flags() & LISTED != 0 {
+            unlink(frames, &mut lists, head);
+        }
+        split();
+        for index in 0..count {
+            let frame = head.plus(index);
+            frames.words(frame).state.set_lru_flags(flags_of(List::Inactive));
+            link(frames, &mut lists, frame, List::Inactive);
         }
     }
 
@@ -241,7 +267,7 @@ fn link(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId, list: List) 
 
 fn unlink(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId) {
     let words = frames.words(frame);
-    let flags = words.state.clear_lru_flags(LISTED | ACTIVE);
+    let flags = words.state.load().lru_flags();
     let list = if flags & ACTIVE != 0 { List::Active } else { List::Inactive };
     let pages = u64::from(frames.words(frame).order().frames());
     let (prev, next) = (words.prev.load(Ordering::Relaxed), words.next.load(Ordering::Relaxed));
@@ -255,4 +281,7 @@ fn unlink(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId) {
         next => frames.words(FrameId(next)).prev.store(prev, Ordering::Relaxed),
     }
     ends.pages -= pages;
+    // Last: whoever frees the frame takes no lock once the flags are gone, and the links become the allocator's.
+    fence(Ordering::Release);
+    words.state.clear_lru_flags(LISTED | ACTIVE);
 }

@@ -36,12 +36,13 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
         .into_iter()
         .filter(|candidate| u64::from(candidate.used_frames) * 2 < room)
         .find_map(|candidate| {
-            if empty_chunk(engine, candidate.chunk, false) {
-                engine.frames.claim_isolated(candidate.chunk)
-            } else {
+            let block = empty_chunk(engine, candidate.chunk, false)
+                .then(|| engine.frames.claim_isolated(candidate.chunk))
+                .flatten();
+            if block.is_none() {
                 engine.frames.putback(candidate.chunk);
-                None
             }
+            block
         });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
     block
@@ -131,14 +132,11 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
             if !pin_page(engine, frame) {
                 continue;
             }
-            match engine.frames.words(frame).order() {
-                Order::ZERO if migrate(engine, frame) != Migrated::NoFrame || !evict => {}
-                // No frame to move it to, or a huge block: it goes out, or is split to go out next time.
-                _ => {
-                    if pin_page(engine, frame) {
-                        out.push(frame);
-                    }
-                }
+            if engine.frames.words(frame).order() != Order::ZERO {
+                // A huge block is split, to go out next time.
+                out.push(frame);
+            } else if migrate(engine, frame) == Migrated::NoFrame && evict && pin_page(engine, frame) {
+                out.push(frame);
             }
             if out.len() == out.inline_size() {
                 evict_batch(engine, &std::mem::take(&mut out));
@@ -150,14 +148,14 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
     engine.frames.isolate(chunk) == Some(0)
 }
 
-/// Pins a frame that shows a page, and takes it off the LRU's lists.
+/// Pins a frame that shows a page, and takes it off the LRU. Not one that is not on it: that is just being made, or in
+/// another reclaimer's hands.
 fn pin_page(engine: &Engine, frame: FrameId) -> bool {
     let words = engine.frames.words(frame);
     if !words.holds.load().is_live() {
         return false;
     }
-    if words.holds.take_pin().is_live() {
-        engine.lru.forget(&engine.frames, frame);
+    if words.holds.take_pin().is_live() && engine.lru.take(&engine.frames, frame) {
         return true;
     }
     engine.drop_pin(frame);
