@@ -64,7 +64,12 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
                 outcome.freed += 1;
                 engine.free_last(frame);
             }
-            Evicted::Kept => keep(engine, frame, List::Inactive),
+            Evicted::Kept => {
+                // What was unmapped during the write is left to the writer.
+                let orphan = engine.swap.forget_orphan(&engine.frames, frame);
+                engine.release_orphan(orphan);
+                keep(engine, frame, List::Inactive);
+            }
         }
     }
     outcome
@@ -121,26 +126,27 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
 /// Gives each candidate a slot, in runs, and puts it into the swap cache.
 fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
-    let mut fresh = Isolated::new();
+    let mut fresh = SmallVec::<[(Option<Owner>, FrameId); WRITE_BATCH]>::new();
     for &frame in candidates {
         match swap::slot_of(&engine.frames, frame) {
             Some(slot) => going.push((slot, frame)),
-            None => fresh.push(frame),
+            None => {
+                let owner = engine.rmap.owners(engine.frames.words(frame)).first().copied();
+                fresh.push((owner, frame));
+            }
         }
     }
-    // Neighbours in a space become neighbours on the device.
-    fresh.sort_by_key(|frame| {
-        engine.rmap.owners(engine.frames.words(*frame)).first().map(|owner| (owner.space, owner.page))
-    });
+    // Neighbours in a space become neighbours on the device. By owners as they were: they may change meanwhile.
+    fresh.sort_unstable_by_key(|(owner, _)| owner.map(|owner| (owner.space, owner.page)));
     let mut rest = fresh.as_slice();
     while !rest.is_empty() {
         let Some(run) = engine.swap.allocate(rest.len() as u32) else {
             outcome.obstructed = true;
-            rest.iter().for_each(|frame| keep(engine, *frame, List::Inactive));
+            rest.iter().for_each(|(_, frame)| keep(engine, *frame, List::Inactive));
             break;
         };
         let (now, later) = rest.split_at(run.count as usize);
-        for (index, &frame) in now.iter().enumerate() {
+        for (index, &(_, frame)) in now.iter().enumerate() {
             let slot = SwapSlot(run.first.0 + index as u32);
             if engine.swap.insert(&engine.frames, slot, frame) {
                 going.push((slot, frame));
@@ -203,15 +209,14 @@ fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
     let mut writing = Going::new();
     going.retain(|&mut (slot, frame)| {
-        let holds = &engine.frames.words(frame).holds;
-        if !holds.load().is_dirty() {
+        if !engine.frames.words(frame).holds.load().is_dirty() {
             return true;
         }
-        let started = holds.start_writeback();
+        let started = engine.swap.start_writeback(&engine.frames, slot, frame);
         if started {
             writing.push((slot, frame));
         } else {
-            // Somebody pinned it just now.
+            // Somebody pinned it just now, or it was faulted back and left the cache.
             keep(engine, frame, List::Inactive);
         }
         started

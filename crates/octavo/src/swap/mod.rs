@@ -12,11 +12,11 @@
 //! |---|---|---|
 //! | `allocate`, `insert` | reclaim | before the entries of a page are made Swapped |
 //! | `add_reference` | reclaim | before each entry is |
-//! | `write` | reclaim | after all entries are, from under WRITEBACK |
+//! | `start_writeback`, `write` | reclaim | after all entries are |
 //! | `try_evict` | reclaim | the page is clean: forget the frame, keep the slot |
 //! | `look_up`, `begin_read`, `read` | fault | an entry says Swapped |
 //! | `drop_reference` | fault, unmap | an entry no longer says Swapped |
-//! | `forget_orphan` | unmap | only the cache still knows the frame |
+//! | `forget_orphan` | unmap, reclaim | only the cache still knows the frame |
 //! | `detach` | fault, migration | the frame leaves the cache, dirty again |
 
 mod slots;
@@ -120,6 +120,12 @@ impl Swap {
     /// A frame whose read failed leaves the cache. Release it if so told.
     pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Orphan {
         self.slots.forget_failed(frames, slot, frame)
+    }
+
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
+    /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Swap::forget_orphan`] then.
+    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        self.slots.start_writeback(frames, slot, frame)
     }
 
     /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes.

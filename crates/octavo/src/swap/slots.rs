@@ -231,8 +231,12 @@ impl Slots {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // Nobody can add a use: that takes an entry that shows the frame, or one that refers to the slot.
-        if words.references.load(Ordering::Relaxed) != 0 || frame_words.uses.get() != 1 {
+        // Nobody can add a use: that takes an entry that shows the frame, or one that refers to the slot. While the frame
+        // is being written the slot must not go to another; the writer comes by here again when it is done.
+        if words.references.load(Ordering::Relaxed) != 0
+            || frame_words.uses.get() != 1
+            || frame_words.holds.load().is_writeback()
+        {
             return Orphan::None;
         }
         if self.uncache(slot, words, frame_words) { Orphan::Frame(frame) } else { Orphan::None }
@@ -309,6 +313,12 @@ impl Slots {
             }
             _ => Orphan::None,
         }
+    }
+
+    pub(super) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        // Under the lock: the slot is the frame's, and stays so until the mark is gone.
+        matches!(self.lock_cached(frames, frame), Some((_lock, cached, _)) if cached == slot
+            && frames.words(frame).holds.start_writeback())
     }
 
     pub(super) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId) -> Evicted {
