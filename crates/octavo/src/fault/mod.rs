@@ -226,6 +226,7 @@ impl Drop for Fault<'_> {
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, access: Access) -> Result<()> {
+    engine.check_process()?;
     let mut fault = Fault::new(engine, space, page, access);
     loop {
         let outcome = block_until(|waker| fault.poll(waker));
@@ -266,6 +267,7 @@ impl Future for FaultFuture<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let fault = &mut self.get_mut().fault;
+        fault.engine.check_process()?;
         loop {
             let Poll::Ready(outcome) = fault.poll(context.waker()) else { return Poll::Pending };
             if let Some(result) = settle(fault, outcome) {
