@@ -510,7 +510,13 @@ mod tests {
                 })
                 .collect();
             let mut drained = Vec::new();
-            for round in 0..4000 {
+            // Long enough for hundreds of preemptions: a section is a few nanoseconds, and the tick comes every
+            // few milliseconds.
+            let began = std::time::Instant::now();
+            for round in 0.. {
+                if began.elapsed().as_millis() > 1500 {
+                    break;
+                }
                 let cpu = round % cpus;
                 if area.stop(cpu).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
                     continue;
