@@ -10,11 +10,20 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct Budget {
     limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
+    /// Chunks leave this part of the limit, as a shift, to tables and maps: they come later, and cannot be moved.
+    /// 64 and more: none.
+    headroom_shift: u32,
 }
 
 impl Budget {
+    /// All of the limit may go to chunks.
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes: AtomicU64::new(limit_bytes), used_bytes: AtomicU64::new(0) }
+        Self::with_headroom(limit_bytes, u64::BITS)
+    }
+
+    /// Chunks leave the limit >> `headroom_shift` to others.
+    pub(crate) fn with_headroom(limit_bytes: u64, headroom_shift: u32) -> Self {
+        Self { limit_bytes: AtomicU64::new(limit_bytes), used_bytes: AtomicU64::new(0), headroom_shift }
     }
 
     pub(crate) fn limit_bytes(&self) -> u64 {
@@ -34,13 +43,32 @@ impl Budget {
         self.limit_bytes() as i64 - self.used_bytes() as i64
     }
 
+    fn headroom_bytes(&self) -> u64 {
+        self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0)
+    }
+
+    /// What chunks may still take.
+    pub(crate) fn room_for_chunks_bytes(&self) -> u64 {
+        (self.room_bytes() - self.headroom_bytes() as i64).max(0) as u64
+    }
+
+    /// Takes `bytes` for a chunk, or nothing where they would eat into the headroom.
+    #[must_use = "an uncharged use breaks the budget"]
+    pub(crate) fn charge_chunk(&self, bytes: u64) -> bool {
+        self.charge_below(bytes, self.limit_bytes() - self.headroom_bytes())
+    }
+
     /// Takes `bytes`, or nothing where they would exceed the limit.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
+        self.charge_below(bytes, self.limit_bytes())
+    }
+
+    fn charge_below(&self, bytes: u64, most_bytes: u64) -> bool {
         // Relaxed: the figure orders nothing; the memory itself is handed over by the locks of its takers.
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|&used| used <= self.limit_bytes())
+                used.checked_add(bytes).filter(|&used| used <= most_bytes)
             })
             .is_ok()
     }

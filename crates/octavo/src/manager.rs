@@ -26,6 +26,9 @@ use crate::units::{Order, PAGE_BYTES, bytes_for_people};
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
+/// Chunks leave a 32nd of the budget to tables and swap maps: what eight times the budget needs of both.
+const HEADROOM_SHIFT: u32 = 5;
+
 /// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
 /// last space are gone.
 #[derive(Clone)]
@@ -178,7 +181,7 @@ impl ManagerBuilder {
         check_budget(budget_bytes, machine_bytes)?;
         let system = |what: &'static str| move |error: std::io::Error| Error::system(what, &error);
         let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;
-        let budget = Arc::new(Budget::new(budget_bytes));
+        let budget = Arc::new(Budget::with_headroom(budget_bytes, HEADROOM_SHIFT));
         let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
         let device: Option<Box<dyn Device>> = match self.swap_device {
             Some(device) => Some(device),

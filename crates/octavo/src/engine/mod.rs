@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
+//! | `backoff` | not trying again what has just failed |
 //! | `space_state` | what faults need to know of a space |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `split` | a huge leaf becomes 512 small ones |
@@ -10,6 +11,7 @@
 //! Locking: nothing here holds a lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
 
+mod backoff;
 mod space_state;
 mod split;
 mod unmap;
@@ -36,6 +38,7 @@ use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
 use crate::units::{FrameId, PAGE_BYTES, bytes_for_people};
 
+use backoff::Backoff;
 pub(crate) use space_state::{RegionSnapshot, SpaceState};
 pub(crate) use split::{Split, split_leaf};
 pub(crate) use unmap::{clear_space, prepare_edges, protect_range, unmap_range};
@@ -68,6 +71,9 @@ pub(crate) struct Engine {
     any_translation: AtomicBool,
     /// Threads reclaiming now: one that finds nothing to do while others work waits for them.
     pub(crate) reclaimers: AtomicU32,
+    /// Held by whoever gives chunks back to meet the budget.
+    pub(crate) shrinking: Mutex<()>,
+    pub(crate) compaction: Backoff,
 }
 
 /// What the manager keeps of a space beside its table.
@@ -110,6 +116,8 @@ impl Engine {
             spaces: Mutex::new(BTreeMap::new()),
             any_translation: AtomicBool::new(false),
             reclaimers: AtomicU32::new(0),
+            shrinking: Mutex::new(()),
+            compaction: Backoff::default(),
         }
     }
 

@@ -339,6 +339,11 @@ impl FrameAllocator {
         FrameId(self.zones.end())
     }
 
+    /// Chunks that were online at some time, among a few others.
+    pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        self.zones.iter().flat_map(|zone| zone.reached_chunks())
+    }
+
     /// Frames that are free now, wherever they are: lists of zones and CPUs, the zeroed reserve. Approximate while
     /// others work.
     pub fn free_frames(&self) -> u64 {
@@ -349,7 +354,7 @@ impl FrameAllocator {
     /// per-CPU lists.
     pub fn available_frames(&self) -> u64 {
         let room =
-            self.arena.budget.room_bytes().max(0) as u64 / crate::frame::chunk::online_cost_bytes(true);
+            self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
         let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
         self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
     }

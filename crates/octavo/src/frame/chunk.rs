@@ -20,6 +20,7 @@ use crate::frame::buddy::FreeBlock;
 use crate::frame::state::Kind;
 use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
 use crate::frame::zone::{Arena, Zone, ZoneInner};
+use crate::sync::Ordering;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// What the zone knows of a chunk.
@@ -72,6 +73,12 @@ impl Zone {
         arena.words[first].state.set(Kind::Cached, Order::MAX, zeroed);
     }
 
+    /// Chunks that ever were online, among others: offline chunks are used lowest first.
+    pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
+        let first = ChunkId::of(self.first).0;
+        (first..first + self.reached.load(Ordering::Relaxed)).map(ChunkId)
+    }
+
     fn index_of_chunk(&self, chunk: ChunkId) -> u32 {
         let index = chunk.0 - self.first.0 / CHUNK_FRAMES;
         assert!(index < self.chunks, "{chunk:?} is not of this zone");
@@ -92,11 +99,12 @@ impl Zone {
             let inner = &mut *locked.inner;
             let Some(&index) = inner.offline.last() else { return Online::Refused };
             let fresh_words = !inner.words_charged[index as usize];
-            if !arena.budget.charge(online_cost_bytes(fresh_words)) {
+            if !arena.budget.charge_chunk(online_cost_bytes(fresh_words)) {
                 return Online::Refused;
             }
             inner.offline.pop();
             inner.chunks[index as usize] = ChunkState::Moving;
+            self.reached.fetch_max(index + 1, Ordering::Relaxed);
             (index, fresh_words)
         };
         let present = self.populate(arena, index);

@@ -42,6 +42,8 @@ pub(crate) struct Zone {
     inner: Mutex<ZoneInner>,
     free_frames: AtomicU32,
     offline_chunks: AtomicU32,
+    /// Chunks below this index were online at some time.
+    pub(super) reached: AtomicU32,
 }
 
 /// What the zone's lock covers.
@@ -72,6 +74,7 @@ impl Zone {
             inner: Mutex::new(inner),
             free_frames: AtomicU32::new(0),
             offline_chunks: AtomicU32::new(chunks),
+            reached: AtomicU32::new(0),
         }
     }
 

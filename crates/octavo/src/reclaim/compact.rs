@@ -10,14 +10,18 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
-use crate::lru::Isolated;
+use crate::lru::{Isolated, List};
 use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks tried for one request, emptiest first.
 const CANDIDATES: usize = 8;
 /// Rounds of migration for one chunk: a frame that is in use for a moment is met again.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 6;
+/// Frames freed elsewhere at once, for pages of a chunk to move to.
+const MAKE_WAY: u64 = 64;
+/// Failures to shrink in a row before giving up.
+const ATTEMPTS: u32 = 8;
 
 /// A chunk worth emptying, and how many frames that would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,8 +30,12 @@ struct Candidate {
     chunk: ChunkId,
 }
 
-/// Makes a block of order 9 out of a fragmented memory. `None` where no chunk can be emptied.
+/// Makes a block of order 9 out of a fragmented memory. `None` where no chunk can be emptied, or where that was tried
+/// in vain just before: after each failure twice as many requests are turned away at once.
 pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
+    if engine.compaction.turns_away() {
+        return None;
+    }
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();
     // Moving a chunk's frames takes as many elsewhere; without them it would be eviction, and worse than base pages.
@@ -36,54 +44,55 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
         .into_iter()
         .filter(|candidate| u64::from(candidate.used_frames) * 2 < room)
         .find_map(|candidate| {
-            let block = empty_chunk(engine, candidate.chunk, false)
-                .then(|| engine.frames.claim_isolated(candidate.chunk))
-                .flatten();
-            if block.is_none() {
+            if empty_chunk(engine, candidate.chunk, Elsewhere::Free) {
+                engine.frames.claim_isolated(candidate.chunk)
+            } else {
                 engine.frames.putback(candidate.chunk);
+                None
             }
-            block
         });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
+    engine.compaction.ended(block.is_some());
     block
 }
 
 /// Gives chunks back to the kernel until what is charged leaves `room_bytes` under the limit. Moves pages together,
 /// or out, as needed. Says whether it got there.
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
-    let missing = || room_bytes as i64 - engine.budget.room_bytes();
-    let mut attempts = 0;
-    while missing() > 0 {
-        let chunks = (missing() as u64).div_ceil(CHUNK_BYTES as u64) as u32;
-        if engine.frames.shrink(chunks) > 0 {
-            attempts = 0;
+    // One at a time: two would each isolate what the other needs to move pages to.
+    let _single = engine.shrinking.lock();
+    let mut failures = 0;
+    loop {
+        let missing = room_bytes as i64 - engine.budget.room_bytes();
+        if missing <= 0 {
+            return true;
+        }
+        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0 || give_one_back(engine) {
+            failures = 0;
             continue;
         }
-        let emptied = candidates(engine).into_iter().find(|candidate| {
-            let gone =
-                empty_chunk(engine, candidate.chunk, true) && engine.frames.take_offline(candidate.chunk);
-            if !gone {
-                engine.frames.putback(candidate.chunk);
-            }
-            gone
-        });
-        if emptied.is_some() {
-            attempts = 0;
-            continue;
-        }
-        attempts += 1;
-        if attempts > 4 || reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct) == 0 && attempts > 1 {
+        failures += 1;
+        if failures == ATTEMPTS {
             return false;
         }
+        reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
     }
-    true
+}
+
+fn give_one_back(engine: &Engine) -> bool {
+    candidates(engine).into_iter().any(|candidate| {
+        let gone = empty_chunk(engine, candidate.chunk, Elsewhere::Made) && engine.frames.take_offline(candidate.chunk);
+        if !gone {
+            engine.frames.putback(candidate.chunk);
+        }
+        gone
+    })
 }
 
 /// Online chunks with nothing in them but free frames and pages, emptiest first.
 fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
     let mut best = SmallVec::<[Candidate; CANDIDATES]>::new();
-    for chunk in 0..engine.frames.end_frame().0 / CHUNK_FRAMES {
-        let chunk = ChunkId(chunk);
+    for chunk in engine.frames.reached_chunks() {
         let Some(used_frames) = movable_frames(engine, chunk) else { continue };
         let candidate = Candidate { used_frames, chunk };
         if best.len() < CANDIDATES {
@@ -117,9 +126,17 @@ fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
     Some(used)
 }
 
-/// Isolates a chunk and moves everything in it away; with `evict`, out to swap where there is no frame to move it to.
-/// True: every frame of it is free.
-fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
+/// Where the pages of a chunk go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Elsewhere {
+    /// To frames that are free.
+    Free,
+    /// To frames that are made free if need be; the last of them out to swap themselves.
+    Made,
+}
+
+/// Isolates a chunk and moves everything in it away. True: every frame of it is free.
+fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
     for _ in 0..ROUNDS {
         match engine.frames.isolate(chunk) {
             None => return false,
@@ -128,14 +145,8 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
         }
         let mut out = Isolated::new();
         for index in 0..CHUNK_FRAMES {
-            let frame = FrameId(chunk.first().0 + index);
-            if !pin_page(engine, frame) {
-                continue;
-            }
-            if engine.frames.words(frame).order() != Order::ZERO {
-                // A huge block is split, to go out next time.
-                out.push(frame);
-            } else if migrate(engine, frame) == Migrated::NoFrame && evict && pin_page(engine, frame) {
+            let frame = chunk.first().plus(index);
+            if move_page(engine, frame, elsewhere) == Moved::MustGoOut && pin_page(engine, frame) {
                 out.push(frame);
             }
             if out.len() == out.inline_size() {
@@ -146,6 +157,34 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, evict: bool) -> bool {
         engine.frames.drain();
     }
     engine.frames.isolate(chunk) == Some(0)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    /// Moved, not a page, or in use just now.
+    Settled,
+    /// There is nowhere to move it to, or it is a huge block, which eviction splits.
+    MustGoOut,
+}
+
+fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
+    for _ in 0..2 {
+        if !pin_page(engine, frame) {
+            return Moved::Settled;
+        }
+        if engine.frames.words(frame).order() != Order::ZERO {
+            engine.lru.put_back(&engine.frames, frame, List::Inactive);
+            engine.drop_pin(frame);
+            return Moved::MustGoOut;
+        }
+        if migrate(engine, frame) != Migrated::NoFrame {
+            return Moved::Settled;
+        }
+        if elsewhere == Elsewhere::Free || reclaim(engine, MAKE_WAY, Reclaimer::Direct) == 0 {
+            break;
+        }
+    }
+    if elsewhere == Elsewhere::Made { Moved::MustGoOut } else { Moved::Settled }
 }
 
 /// Pins a frame that shows a page, and takes it off the LRU. Not one that is not on it: that is just being made, or in

@@ -1,0 +1,45 @@
+//! Not trying again what has just failed: after each failure in a row, twice as many requests are turned away.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// Requests turned away after many failures: 2^10.
+const MOST_FAILURES: u32 = 10;
+
+/// How often something failed of late.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    /// Requests still to be turned away.
+    turn_away: AtomicU32,
+    failures: AtomicU32,
+}
+
+impl Backoff {
+    /// Whether this request should not even try.
+    pub(crate) fn turns_away(&self) -> bool {
+        // Relaxed here and below: a hint, of which a few more or less do not matter.
+        self.turn_away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// What came of one that did.
+    pub(crate) fn ended(&self, success: bool) {
+        let failures = if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(MOST_FAILURES) };
+        self.failures.store(failures, Ordering::Relaxed);
+        self.turn_away.store((1 << failures) - 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_away_twice_as_many_after_each_failure_and_none_after_a_success() {
+        let backoff = Backoff::default();
+        for expected in [0, 1, 3, 7] {
+            assert_eq!((0..).take_while(|_| backoff.turns_away()).count(), expected);
+            backoff.ended(false);
+        }
+        backoff.ended(true);
+        assert!(!backoff.turns_away());
+    }
+}
