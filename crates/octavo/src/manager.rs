@@ -13,12 +13,12 @@ use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
 use crate::io::{Device, FileDevice, SwapFile};
 use crate::lru::Lru;
-use crate::reclaim::{Background, Reclaimer, reclaim, shrink_to_budget};
+use crate::reclaim::{Reclaimer, Running, reclaim, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
 use crate::swap::Swap;
+use crate::sync::Arc;
 use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, Mutex};
 use crate::table::Table;
 use crate::table::translation::Translation;
 use crate::units::{Order, PAGE_BYTES, bytes_for_people};
@@ -33,12 +33,7 @@ const HEADROOM_SHIFT: u32 = 5;
 /// last space are gone.
 #[derive(Clone)]
 pub struct Manager {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    engine: Arc<Engine>,
-    background: Mutex<Option<Background>>,
+    running: Arc<Running>,
 }
 
 /// Chooses how a manager works. Every choice has a default.
@@ -226,12 +221,9 @@ impl ManagerBuilder {
             lru,
             swap,
         }));
-        let background = self
-            .background
-            .then(|| Background::start(Arc::clone(&engine)))
-            .transpose()
-            .map_err(system("cannot start the background thread"))?;
-        Ok(Manager { shared: Arc::new(Shared { engine, background: Mutex::new(background) }) })
+        let running =
+            Running::start(engine, self.background).map_err(system("cannot start the background thread"))?;
+        Ok(Manager { running: Arc::new(running) })
     }
 }
 
@@ -261,7 +253,7 @@ impl Manager {
 
     #[inline(always)]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.shared.engine
+        &self.running.engine
     }
 
     /// A new space with nothing mapped.
@@ -301,7 +293,7 @@ impl Manager {
             used_huge_zero: UsedHugeZero::default(),
             translation,
         };
-        Ok(Space::new(state, self.clone()))
+        Ok(Space::new(state, Arc::clone(&self.running)))
     }
 
     /// What was counted so far.
@@ -346,9 +338,7 @@ impl Manager {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         engine.frames.retune();
-        if let Some(background) = &*self.shared.background.lock() {
-            background.wake();
-        }
+        self.running.wake();
         Ok(())
     }
 
@@ -396,16 +386,6 @@ impl Manager {
         engine.frames.validate();
         engine.lru.validate(&engine.frames);
         engine.swap.validate(&engine.frames);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if !self.engine.canary.is_original_process()
-            && let Some(background) = self.background.get_mut()
-        {
-            background.abandon();
-        }
     }
 }
 

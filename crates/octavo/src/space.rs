@@ -9,7 +9,7 @@ use crate::access::{self, Pin};
 use crate::engine::{Engine, SpaceState, clear_space, prepare_edges, protect_range, unmap_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, resolve};
-use crate::manager::Manager;
+use crate::reclaim::Running;
 use crate::region::{Region, RegionOptions};
 use crate::sync::Arc;
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
@@ -22,9 +22,9 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber
 /// are dropped.
 pub struct Space {
     state: SpaceState,
-    /// The manager's own; one step nearer.
     engine: Arc<Engine>,
-    manager: Manager,
+    /// Keeps the manager at work as long as the space lives.
+    _running: Arc<Running>,
 }
 
 /// What a space uses, at about one moment.
@@ -37,13 +37,8 @@ pub struct SpaceStats {
 }
 
 impl Space {
-    pub(crate) fn new(state: SpaceState, manager: Manager) -> Self {
-        Self { state, engine: Arc::clone(manager.engine()), manager }
-    }
-
-    /// The manager that the space belongs to.
-    pub fn manager(&self) -> &Manager {
-        &self.manager
+    pub(crate) fn new(state: SpaceState, running: Arc<Running>) -> Self {
+        Self { state, engine: Arc::clone(&running.engine), _running: running }
     }
 
     // --- layout ---

@@ -27,49 +27,53 @@ struct SignalState {
     stop: bool,
 }
 
-/// The thread, while it runs. Stops when dropped.
+/// An engine, and the thread that keeps it ahead, for as long as anyone holds it.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct Running {
+    pub(crate) engine: Arc<Engine>,
     signal: Arc<Signal>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Background {
-    /// Starts the thread.
+impl Running {
+    /// Starts the thread, if `background`.
     ///
     /// # Errors
     /// The system's, when it has no thread to give.
-    pub(crate) fn start(engine: Arc<Engine>) -> std::io::Result<Self> {
+    pub(crate) fn start(engine: Arc<Engine>, background: bool) -> std::io::Result<Self> {
         let signal = Arc::new(Signal::default());
-        let hook = Arc::clone(&signal);
-        engine.frames.set_low_hook(move || hook.wake());
-        let watched = Arc::clone(&signal);
-        let thread = thread::Builder::new()
-            .name("octavo-background".into())
-            .stack_size(256 << 10)
-            .spawn(move || run(&engine, &watched))?;
-        Ok(Self { signal, thread: Some(thread) })
+        let thread = background.then(|| spawn(&engine, &signal)).transpose()?;
+        Ok(Self { engine, signal, thread })
     }
 
     /// Has the thread look at the watermarks and the budget now.
     pub(crate) fn wake(&self) {
         self.signal.wake();
     }
-
-    /// In a forked child there is no thread to stop.
-    pub(crate) fn abandon(&mut self) {
-        std::mem::forget(self.thread.take());
-    }
 }
 
-impl Drop for Background {
+fn spawn(engine: &Arc<Engine>, signal: &Arc<Signal>) -> std::io::Result<thread::JoinHandle<()>> {
+    let hook = Arc::clone(signal);
+    engine.frames.set_low_hook(move || hook.wake());
+    let (engine, signal) = (Arc::clone(engine), Arc::clone(signal));
+    thread::Builder::new()
+        .name("octavo-background".into())
+        .stack_size(256 << 10)
+        .spawn(move || run(&engine, &signal))
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.signal.state.lock().stop = true;
-            self.signal.changed.notify_one();
-            // It ends on its own; a panic in it has been printed.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        // A forked child has no such thread, and the signal's lock may be held for ever.
+        if !self.engine.canary.is_original_process() {
+            std::mem::forget(thread);
+            return;
         }
+        self.signal.state.lock().stop = true;
+        self.signal.changed.notify_one();
+        // It ends on its own; a panic in it has been printed.
+        let _ = thread.join();
     }
 }
 

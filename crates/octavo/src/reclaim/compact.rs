@@ -67,7 +67,9 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
         if missing <= 0 {
             return true;
         }
-        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0 || give_one_back(engine) {
+        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0
+            || give_one_back(engine)
+        {
             failures = 0;
             continue;
         }
@@ -81,7 +83,8 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
 
 fn give_one_back(engine: &Engine) -> bool {
     candidates(engine).into_iter().any(|candidate| {
-        let gone = empty_chunk(engine, candidate.chunk, Elsewhere::Made) && engine.frames.take_offline(candidate.chunk);
+        let gone = empty_chunk(engine, candidate.chunk, Elsewhere::Made)
+            && engine.frames.take_offline(candidate.chunk);
         if !gone {
             engine.frames.putback(candidate.chunk);
         }

@@ -26,7 +26,7 @@ use crate::sync::{Ordering, thread};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, Order};
 
-pub(crate) use background::Background;
+pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
 pub(crate) use evict::evict_batch;
 pub(crate) use migrate::{Migrated, migrate};
