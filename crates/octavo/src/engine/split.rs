@@ -30,7 +30,10 @@ pub(crate) fn split_leaf(
     walk: &Walk<'_>,
     own_pins: u32,
 ) -> Split {
-    let Some(node) = engine.table.nodes.take() else { return Split::NoNode };
+    // With a pin of its own it is reclaim, which has to split a block to move it out when nothing is left.
+    let nodes = &engine.table.nodes;
+    let taken = if own_pins == 0 { nodes.take() } else { nodes.take_for_reclaim() };
+    let Some(node) = taken else { return Split::NoNode };
     let outcome = split_into(engine, space, page.huge_start(), walk, own_pins, node);
     match outcome {
         Ok(()) => engine.counters.count(Counter::HugeSplit),

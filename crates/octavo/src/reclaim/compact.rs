@@ -44,12 +44,13 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
         .into_iter()
         .filter(|candidate| u64::from(candidate.used_frames) * 2 < room)
         .find_map(|candidate| {
-            if empty_chunk(engine, candidate.chunk, Elsewhere::Free) {
-                engine.frames.claim_isolated(candidate.chunk)
-            } else {
+            let block = empty_chunk(engine, candidate.chunk, Elsewhere::Free)
+                .then(|| engine.frames.claim_isolated(candidate.chunk))
+                .flatten();
+            if block.is_none() {
                 engine.frames.putback(candidate.chunk);
-                None
             }
+            block
         });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
     engine.compaction.ended(block.is_some());

@@ -68,13 +68,27 @@ impl NodePool {
 
     /// A node with all entries Empty, or `None` where the budget has no room for one.
     pub(crate) fn take(&self) -> Option<NodeId> {
+        self.take_charging(|bytes| self.budget.charge(bytes))
+    }
+
+    /// As [`NodePool::take`], over the budget if it must be: for reclaim, which makes up for it.
+    pub(crate) fn take_for_reclaim(&self) -> Option<NodeId> {
+        self.take().or_else(|| {
+            self.take_charging(|bytes| {
+                self.budget.charge_over(bytes);
+                true
+            })
+        })
+    }
+
+    fn take_charging(&self, charge: impl FnOnce(u64) -> bool) -> Option<NodeId> {
         let mut state = self.state.lock();
         let node = if state.first_free != 0 {
             let node = state.first_free;
             state.first_free = self.next_free[node as usize].load(Ordering::Relaxed);
             node as usize
         } else {
-            if state.unused >= state.present && !self.grow(&mut state) {
+            if state.unused >= state.present && !self.grow(&mut state, charge) {
                 return None;
             }
             state.unused += 1;
@@ -85,13 +99,13 @@ impl NodePool {
         Some(NodeId(node as u32))
     }
 
-    fn grow(&self, state: &mut PoolState) -> bool {
+    fn grow(&self, state: &mut PoolState, charge: impl FnOnce(u64) -> bool) -> bool {
         let range = state.present..state.present + GROW_NODES;
         if range.end * NODE_ENTRIES > self.entries.len() {
             return false;
         }
         let bytes = (GROW_NODES * PAGE_BYTES) as u64;
-        if !self.budget.charge(bytes) {
+        if !charge(bytes) {
             return false;
         }
         if self.entries.populate(range.start * NODE_ENTRIES..range.end * NODE_ENTRIES).is_err() {
