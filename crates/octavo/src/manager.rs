@@ -365,14 +365,18 @@ impl Manager {
         let engine = self.engine();
         engine.check_process()?;
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
-        if spaces.is_empty() {
-            return Ok(());
-        }
-        let message = format!(
-            "{} spaces are in use ({}); drop them and their pins first",
-            spaces.len(),
-            spaces.join(", ")
-        );
+        let message = if !spaces.is_empty() {
+            format!(
+                "{} spaces are in use ({}); drop them and their pins first",
+                spaces.len(),
+                spaces.join(", ")
+            )
+        } else {
+            match engine.outlived_by_pins() {
+                0 => return Ok(()),
+                frames => format!("pins hold {frames} frames of dropped spaces; drop the pins first"),
+            }
+        };
         Err(Error::new(ErrorKind::Busy, message))
     }
 
@@ -394,3 +398,6 @@ impl fmt::Debug for Manager {
         f.debug_struct("Manager").field("stats", &self.stats()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -25,6 +25,7 @@ use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{Dropped, FrameAllocator};
 use crate::lru::Lru;
@@ -36,7 +37,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::table::entry::{EntryWord, State};
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
-use crate::units::{FrameId, PAGE_BYTES, bytes_for_people};
+use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, bytes_for_people};
 
 use backoff::Backoff;
 pub(crate) use space_state::{RegionSnapshot, SpaceState};
@@ -161,6 +162,16 @@ impl Engine {
         if let Orphan::Frame(frame) = orphan {
             self.release(frame);
         }
+    }
+
+    /// Frames and blocks that no page shows any more, and that pins alone keep. Walks all frames.
+    pub(crate) fn outlived_by_pins(&self) -> u64 {
+        let chunks = 0..self.frames.end_frame().0 / CHUNK_FRAMES;
+        let online = chunks
+            .map(|chunk| FrameId(chunk * CHUNK_FRAMES))
+            .filter(|first| self.frames.words(*first).state.load().kind() != Kind::Offline);
+        let frames = online.flat_map(|first| (0..CHUNK_FRAMES).map(move |index| first.plus(index)));
+        frames.filter(|frame| self.frames.words(*frame).holds.load().is_dying()).count() as u64
     }
 
     /// Makes a fresh frame or block ready to be published at `owner`: live, in use, on its way to the LRU. It is

@@ -64,6 +64,10 @@ impl Holds {
     pub(crate) fn is_live(self) -> bool {
         self.0 & LIVE != 0
     }
+    /// Let go by its owner, and kept by pins.
+    pub(crate) fn is_dying(self) -> bool {
+        self.0 & DYING != 0
+    }
     #[inline]
     pub(crate) fn is_dirty(self) -> bool {
         self.0 & DIRTY != 0

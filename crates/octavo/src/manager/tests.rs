@@ -1,0 +1,424 @@
+//! What cannot be reached through the public face yet: the translation seam with a double that refuses, and frames with two
+//! owners, which snapshots and files will make.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Manager;
+use crate::config::HugePolicy;
+use crate::engine::Engine;
+use crate::error::ErrorKind;
+use crate::io::SwapFile;
+use crate::reclaim::{Migrated, migrate};
+use crate::region::RegionOptions;
+use crate::rmap::Owner;
+use crate::space::Space;
+use crate::sync::{Arc, Mutex};
+use crate::table::entry::State;
+use crate::table::translation::{Installed, Run, Translation};
+use crate::table::{Access, Protection};
+use crate::units::{FrameId, PAGE_BYTES, PageNumber};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+const MIB: u64 = 1 << 20;
+
+fn manager(huge: HugePolicy) -> Manager {
+    Manager::builder().budget_bytes(16 * MIB).background(false).huge(huge).build().unwrap()
+}
+
+/// Knows what it was told, and answers as the script says, then Done.
+#[derive(Default)]
+struct Double {
+    shown: Mutex<BTreeMap<u64, u32>>,
+    installs: Mutex<VecDeque<Installed>>,
+    removes: Mutex<VecDeque<Installed>>,
+    always: Mutex<Option<Installed>>,
+}
+
+impl Double {
+    fn next(&self, script: &Mutex<VecDeque<Installed>>) -> Installed {
+        let scripted = script.lock().pop_front();
+        scripted.or(*self.always.lock()).unwrap_or(Installed::Done)
+    }
+
+    fn count(answer: Installed, run: Run) -> u32 {
+        match answer {
+            Installed::Done => run.count,
+            Installed::Partly(count) => count,
+            Installed::Busy | Installed::Unsupported => 0,
+        }
+    }
+}
+
+impl Translation for Double {
+    fn install(&self, run: Run) -> Installed {
+        let answer = self.next(&self.installs);
+        for index in 0..Self::count(answer, run) {
+            let page = run.page.0 + u64::from(index);
+            let before = self.shown.lock().insert(page, run.frame.0 + index);
+            assert_eq!(before, None, "page {page:#x} was installed twice");
+        }
+        answer
+    }
+
+    fn remove(&self, run: Run) -> Installed {
+        let answer = self.next(&self.removes);
+        for index in 0..Self::count(answer, run) {
+            let page = run.page.0 + u64::from(index);
+            let before = self.shown.lock().remove(&page);
+            assert_eq!(before, Some(run.frame.0 + index), "page {page:#x} was not installed so");
+        }
+        answer
+    }
+}
+
+fn translated(manager: &Manager, len: u64) -> (Arc<Double>, Space, u64) {
+    let double = Arc::new(Double::default());
+    let space = manager.new_space(None, Some(Arc::clone(&double) as Arc<dyn Translation>)).unwrap();
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    (double, space, at)
+}
+
+/// The pages that have frames, by the table.
+fn present(engine: &Engine, space: &Space) -> BTreeMap<u64, u32> {
+    let mut found = BTreeMap::new();
+    engine.table.for_each_leaf(space.state().id, &mut |page, level, entry| {
+        if let State::Present(frame) = entry.state() {
+            let pages = crate::table::span(level);
+            found.extend((0..pages).map(|index| (page.0 + index, frame.0 + index as u32)));
+        }
+    });
+    found
+}
+
+#[track_caller]
+fn agree(manager: &Manager, space: &Space, double: &Double, pages: usize) {
+    let present = present(manager.engine(), space);
+    assert_eq!(present, *double.shown.lock(), "the table and the translation show the same");
+    assert_eq!(present.len(), pages);
+}
+
+#[test]
+fn a_block_of_which_only_a_part_could_be_installed_stays_as_small_pages() {
+    for touched in [5, 300] {
+        let manager = manager(HugePolicy::Always);
+        let (double, space, at) = translated(&manager, 2 * MIB);
+        double.installs.lock().push_back(Installed::Partly(100));
+        space.store(at + touched * PAGE, 7_u64).unwrap();
+        agree(&manager, &space, &double, if touched < 100 { 100 } else { 101 });
+        for page in 0..512 {
+            let expected = if page == touched { 7 } else { 0 };
+            assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), expected, "page {page}");
+            space.store(at + page * PAGE, page).unwrap();
+        }
+        agree(&manager, &space, &double, 512);
+        manager.validate();
+        drop(space);
+        assert!(double.shown.lock().is_empty(), "everything was removed");
+        assert_eq!(manager.stats().table_nodes, 0);
+        manager.validate();
+    }
+}
+
+#[test]
+fn a_part_over_a_huge_zero_leaf_gives_the_leaf_back() {
+    let manager = Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .huge(HugePolicy::Always)
+        .huge_zero_write(crate::config::HugeZeroWrite::Allocate)
+        .zero_page(crate::config::ZeroPage::PerUse)
+        .build()
+        .unwrap();
+    let (double, space, at) = translated(&manager, 2 * MIB);
+    assert_eq!(space.load::<u64>(at).unwrap(), 0);
+    assert_eq!(manager.stats().huge_zero_users, 1);
+    double.installs.lock().push_back(Installed::Partly(1));
+    space.store(at, 7_u64).unwrap();
+    assert_eq!(manager.stats().huge_zero_users, 0);
+    agree(&manager, &space, &double, 1);
+}
+
+#[test]
+fn a_busy_translation_is_asked_again_and_in_the_end_reported() {
+    for huge in [HugePolicy::Never, HugePolicy::Always] {
+        let manager = manager(huge);
+        let (double, space, at) = translated(&manager, 2 * MIB);
+        double.installs.lock().extend([Installed::Busy; 3]);
+        space.store(at, 7_u64).unwrap();
+        agree(&manager, &space, &double, if huge == HugePolicy::Always { 512 } else { 1 });
+        space.unmap(at, 2 * MIB).unwrap();
+        agree(&manager, &space, &double, 0);
+
+        let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
+        *double.always.lock() = Some(Installed::Busy);
+        let error = space.store(at, 8_u64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("drop what holds its memory"), "{error}");
+        agree(&manager, &space, &double, 0);
+        *double.always.lock() = None;
+        space.store(at, 8_u64).unwrap();
+        assert_eq!(space.load::<u64>(at).unwrap(), 8);
+        manager.validate();
+    }
+}
+
+#[test]
+fn an_unsupported_run_is_an_error_and_leaves_the_page_as_it_was() {
+    for huge in [HugePolicy::Never, HugePolicy::Always] {
+        let manager = manager(huge);
+        let (double, space, at) = translated(&manager, 2 * MIB);
+        let free = manager.stats().free_frames;
+        double.installs.lock().push_back(Installed::Unsupported);
+        let error = space.store(at, 7_u64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("cannot be installed"), "{error}");
+        agree(&manager, &space, &double, 0);
+        assert!(manager.stats().free_frames >= free, "the frame is free again");
+        assert_eq!(space.load::<u64>(at).unwrap(), 0);
+        manager.validate();
+    }
+}
+
+#[test]
+fn a_page_whose_memory_is_held_is_not_evicted_and_goes_out_later() {
+    let manager = manager(HugePolicy::Never);
+    let (double, space, at) = translated(&manager, 8 * PAGE);
+    (0..8).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
+    for refusal in [Installed::Busy, Installed::Partly(0), Installed::Unsupported] {
+        double.removes.lock().extend([refusal; 8]);
+        manager.reclaim(8).unwrap();
+        (0..8).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));
+        double.removes.lock().clear();
+        let shown = double.shown.lock().len();
+        agree(&manager, &space, &double, shown);
+        manager.validate();
+    }
+    while manager.reclaim(8).unwrap() > 0 {}
+    agree(&manager, &space, &double, 0);
+    // And one that comes back is installed again, also when that takes several tries.
+    double.installs.lock().extend([Installed::Busy; 2]);
+    (0..8).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));
+    agree(&manager, &space, &double, 8);
+    drop(space);
+    assert!(double.shown.lock().is_empty());
+    assert_eq!(manager.stats().swap_slots, 0);
+}
+
+#[test]
+fn an_unmap_waits_for_held_memory_and_takes_parts() {
+    let manager = manager(HugePolicy::Always);
+    let (double, space, at) = translated(&manager, 4 * MIB);
+    space.store(at, 7_u64).unwrap();
+    space.store(at + 2 * MIB, 7_u64).unwrap();
+    agree(&manager, &space, &double, 1024);
+    // A block elsewhere than at home cannot be cut.
+    let error = space.unmap(at, PAGE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let answers = [Installed::Busy, Installed::Partly(10), Installed::Busy, Installed::Partly(500)];
+    double.removes.lock().extend(answers);
+    space.unmap(at, 2 * MIB).unwrap();
+    agree(&manager, &space, &double, 512);
+    drop(space);
+    assert!(double.shown.lock().is_empty());
+    manager.validate();
+}
+
+#[test]
+fn a_translated_page_is_not_moved() {
+    let manager = manager(HugePolicy::Never);
+    let (double, space, at) = translated(&manager, PAGE);
+    space.store(at, 7_u64).unwrap();
+    let frame = frame_at(&manager, &space, at).unwrap();
+    assert_eq!(take_and_migrate(manager.engine(), frame), Migrated::Kept);
+    agree(&manager, &space, &double, 1);
+    manager.validate();
+}
+
+// --- frames with two owners ---
+
+fn frame_at(manager: &Manager, space: &Space, at: u64) -> Option<FrameId> {
+    match manager.engine().table.walk(space.state().id, PageNumber::containing(at)).entry().state() {
+        State::Present(frame) => Some(frame),
+        _ => None,
+    }
+}
+
+fn take_and_migrate(engine: &Engine, frame: FrameId) -> Migrated {
+    assert!(engine.frames.words(frame).holds.take_pin().is_live());
+    engine.lru.drain_all(&engine.frames);
+    assert!(engine.lru.take(&engine.frames, frame));
+    migrate(engine, frame)
+}
+
+/// Shows the frame at `from` at `to` too, where nothing but the zero page is.
+fn share(manager: &Manager, from: (&Space, u64), to: (&Space, u64)) {
+    let engine = manager.engine();
+    let frame = frame_at(manager, from.0, from.1).expect("the page has a frame");
+    to.0.populate(to.1, PAGE, Access::Read).unwrap();
+    let page = PageNumber::containing(to.1);
+    let walk = engine.table.walk(to.0.state().id, page);
+    assert!(walk.entry().is_zero() && walk.level == 0);
+    assert!(engine.frames.words(frame).uses.try_add());
+    engine.rmap.add(engine.frames.words(frame), Owner { space: to.0.state().id, page });
+    walk.word().change(walk.entry(), walk.entry().to_present(frame, Protection::READ_WRITE)).unwrap();
+}
+
+struct Pair {
+    manager: Manager,
+    first: Space,
+    second: Space,
+    at: u64,
+}
+
+/// One frame in two spaces, at different addresses.
+fn pair() -> Pair {
+    let manager = manager(HugePolicy::Never);
+    let (first, second) = (manager.space().unwrap(), manager.space().unwrap());
+    let at = first.map(PAGE, RegionOptions::default()).unwrap();
+    second.map_at(at + (1 << 32), PAGE, RegionOptions::default()).unwrap();
+    first.store(at, 1_u64).unwrap();
+    share(&manager, (&first, at), (&second, at + (1 << 32)));
+    Pair { manager, first, second, at }
+}
+
+impl Pair {
+    fn other(&self) -> u64 {
+        self.at + (1 << 32)
+    }
+
+    fn uses(&self, frame: FrameId) -> u32 {
+        self.manager.engine().frames.words(frame).uses.get()
+    }
+
+    fn evict(&self) {
+        while self.manager.reclaim(8).unwrap() > 0 {}
+        assert_eq!(frame_at(&self.manager, &self.first, self.at), None);
+        assert_eq!(frame_at(&self.manager, &self.second, self.other()), None);
+        assert_eq!(self.manager.stats().swap_slots, 1, "one slot for both");
+        self.manager.validate();
+    }
+}
+
+#[test]
+fn two_owners_see_each_others_stores_and_share_one_slot() {
+    let pair = pair();
+    let frame = frame_at(&pair.manager, &pair.first, pair.at).unwrap();
+    assert_eq!(pair.uses(frame), 2);
+    pair.second.store(pair.other() + 8, 2_u64).unwrap();
+    assert_eq!(pair.first.load::<u64>(pair.at + 8).unwrap(), 2);
+    for round in 3..6 {
+        pair.evict();
+        // Read once, found in the cache by the other.
+        let read = pair.manager.counters().get(crate::Counter::SwapIn);
+        assert_eq!(pair.first.load::<u64>(pair.at + 8).unwrap(), round - 1);
+        assert_eq!(pair.second.load::<u64>(pair.other() + 8).unwrap(), round - 1);
+        assert_eq!(pair.manager.counters().get(crate::Counter::SwapIn), read + 1);
+        let frame = frame_at(&pair.manager, &pair.first, pair.at).unwrap();
+        assert_eq!(frame_at(&pair.manager, &pair.second, pair.other()), Some(frame), "the same frame again");
+        let cached = u32::from(crate::swap::slot_of(&pair.manager.engine().frames, frame).is_some());
+        assert_eq!(pair.uses(frame), 2 + cached);
+        pair.first.store(pair.at + 8, round).unwrap();
+        assert_eq!(pair.second.load::<u64>(pair.other() + 8).unwrap(), round);
+    }
+    pair.manager.validate();
+}
+
+#[test]
+fn each_owner_may_go_first_wherever_the_page_is() {
+    for second_first in [false, true] {
+        for (out, back) in [(false, false), (true, false), (true, true)] {
+            let pair = pair();
+            if out {
+                pair.evict();
+            }
+            if back {
+                assert_eq!(pair.first.load::<u64>(pair.at).unwrap(), 1);
+            }
+            let Pair { manager, first, second, at } = pair;
+            let other = at + (1 << 32);
+            if second_first {
+                second.unmap(other, PAGE).unwrap();
+                assert_eq!(first.load::<u64>(at).unwrap(), 1);
+                assert_eq!(second.load::<u64>(other).unwrap_err().kind(), ErrorKind::NotMapped);
+            } else {
+                drop(first);
+                assert_eq!(second.load::<u64>(other).unwrap(), 1);
+                second.store(other, 5_u64).unwrap();
+                while manager.reclaim(8).unwrap() > 0 {}
+                assert_eq!(second.load::<u64>(other).unwrap(), 5);
+            }
+            manager.validate();
+            drop(second);
+            if !second_first {
+                assert_eq!(manager.stats().swap_slots, 0);
+                assert_eq!(manager.stats().table_nodes, 0);
+                assert_eq!(manager.stats().lru_pages, (0, 0));
+            }
+            manager.validate();
+        }
+    }
+}
+
+#[test]
+fn a_frame_with_two_owners_moves_for_both() {
+    let pair = pair();
+    let engine = pair.manager.engine();
+    let before = frame_at(&pair.manager, &pair.first, pair.at).unwrap();
+    {
+        let _pin = pair.second.pin(pair.other(), 8, Access::Read).unwrap();
+        assert_eq!(take_and_migrate(engine, before), Migrated::Kept, "a pin of either owner holds it");
+    }
+    assert_eq!(take_and_migrate(engine, before), Migrated::Moved);
+    let after = frame_at(&pair.manager, &pair.first, pair.at).unwrap();
+    assert_ne!(before, after);
+    assert_eq!(frame_at(&pair.manager, &pair.second, pair.other()), Some(after));
+    assert_eq!(pair.uses(after), 2);
+    assert_eq!(engine.rmap.owners(engine.frames.words(after)).len(), 2);
+    pair.first.store(pair.at, 9_u64).unwrap();
+    assert_eq!(pair.second.load::<u64>(pair.other()).unwrap(), 9);
+    pair.evict();
+    assert_eq!(pair.second.load::<u64>(pair.other()).unwrap(), 9);
+    pair.manager.validate();
+}
+
+#[test]
+fn a_pin_of_one_owner_keeps_the_frame_when_both_are_gone() {
+    let Pair { manager, first, second, at } = pair();
+    let other = at + (1 << 32);
+    let keeper = manager.space().unwrap();
+    let keeper_at = keeper.map(PAGE, RegionOptions::default()).unwrap();
+    share(&manager, (&first, at), (&keeper, keeper_at));
+    let frame = frame_at(&manager, &keeper, keeper_at).unwrap();
+    let pin = keeper.pin(keeper_at, 8, Access::Write).unwrap();
+    drop(first);
+    second.unmap(other, PAGE).unwrap();
+    keeper.unmap(keeper_at, PAGE).unwrap();
+    assert!(manager.engine().frames.words(frame).holds.load().is_dying());
+    pin.copy_in(0, &[5; 8]).unwrap();
+    manager.reclaim(8).unwrap();
+    let mut bytes = [0; 8];
+    pin.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 8]);
+    drop(pin);
+    assert!(!manager.engine().frames.words(frame).holds.load().is_dying());
+    manager.validate();
+}
+
+#[test]
+fn without_swap_a_page_with_two_owners_stays() {
+    let manager = Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .huge(HugePolicy::Never)
+        .swap_file(SwapFile::None)
+        .build()
+        .unwrap();
+    let (first, second) = (manager.space().unwrap(), manager.space().unwrap());
+    let at = first.map(PAGE, RegionOptions::default()).unwrap();
+    second.map_at(at, PAGE, RegionOptions::default()).unwrap();
+    first.store(at, 1_u64).unwrap();
+    share(&manager, (&first, at), (&second, at));
+    assert_eq!(manager.reclaim(8).unwrap(), 0);
+    assert_eq!(second.load::<u64>(at).unwrap(), 1);
+    manager.validate();
+}
