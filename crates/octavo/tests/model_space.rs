@@ -10,11 +10,8 @@ use proptest::prelude::*;
 fn cases() -> impl Strategy<Value = Case> {
     let raw = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u8>());
     let ops = prop::collection::vec(raw, 1..250);
-    (any::<u64>(), any::<bool>(), 64_u64..3000, ops).prop_map(|(switches, background, room_frames, ops)| Case {
-        switches: Switches::random(&mut Random::new(switches)),
-        background,
-        room_frames,
-        ops,
+    (any::<u64>(), any::<bool>(), 64_u64..3000, ops).prop_map(|(switches, background, room_frames, ops)| {
+        Case { switches: Switches::random(&mut Random::new(switches)), background, room_frames, ops }
     })
 }
 

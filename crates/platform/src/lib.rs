@@ -30,7 +30,7 @@ pub mod usage;
 mod zeroed_array;
 
 pub use arena_bytes::{ArenaBytes, Word};
-pub use fork::ForkCanary;
+pub use fork::{ForkCanary, run_in_forked_child};
 pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
 pub use zeroed_array::ZeroedArray;

@@ -59,6 +59,11 @@ impl Transfers {
         self.gate.lock().unwrap().closed = true;
     }
 
+    /// Lets later ones pass; those held back stay so until they are let go.
+    pub fn hold_no_more(&self) {
+        self.gate.lock().unwrap().closed = false;
+    }
+
     /// Lets all go.
     pub fn let_go(&self) {
         self.gate.lock().unwrap().closed = false;

@@ -49,9 +49,10 @@ struct Shared<'a> {
 pub fn run(seed: u64, load: Load) {
     let mut random = Random::new(seed);
     let switches = Switches::random(&mut random);
-    let device = (load.device_faults || random.one_in(2)).then(|| TestDevice::new(16384));
-    let mut builder =
-        switches.builder().budget_bytes(load.budget_bytes).background(!random.one_in(4));
+    // Small enough to be crowded, and sometimes full, where that may happen.
+    let places = if load.device_faults { 3500 + random.below(4000) as u32 } else { 16384 };
+    let device = (load.device_faults || random.one_in(2)).then(|| TestDevice::new(places));
+    let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(!random.one_in(4));
     if let Some(device) = &device {
         builder = builder.swap_device(device.boxed());
     }
@@ -402,4 +403,3 @@ impl<'a> Worker<'a> {
         self.shared.insist(|| run_woken(self.shared.space.fault_async(address, access)).0);
     }
 }
-

@@ -7,7 +7,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use octavo::{Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space};
+use octavo::{
+    Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space,
+};
 
 use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
 
@@ -170,7 +172,8 @@ impl<'s> Run<'s> {
     }
 
     fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
-        self.stamp = self.stamp.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.stamp =
+            self.stamp.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut random = Random::new(self.stamp);
         (0..len).map(|_| random.next() as u8).collect()
     }
