@@ -9,8 +9,8 @@
 //!
 //! Key types: [`FrameAllocator`], [`Block`], [`FrameConfig`].
 //!
-//! Invariants: a frame is in one place: a buddy list, a per-CPU list, the zeroed reserve, its owner's hands, or
-//! aside in an isolated chunk; its state word says which, and is checked at every handing over. "Out of frames"
+//! Invariants: a frame is in one place: a buddy list, a shelf of whole chunks, a per-CPU list, the zeroed reserve,
+//! its owner's hands, or aside in an isolated chunk; its state word is checked at every handing over. "Out of frames"
 //! is said only after every place was searched.
 //!
 //! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. `coming` (a chunk on its way)
@@ -353,8 +353,7 @@ impl FrameAllocator {
     /// Free frames and frames the budget still allows to bring online: what watermarks are compared with. Counts no
     /// per-CPU lists.
     pub fn available_frames(&self) -> u64 {
-        let room =
-            self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
+        let room = self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
         let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
         self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
     }
@@ -424,14 +423,14 @@ impl FrameAllocator {
         let _single = self.draining.lock();
         {
             let mut reserve = self.reserve.lock();
-            let mut givers = Givers::new(&self.zones, &self.arena);
+            let mut givers = Givers::new(&self.zones, &self.arena, 0);
             while let Some(frame) = reserve.frames.pop() {
                 givers.give(frame, Order::ZERO);
             }
         }
         for cpu in 0..self.lists.stacks().cpus() {
             let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
-            let mut givers = Givers::new(&self.zones, &self.arena);
+            let mut givers = Givers::new(&self.zones, &self.arena, cpu);
             self.lists.drain(&held, |frame, order| givers.give(frame, order));
             self.arena.counters.add(Counter::PercpuDrain, givers.frames());
         }
@@ -442,7 +441,7 @@ impl FrameAllocator {
         self.retune();
         for cpu in 0..self.lists.stacks().cpus() {
             let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
-            let mut givers = Givers::new(&self.zones, &self.arena);
+            let mut givers = Givers::new(&self.zones, &self.arena, cpu);
             self.lists.decay(&held, |frame, order| givers.give(frame, order));
             self.arena.counters.add(Counter::PercpuDrain, givers.frames());
         }
@@ -578,7 +577,7 @@ impl FrameAllocator {
         let block = match held {
             Some(held) => {
                 let pressure = self.pressure();
-                let mut locked = zone.lock(&self.arena);
+                let mut locked = zone.lock(&self.arena).at(held.cpu());
                 let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take(order));
                 drop(locked);
                 drop(held);
@@ -606,7 +605,7 @@ impl FrameAllocator {
             return self.free_to_zone(frame, order);
         };
         let pressure = self.pressure();
-        let mut givers = Givers::new(&self.zones, &self.arena);
+        let mut givers = Givers::new(&self.zones, &self.arena, held.cpu());
         self.lists.push_or_spill(&held, order, frame, pressure, |frame, order| givers.give(frame, order));
         self.arena.counters.add(Counter::PercpuDrain, givers.frames());
         self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));

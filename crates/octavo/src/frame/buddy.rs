@@ -1,10 +1,14 @@
-//! The buddy lists of a zone: free blocks of orders 0 to 9, each aligned to its size.
+//! The free blocks of a zone: orders 0 to 8 on buddy lists, whole chunks (order 9) on shelves.
 //!
 //! Lists are doubly linked through the heads' `next` and `prev` words, so a block leaves the middle of its
-//! list in constant time when its buddy merges with it. Everything here runs under the zone's lock.
+//! list in constant time when its buddy merges with it. A whole chunk has no buddy, so it needs no links: a shelf is
+//! an array of frame numbers, and putting a chunk there and taking it writes no frame words. There are several
+//! shelves so that a CPU finds again what it gave back, whose words are still in its cache. Everything here
+//! runs under the zone's lock.
 //!
-//! Invariants: a head on list `n` is in state Free of order `n`; no two buddies of one order are both free
-//! (below order 9); `free_frames` is the sum over the lists. A split keeps ZEROED; a merge keeps it if both have it.
+//! Invariants: a head on list `n` is in state Free of order `n`, a head on a shelf in state Cached of order 9; no
+//! two buddies of one order are both free (below order 9); `free_frames` is the sum over lists and shelves. A
+//! split keeps ZEROED; a merge keeps it if both have it.
 
 use crate::frame::state::Kind;
 use crate::frame::words::FrameTable;
@@ -12,12 +16,27 @@ use crate::sync::Ordering;
 use crate::units::{FrameId, Order};
 
 const NONE: u32 = u32::MAX;
+/// Orders that have lists: all but the largest.
+const LISTS: usize = Order::COUNT - 1;
+const SHELVES: usize = 8;
 
-/// The heads of the free lists.
+/// Which shelf to use first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shelf(usize);
+
+impl Shelf {
+    /// The one that a CPU shares with few others.
+    pub(crate) fn of_cpu(cpu: usize) -> Self {
+        Self(cpu % SHELVES)
+    }
+}
+
+/// The heads of the free lists, and the shelves.
 #[derive(Debug)]
 pub(crate) struct Buddy {
-    heads: [u32; Order::COUNT],
-    blocks: [u32; Order::COUNT],
+    heads: [u32; LISTS],
+    blocks: [u32; LISTS],
+    shelves: [Vec<FrameId>; SHELVES],
     free_frames: u32,
 }
 
@@ -30,21 +49,32 @@ pub(crate) struct FreeBlock {
 
 impl Buddy {
     pub(crate) fn new() -> Self {
-        Self { heads: [NONE; Order::COUNT], blocks: [0; Order::COUNT], free_frames: 0 }
+        Self { heads: [NONE; LISTS], blocks: [0; LISTS], shelves: Default::default(), free_frames: 0 }
     }
 
-    /// Frames on all lists.
+    /// Free frames.
     pub(crate) fn free_frames(&self) -> u32 {
         self.free_frames
     }
 
-    /// Blocks on one list.
+    /// Free blocks of one order.
     pub(crate) fn blocks(&self, order: Order) -> u32 {
-        self.blocks[order.index()]
+        if order == Order::MAX {
+            self.shelves.iter().map(|shelf| shelf.len() as u32).sum()
+        } else {
+            self.blocks[order.index()]
+        }
     }
 
     /// Adds a block that is the caller's alone, merged with its free buddies.
-    pub(crate) fn insert(&mut self, words: &FrameTable, frame: FrameId, order: Order, zeroed: bool) {
+    pub(crate) fn insert(
+        &mut self,
+        words: &FrameTable,
+        frame: FrameId,
+        order: Order,
+        zeroed: bool,
+        shelf: Shelf,
+    ) {
         let (mut frame, mut order, mut zeroed) = (frame, order, zeroed);
         while order < Order::MAX {
             let other = FrameId(frame.0 ^ order.frames());
@@ -57,20 +87,65 @@ impl Buddy {
             words[high].state.set_tail();
             (frame, order, zeroed) = (low, Order(order.0 + 1), zeroed && state.zeroed());
         }
-        self.link(words, frame, order, zeroed);
+        if order < Order::MAX {
+            return self.link(words, frame, order, zeroed);
+        }
+        let state = words[frame].state.load();
+        if !(state.is(Kind::Cached, Order::MAX) && state.zeroed() == zeroed) {
+            words[frame].state.set(Kind::Cached, Order::MAX, zeroed);
+        }
+        self.shelves[shelf.0].push(frame);
+        self.free_frames += Order::MAX.frames();
     }
 
     /// Takes a block, splitting a larger one where needed. It leaves in state Cached.
-    pub(crate) fn take(&mut self, words: &FrameTable, order: Order) -> Option<FreeBlock> {
-        let from = (order.0..=Order::MAX.0).map(Order).find(|from| self.heads[from.index()] != NONE)?;
+    pub(crate) fn take(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
+        let listed = (order.index()..LISTS).find(|&from| self.heads[from] != NONE);
+        let Some(from) = listed.map(|from| Order(from as u8)) else {
+            return self.take_chunk(words, order, shelf);
+        };
         let frame = FrameId(self.heads[from.index()]);
         let zeroed = words[frame].state.load().zeroed();
         self.unlink(words, frame, from);
-        for half in (order.0..from.0).rev().map(Order) {
-            self.link(words, frame.plus(half.frames()), half, zeroed);
+        Some(self.split(words, FreeBlock { frame, zeroed }, from, order))
+    }
+
+    /// Takes a block off a shelf: the caller's, or the next that has one.
+    fn take_chunk(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
+        let frame = (0..SHELVES).find_map(|turn| self.shelves[(shelf.0 + turn) % SHELVES].pop())?;
+        let state = words[frame].state.load();
+        assert!(state.is(Kind::Cached, Order::MAX), "a shelf held {frame:?} in state {state:?}");
+        self.free_frames -= Order::MAX.frames();
+        let chunk = FreeBlock { frame, zeroed: state.zeroed() };
+        if order == Order::MAX {
+            return Some(chunk);
         }
-        words[frame].state.set(Kind::Cached, order, zeroed);
-        Some(FreeBlock { frame, zeroed })
+        Some(self.split(words, chunk, Order::MAX, order))
+    }
+
+    fn split(&mut self, words: &FrameTable, block: FreeBlock, from: Order, order: Order) -> FreeBlock {
+        for half in (order.0..from.0).rev().map(Order) {
+            self.link(words, block.frame.plus(half.frames()), half, block.zeroed);
+        }
+        words[block.frame].state.set(Kind::Cached, order, block.zeroed);
+        block
+    }
+
+    /// Takes a certain chunk off its shelf; false where it is on none. O(chunks).
+    pub(crate) fn take_off_shelf(&mut self, frame: FrameId) -> bool {
+        for shelf in &mut self.shelves {
+            if let Some(at) = shelf.iter().position(|&chunk| chunk == frame) {
+                shelf.swap_remove(at);
+                self.free_frames -= Order::MAX.frames();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whole free chunks, by their first frames.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = FrameId> + '_ {
+        self.shelves.iter().flatten().copied()
     }
 
     /// Takes a certain block off its list. Its state is the caller's to set.
@@ -103,13 +178,13 @@ impl Buddy {
         self.free_frames += order.frames();
     }
 
-    /// Checks every list. O(free blocks).
+    /// Checks every list and shelf. O(free frames).
     ///
     /// # Panics
     /// When an invariant at the head of this file does not hold.
     pub(crate) fn validate(&self, words: &FrameTable) {
         let mut frames = 0;
-        for order in Order::all() {
+        for order in Order::all().filter(|&order| order < Order::MAX) {
             let (mut at, mut prev, mut blocks) = (self.heads[order.index()], NONE, 0);
             while at != NONE {
                 let head = &words[FrameId(at)];
@@ -118,15 +193,19 @@ impl Buddy {
                 assert_eq!(head.prev.load(Ordering::Relaxed), prev, "links go both ways");
                 let mut tails = (1..order.frames()).map(|tail| &words[FrameId(at + tail)]);
                 assert!(tails.all(|tail| tail.state.load().kind() == Kind::Tail), "a block has one head");
-                if order < Order::MAX {
-                    let other = words[FrameId(at ^ order.frames())].state.load();
-                    assert!(!other.is(Kind::Free, order), "buddies that are both free are one block");
-                }
+                let other = words[FrameId(at ^ order.frames())].state.load();
+                assert!(!other.is(Kind::Free, order), "buddies that are both free are one block");
                 (prev, at) = (at, head.next.load(Ordering::Relaxed));
                 blocks += 1;
             }
             assert_eq!(blocks, self.blocks[order.index()], "the count of blocks is true");
             frames += blocks * order.frames();
+        }
+        for chunk in self.chunks() {
+            assert!(words[chunk].state.load().is(Kind::Cached, Order::MAX), "heads on a shelf are cached");
+            let mut tails = (1..Order::MAX.frames()).map(|tail| &words[chunk.plus(tail)]);
+            assert!(tails.all(|tail| tail.state.load().kind() == Kind::Tail), "a block has one head");
+            frames += Order::MAX.frames();
         }
         assert_eq!(frames, self.free_frames, "the count of frames is true");
     }
@@ -145,7 +224,13 @@ mod tests {
         let mut buddy = Buddy::new();
         for chunk in 0..CHUNKS {
             (0..CHUNK_FRAMES).for_each(|at| words[FrameId(chunk * CHUNK_FRAMES + at)].state.set_tail());
-            buddy.insert(&words, FrameId(chunk * CHUNK_FRAMES), Order::MAX, true);
+            buddy.insert(
+                &words,
+                FrameId(chunk * CHUNK_FRAMES),
+                Order::MAX,
+                true,
+                Shelf::of_cpu(chunk as usize),
+            );
         }
         (words, buddy)
     }
@@ -178,11 +263,11 @@ mod tests {
             for (order, which, free) in steps {
                 if free && !taken.is_empty() {
                     let (frame, order) = taken.swap_remove(which.index(taken.len()));
-                    buddy.insert(&words, frame, order, false);
+                    buddy.insert(&words, frame, order, false, Shelf::default());
                     model.mark(frame, order, true);
                 } else {
                     let order = Order(order);
-                    let block = buddy.take(&words, order);
+                    let block = buddy.take(&words, order, Shelf::default());
                     // Eager merging: an aligned run of free frames is a block of at least that order.
                     prop_assert_eq!(block.is_some(), model.has_aligned_run(order));
                     if let Some(block) = block {
@@ -196,7 +281,7 @@ mod tests {
                 prop_assert_eq!(buddy.free_frames() as usize, free);
             }
             for (frame, order) in taken {
-                buddy.insert(&words, frame, order, false);
+                buddy.insert(&words, frame, order, false, Shelf::default());
             }
             buddy.validate(&words);
             prop_assert_eq!(buddy.blocks(Order::MAX), CHUNKS);
@@ -206,11 +291,12 @@ mod tests {
     #[test]
     fn zeroed_survives_splits_and_only_merges_of_two_zeroed_halves() {
         let (words, mut buddy) = full();
-        let [first, second] = [(); 2].map(|()| buddy.take(&words, Order(8)).unwrap());
+        let [first, second] = [(); 2].map(|()| buddy.take(&words, Order(8), Shelf::default()).unwrap());
         assert!(first.zeroed && second.zeroed, "a split keeps it");
-        buddy.insert(&words, first.frame, Order(8), true);
-        buddy.insert(&words, second.frame, Order(8), false);
-        let merged: Vec<_> = (0..CHUNKS).map(|_| buddy.take(&words, Order::MAX).unwrap()).collect();
+        buddy.insert(&words, first.frame, Order(8), true, Shelf::default());
+        buddy.insert(&words, second.frame, Order(8), false, Shelf::default());
+        let merged: Vec<_> =
+            (0..CHUNKS).map(|_| buddy.take(&words, Order::MAX, Shelf::default()).unwrap()).collect();
         let dirty: Vec<_> = merged.iter().filter(|block| !block.zeroed).collect();
         assert_eq!(dirty.len(), 1, "a merge loses it where one half has lost it");
         assert_eq!(dirty[0].frame, first.frame.min(second.frame));

@@ -16,7 +16,7 @@
 //! on its way between lists and owners just then is caught by calling `isolate` again.
 
 use crate::counters::Counter;
-use crate::frame::buddy::FreeBlock;
+use crate::frame::buddy::{FreeBlock, Shelf};
 use crate::frame::state::Kind;
 use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
 use crate::frame::zone::{Arena, Zone, ZoneInner};
@@ -201,6 +201,11 @@ impl Zone {
                     words.state.set(Kind::Isolated, state.order(), state.zeroed());
                     aside += state.order().frames() as u16;
                 }
+                // On a shelf, or on its way.
+                Kind::Cached if state.order() == Order::MAX && buddy.take_off_shelf(frame) => {
+                    words.state.set(Kind::Isolated, Order::MAX, state.zeroed());
+                    aside += CHUNK_FRAMES as u16;
+                }
                 Kind::Owned => {
                     words.state.mark_isolating();
                 }
@@ -224,7 +229,9 @@ impl Zone {
         for_each_head(arena, first, |frame, words| {
             let state = words.state.load();
             match state.kind() {
-                Kind::Isolated => buddy.insert(&arena.words, frame, state.order(), state.zeroed()),
+                Kind::Isolated => {
+                    buddy.insert(&arena.words, frame, state.order(), state.zeroed(), Shelf::default());
+                }
                 Kind::Owned => words.state.clear_isolating(),
                 _ => {}
             }

@@ -14,7 +14,8 @@
 //! other orders, then raises `high`, then gives the coldest blocks back, those of the order just freed first.
 //!
 //! Where one CPU frees high-order blocks that another allocates, they would pile up here cold (Linux f26b3fa04611):
-//! a run of high-order frees of `batch + high_min / 2` frames without an allocation gives everything back.
+//! a run of high-order frees of `batch + high_min / 2` frames gives everything back, unless this CPU had allocated as
+//! many: what it frees then, it is likely to want again, and its list grows until that fits or `high_max` is reached.
 //!
 //! Locking: every method that takes an [`Exclusive`] may take a zone's lock, through the caller's closure.
 
@@ -23,16 +24,19 @@ use crossbeam_utils::CachePadded;
 use crate::config::PercpuOrders;
 use crate::frame::buddy::FreeBlock;
 use crate::sync::percpu::{Exclusive, PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FrameId, Order};
 
 /// The class of order-0 frames that are all zeros.
 pub(crate) const ZEROED_CLASS: usize = Order::COUNT;
 const CLASSES: usize = Order::COUNT + 1;
 
-/// Most blocks of order 0, and of another order, on one CPU's list.
+/// Most blocks of order 0, of another order, and zeroed frames, on one CPU's list.
 const MOST_FRAMES: usize = 8192;
-const MOST_BLOCKS: usize = 512;
+const MOST_BLOCKS: usize = 4096;
+const MOST_ZEROED: usize = 512;
+/// Most frames on one CPU's lists: 1 GiB, in memory of 8 GiB a CPU and more.
+const MOST_HIGH: u64 = 1 << 18;
 /// By how much a refill or a free may exceed `batch`: 2^5 times (Linux's PCP_BATCH_SCALE_MAX).
 const SCALE_MAX: u32 = 5;
 
@@ -58,7 +62,7 @@ impl Tuning {
         // A quarter of a thousandth of memory, at most 64 frames, and one less than a power of two.
         let quarter = ((frames / 1024).min(256) / 4).max(1) as u32;
         let batch = (1u32 << (quarter + quarter / 2).ilog2()).saturating_sub(1).max(1);
-        let high_max = (frames / 8 / cpus as u64).min(MOST_FRAMES as u64 * 2) as u32;
+        let high_max = (frames / 8 / cpus as u64).min(MOST_HIGH) as u32;
         let low_each = (low_frames / cpus as u64) as u32;
         let high_min = if batch > 1 { low_each.max(4 * batch) } else { low_each };
         Self { batch, high_min: high_min.min(high_max), high_max }
@@ -77,6 +81,8 @@ struct CpuFigures {
     refill_scale: AtomicU32,
     /// Whether the last free that came here was of a high order.
     freed_high_order: AtomicU32,
+    /// The least balance of allocations and frees seen, of each class (an `i64`'s bits).
+    least_balance: [AtomicU64; CLASSES],
 }
 
 /// The per-CPU lists.
@@ -107,7 +113,7 @@ impl PerCpuLists {
             .map(|blocks| blocks.min(MOST_BLOCKS))
             .collect();
         capacities[0] = (most.high_max as usize).min(MOST_FRAMES);
-        capacities.push((most.high_max as usize).min(MOST_BLOCKS));
+        capacities.push((most.high_max as usize).min(MOST_ZEROED));
         let figures = (0..cpus).map(|_| CachePadded::new(CpuFigures::default())).collect();
         let lists = Self {
             stacks: PerCpuStacks::new(cpus, &capacities, form)?,
@@ -185,16 +191,11 @@ impl PerCpuLists {
         let more = self.refill_blocks(held, order, tuning) - 1;
         if pressure == Pressure::None {
             // A list that could not hold what was just asked of it is too small by that much.
-            let by = if order == Order::ZERO { tuning.batch.max(more) } else { tuning.batch };
+            let by = tuning.batch.max(more << order.0);
             figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
         }
         let room = self.make_room(held, order.index(), more);
-        let mut got = 0;
-        while got < room {
-            let Some(block) = take() else { break };
-            assert!(held.insert(order.index(), block.frame.0), "room was made");
-            got += 1;
-        }
+        let got = held.insert_many(order.index(), room as usize, || Some(take()?.frame.0)) as u32;
         // What could not be had is not promised.
         held.set_limit(order.index(), held.limit(order.index()).max(held.len(order.index())));
         figures.count_before.store(self.count(held), Ordering::Relaxed);
@@ -243,7 +244,8 @@ impl PerCpuLists {
             && followed
             && run >= tuning.batch + tuning.high_min / 2
             && count >= tuning.batch
-            && tuning.batch > 1;
+            && tuning.batch > 1
+            && self.owed(held, order) == 0;
 
         let spill = if hoarding {
             figures.high.store(high.saturating_sub(most_run).max(tuning.high_min), Ordering::Relaxed);
@@ -254,7 +256,10 @@ impl PerCpuLists {
             let keep = if pressure == Pressure::BelowLow { (4 * tuning.batch).min(lower) } else { lower };
             count.saturating_sub(keep)
         } else {
-            let wanted = run + tuning.batch;
+            // What this CPU allocated it will allocate again: its list doubles until all of that fits.
+            let owed = self.owed(held, order);
+            let doubled = if owed > 0 { count + order.frames() + owed.min(count.max(most_run)) } else { 0 };
+            let wanted = (run + tuning.batch).max(doubled);
             if count + order.frames() > high && high < wanted {
                 figures.high.store(wanted.clamp(tuning.high_min, tuning.high_max), Ordering::Relaxed);
             }
@@ -276,6 +281,20 @@ impl PerCpuLists {
             give(frame, order);
         }
         figures.count_before.store(self.count(held), Ordering::Relaxed);
+    }
+
+    /// Frames of this order that this CPU allocated, and that have not been freed here since: 0 on a CPU that frees what
+    /// others allocate. At most `high_max`.
+    fn owed(&self, held: &Exclusive<'_>, order: Order) -> u32 {
+        let (balance, least) = (held.balance(order.index()), self.least_balance(held, order.index()));
+        let least_seen = (least.load(Ordering::Relaxed) as i64).min(balance);
+        least.store(least_seen as u64, Ordering::Relaxed);
+        let high_max = self.high_max.load(Ordering::Relaxed);
+        ((balance - least_seen) as u64).saturating_mul(u64::from(order.frames())).min(high_max.into()) as u32
+    }
+
+    fn least_balance(&self, held: &Exclusive<'_>, class: usize) -> &AtomicU64 {
+        &self.figures[held.cpu()].least_balance[class]
     }
 
     /// Gives back at least `frames` frames where there are so many: the coldest first, starting at `first`'s list.
@@ -350,6 +369,10 @@ impl PerCpuLists {
         self.figures[held.cpu()].high.store(lower, Ordering::Relaxed);
         for class in 0..CLASSES {
             held.set_limit(class, held.len(class));
+            // Half of what the CPU had out is forgotten: whoever keeps it will free it elsewhere.
+            let (balance, least) = (held.balance(class), self.least_balance(held, class));
+            let least_seen = least.load(Ordering::Relaxed) as i64;
+            least.store((least_seen + (balance - least_seen) / 2) as u64, Ordering::Relaxed);
         }
         if count > lower {
             self.spill(held, Order::MAX, count - lower, &mut give);
@@ -519,6 +542,31 @@ mod tests {
         }
         // Without the rule, high rises with the run of frees, and the lists stay full of cold blocks.
         assert!(most <= TUNING.high_min, "{most} of {}", TUNING.high_min);
+    }
+
+    #[test]
+    fn a_cpu_keeps_the_high_order_blocks_that_it_allocates_itself() {
+        let lists = lists(Tuning { high_max: 1 << 16, ..TUNING });
+        let (mut next, mut zone) = (0, Vec::new());
+        for round in 0..12 {
+            let held: Vec<u32> = std::iter::repeat_with(|| {
+                loop {
+                    match (lists.pop(4), zone.pop()) {
+                        (Pop::Value(frame), spilled) => {
+                            zone.extend(spilled);
+                            return frame;
+                        }
+                        (_, Some((frame, _))) => return FrameId::index(frame) as u32,
+                        _ => drop(refill(&lists, Order(4), &mut next)),
+                    }
+                }
+            })
+            .take(2000)
+            .collect();
+            zone.extend(held.iter().flat_map(|&frame| free(&lists, Order(4), frame, Pressure::None)));
+            assert!(round < 11 || zone.is_empty(), "a bulk of 2000 fits in the end: {}", zone.len());
+        }
+        assert!(count(&lists) >= 2000 << 4);
     }
 
     #[test]

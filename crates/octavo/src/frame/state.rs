@@ -15,7 +15,7 @@
 //! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated; the others say Tail, so that a
 //! free of a tail cannot pass for a free of a block. Splitting an owned block makes heads of all its frames.
 //!
-//! Who may write: Free and Isolated, the holder of the zone's lock; Cached, whoever took the block off a list;
+//! Who may write: Free and Isolated, the holder of the zone's lock; Cached, whoever took the block off a list or shelf;
 //! Owned, by compare-and-swap only: the owner frees ([`StateWord::take_back`]), the LRU sets its flags, and
 //! compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
 //!
@@ -39,11 +39,12 @@ const LRU_MASK: u32 = 0xff << LRU_SHIFT;
 pub(crate) enum Kind {
     /// Without memory behind it.
     Offline = 0,
-    /// Head of a free buddy block.
+    /// Head of a free buddy block, below order 9.
     Free = 1,
     /// Inside a block.
     Tail = 2,
-    /// Head of a block on a per-CPU list, in the zeroed reserve, or on its way between lists.
+    /// Head of a block on a per-CPU list, in the zeroed reserve, or on its way between lists; of a whole free chunk
+    /// also in its zone.
     Cached = 3,
     /// Head of an allocated block.
     Owned = 4,

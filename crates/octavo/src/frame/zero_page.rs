@@ -196,6 +196,7 @@ impl HugeZero {
     }
 
     /// The page's first frame.
+    #[cfg(test)]
     pub(crate) fn frame(&self) -> Option<FrameId> {
         match self.frame.load(Ordering::Acquire) {
             NO_FRAME => None,

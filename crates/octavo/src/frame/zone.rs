@@ -10,7 +10,7 @@ use octavo_platform::ArenaBytes;
 
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
-use crate::frame::buddy::{Buddy, FreeBlock};
+use crate::frame::buddy::{Buddy, FreeBlock, Shelf};
 use crate::frame::chunk::{ChunkId, ChunkState};
 use crate::frame::state::Kind;
 use crate::frame::words::{FrameTable, WORDS_BYTES_PER_CHUNK};
@@ -81,7 +81,7 @@ impl Zone {
     /// Takes the zone's lock.
     pub(crate) fn lock<'a>(&'a self, arena: &'a Arena) -> ZoneGuard<'a> {
         arena.counters.count(Counter::ZoneLock);
-        ZoneGuard { zone: self, arena, inner: self.inner.lock() }
+        ZoneGuard { zone: self, arena, shelf: Shelf::default(), inner: self.inner.lock() }
     }
 
     /// Frames on the buddy lists, at about this moment.
@@ -100,13 +100,20 @@ impl Zone {
 pub(crate) struct ZoneGuard<'a> {
     pub(super) zone: &'a Zone,
     pub(super) arena: &'a Arena,
+    shelf: Shelf,
     pub(super) inner: MutexGuard<'a, ZoneInner>,
 }
 
 impl ZoneGuard<'_> {
+    /// For whom: whole chunks go to, and come from, the shelf of this CPU first.
+    pub(crate) fn at(mut self, cpu: usize) -> Self {
+        self.shelf = Shelf::of_cpu(cpu);
+        self
+    }
+
     /// Takes a free block; it leaves in state Cached.
     pub(crate) fn take(&mut self, order: Order) -> Option<FreeBlock> {
-        self.inner.buddy.take(&self.arena.words, order)
+        self.inner.buddy.take(&self.arena.words, order, self.shelf)
     }
 
     /// Takes back a block in state Cached. In an isolated chunk it stays aside.
@@ -120,7 +127,9 @@ impl ZoneGuard<'_> {
         let chunk = ((frame.0 - self.zone.first.0) / CHUNK_FRAMES) as usize;
         let ZoneInner { buddy, chunks, .. } = &mut *self.inner;
         match &mut chunks[chunk] {
-            ChunkState::Online => buddy.insert(&self.arena.words, frame, order, found.zeroed()),
+            ChunkState::Online => {
+                buddy.insert(&self.arena.words, frame, order, found.zeroed(), self.shelf);
+            }
             ChunkState::Isolated { free_frames } => {
                 *free_frames += order.frames() as u16;
                 state.set(Kind::Isolated, order, found.zeroed());
@@ -185,6 +194,11 @@ impl ZoneGuard<'_> {
                 }
             }
         }
+        for chunk in self.inner.buddy.chunks() {
+            let index = (chunk.0 - self.zone.first.0) / CHUNK_FRAMES;
+            assert_eq!(self.inner.chunks[index as usize], ChunkState::Online, "chunks on a shelf are online");
+            free += CHUNK_FRAMES;
+        }
         assert_eq!(free, self.inner.buddy.free_frames(), "the lists hold every free block");
     }
 }
@@ -246,13 +260,15 @@ impl std::ops::Deref for ZoneList {
 pub(crate) struct Givers<'a> {
     zones: &'a ZoneList,
     arena: &'a Arena,
+    cpu: usize,
     held: Option<ZoneGuard<'a>>,
     frames: u64,
 }
 
 impl<'a> Givers<'a> {
-    pub(crate) fn new(zones: &'a ZoneList, arena: &'a Arena) -> Self {
-        Self { zones, arena, held: None, frames: 0 }
+    /// For blocks that were on a CPU's lists.
+    pub(crate) fn new(zones: &'a ZoneList, arena: &'a Arena, cpu: usize) -> Self {
+        Self { zones, arena, cpu, held: None, frames: 0 }
     }
 
     /// Gives a block in state Cached to its zone.
@@ -261,7 +277,7 @@ impl<'a> Givers<'a> {
         if !self.held.as_ref().is_some_and(|held| std::ptr::eq(held.zone, zone)) {
             // The old lock goes before the new one comes.
             self.held = None;
-            self.held = Some(zone.lock(self.arena));
+            self.held = Some(zone.lock(self.arena).at(self.cpu));
         }
         self.frames += u64::from(order.frames());
         self.held.as_mut().expect("just taken").give(frame, order);

@@ -197,8 +197,8 @@ mod face {
             &self.cpus[cpu].classes[class].net
         }
 
-        pub(super) fn slot(&self, cpu: usize, class: usize, index: usize) -> &AtomicU32 {
-            &self.cpus[cpu].classes[class].slots[index]
+        pub(super) fn slots(&self, cpu: usize, class: usize) -> &[AtomicU32] {
+            &self.cpus[cpu].classes[class].slots
         }
 
         pub(super) fn stop_here(&self) -> Option<usize> {
@@ -258,7 +258,7 @@ fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     if top == 0 {
         return Pop::Empty;
     }
-    let value = storage.slot(cpu, class, top - 1).load(Ordering::Relaxed);
+    let value = storage.slots(cpu, class)[top - 1].load(Ordering::Relaxed);
     storage.set_top(cpu, class, top - 1, 1);
     Pop::Value(value)
 }
@@ -268,7 +268,7 @@ fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push
     if top >= storage.limit(cpu, class) {
         return Push::Full;
     }
-    storage.slot(cpu, class, top).store(value, Ordering::Relaxed);
+    storage.slots(cpu, class)[top].store(value, Ordering::Relaxed);
     storage.set_top(cpu, class, top + 1, 0);
     Push::Done
 }
@@ -458,16 +458,36 @@ impl Exclusive<'_> {
         if top >= self.capacity(class) {
             return false;
         }
-        storage.slot(self.cpu, class, top).store(value, Ordering::Relaxed);
+        storage.slots(self.cpu, class)[top].store(value, Ordering::Relaxed);
         storage.set_top(self.cpu, class, top + 1, 0);
         self.add_net(class, 1);
         true
     }
 
+    /// Puts up to `n` values on the hot end, as many as `next` supplies; answers how many.
+    pub(crate) fn insert_many(&self, class: usize, n: usize, mut next: impl FnMut() -> Option<u32>) -> usize {
+        let (storage, top) = (&self.stacks.storage, self.len(class));
+        let mut got = 0;
+        for slot in storage.slots(self.cpu, class)[top..].iter().take(n) {
+            let Some(value) = next() else { break };
+            slot.store(value, Ordering::Relaxed);
+            got += 1;
+        }
+        storage.set_top(self.cpu, class, top + got, 0);
+        self.add_net(class, got as u64);
+        got
+    }
+
+    /// Values that fast paths popped less those they pushed, so far.
+    pub(crate) fn balance(&self, class: usize) -> i64 {
+        let net = self.stacks.storage.net(self.cpu, class).load(Ordering::Relaxed);
+        net.wrapping_sub(self.len(class) as u64) as i64
+    }
+
     /// Takes a value from the hot end.
     pub(crate) fn remove(&self, class: usize) -> Option<u32> {
         let (storage, top) = (&self.stacks.storage, self.len(class).checked_sub(1)?);
-        let value = storage.slot(self.cpu, class, top).load(Ordering::Relaxed);
+        let value = storage.slots(self.cpu, class)[top].load(Ordering::Relaxed);
         storage.set_top(self.cpu, class, top, 0);
         self.add_net(class, 1u64.wrapping_neg());
         Some(value)
@@ -477,12 +497,12 @@ impl Exclusive<'_> {
     pub(crate) fn remove_coldest(&self, class: usize, n: usize, mut take: impl FnMut(u32)) -> usize {
         let (storage, cpu, top) = (&self.stacks.storage, self.cpu, self.len(class));
         let n = n.min(top);
-        for index in 0..n {
-            take(storage.slot(cpu, class, index).load(Ordering::Relaxed));
+        let slots = &storage.slots(cpu, class)[..top];
+        for slot in &slots[..n] {
+            take(slot.load(Ordering::Relaxed));
         }
-        for index in n..top {
-            let value = storage.slot(cpu, class, index).load(Ordering::Relaxed);
-            storage.slot(cpu, class, index - n).store(value, Ordering::Relaxed);
+        for (to, from) in slots.iter().zip(&slots[n..]) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         storage.set_top(cpu, class, top - n, 0);
         self.add_net(class, (n as u64).wrapping_neg());
@@ -491,8 +511,8 @@ impl Exclusive<'_> {
 
     /// Visits every value, coldest first.
     pub(crate) fn for_each(&self, class: usize, mut visit: impl FnMut(u32)) {
-        for index in 0..self.len(class) {
-            visit(self.stacks.storage.slot(self.cpu, class, index).load(Ordering::Relaxed));
+        for slot in &self.stacks.storage.slots(self.cpu, class)[..self.len(class)] {
+            visit(slot.load(Ordering::Relaxed));
         }
     }
 

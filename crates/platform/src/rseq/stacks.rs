@@ -60,6 +60,7 @@ pub struct StackArea {
     shape: Shape,
     /// Those beyond the last made share a header and have no room: empty and full at once.
     classes: [Class; MOST_CLASSES],
+    cpus: usize,
     memory: Reservation,
 }
 
@@ -95,7 +96,7 @@ impl StackArea {
         let memory = Reservation::new(stride * cpus, PAGE_BYTES)?;
         memory.advise_backing(0..memory.len(), crate::Backing::BasePages);
         let shape = Shape::new(&memory, stride, cpus);
-        Ok(Self { shape, classes, memory })
+        Ok(Self { shape, classes, cpus, memory })
     }
 
     /// Bytes of memory that the stacks can come to use.
@@ -105,7 +106,7 @@ impl StackArea {
 
     fn at(&self, cpu: usize, offset: usize, bytes: usize) -> *mut u8 {
         let stride = self.shape.stride as usize;
-        assert!(offset + bytes <= stride && cpu < self.memory.len() / stride, "inside a CPU's area");
+        assert!(offset + bytes <= stride && cpu < self.cpus, "inside a CPU's area");
         // SAFETY: inside the reservation, just checked.
         unsafe { self.memory.base().as_ptr().add(cpu * stride + offset) }
     }
@@ -175,10 +176,13 @@ impl StackArea {
         self.word64(cpu, self.classes[class].header as usize + NET_OFFSET)
     }
 
-    /// A slot of the stack; 0 is the oldest.
-    pub fn slot(&self, cpu: usize, class: usize, index: usize) -> &AtomicU32 {
-        assert!(index < self.capacity(class), "slot within the capacity");
-        self.word32(cpu, self.classes[class].slots as usize + 4 * index)
+    /// The slots of the stack; 0 is the oldest.
+    pub fn slots(&self, cpu: usize, class: usize) -> &[AtomicU32] {
+        let Class { slots, capacity, .. } = self.classes[class];
+        let first = self.at(cpu, slots as usize, 4 * capacity as usize).cast::<AtomicU32>();
+        // SAFETY: in bounds (`at`), aligned (slots begin at multiples of 64), mapped while `self` lives; accessed as
+        // `word32` says.
+        unsafe { std::slice::from_raw_parts(first, capacity as usize) }
     }
 
     /// Takes the youngest value of this CPU's stack. No atomic read-modify-write.
@@ -524,10 +528,10 @@ mod tests {
                 area.expel(cpu).unwrap();
                 // Take all, then give all back: the slots pass through this thread.
                 let top = area.top(cpu, 1);
-                drained.extend((0..top).map(|index| area.slot(cpu, 1, index).load(Ordering::Relaxed)));
+                drained.extend(area.slots(cpu, 1)[..top].iter().map(|slot| slot.load(Ordering::Relaxed)));
                 area.set_top(cpu, 1, 0, 0);
                 for (index, value) in drained.drain(..).rev().enumerate() {
-                    area.slot(cpu, 1, index).store(value, Ordering::Relaxed);
+                    area.slots(cpu, 1)[index].store(value, Ordering::Relaxed);
                 }
                 area.set_top(cpu, 1, top, 0);
                 area.stop(cpu).store(0, Ordering::Release);
@@ -536,7 +540,8 @@ mod tests {
             workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
         });
         for cpu in 0..cpus {
-            held.extend((0..area.top(cpu, 1)).map(|index| area.slot(cpu, 1, index).load(Ordering::Relaxed)));
+            let slots = &area.slots(cpu, 1)[..area.top(cpu, 1)];
+            held.extend(slots.iter().map(|slot| slot.load(Ordering::Relaxed)));
         }
         held.sort_unstable();
         assert_eq!(held, (0..VALUES).collect::<Vec<_>>());

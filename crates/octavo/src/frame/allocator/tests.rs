@@ -83,7 +83,7 @@ fn a_budget_is_used_up_exactly_and_comes_back() {
 #[test]
 fn invalid_frees_are_refused_and_change_nothing() {
     let frames = allocator(16, 1);
-    let block = frames.alloc(Order(3)).unwrap().frame;
+    let [block, other] = [(); 2].map(|()| frames.alloc(Order(3)).unwrap().frame);
     let refused = |frame, order| frames.free(frame, order).unwrap_err().kind() == ErrorKind::InvalidFree;
     assert!(refused(block, Order(2)) && refused(block, Order(4)), "wrong order");
     assert!(refused(block.plus(1), Order::ZERO), "a tail");
@@ -95,6 +95,9 @@ fn invalid_frees_are_refused_and_change_nothing() {
     assert!(refused(block, Order(3)), "twice, merged in its zone");
     let text = frames.free(block, Order(3)).unwrap_err().to_string();
     assert!(text.contains("order 3") && text.contains("Free"), "{text}");
+    frames.free(other, Order(3)).unwrap();
+    frames.drain();
+    assert!(refused(block, Order(3)), "twice, merged to a whole chunk");
     assert_wholly_free(&frames);
 }
 
