@@ -193,6 +193,7 @@ impl Space {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn state(&self) -> &SpaceState {
         &self.state
     }

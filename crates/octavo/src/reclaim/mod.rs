@@ -48,7 +48,10 @@ const PATIENCE: u32 = 20_000;
 /// Frees about `target` frames, or as many as can be. Says how many.
 pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     engine.reclaimers.fetch_add(1, Ordering::AcqRel);
-    let mut freed = u64::from(engine.huge_zero.shrink(&engine.frames));
+    let mut freed = match engine.huge_zero.shrinkable_frames() {
+        0 => 0,
+        _ => u64::from(engine.huge_zero.shrink(&engine.frames)),
+    };
     engine.lru.drain_all(&engine.frames);
     let mut fruitless = 0;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.

@@ -6,10 +6,6 @@ pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use loom::thread;
 
-/// A word type that may live in a [`WordArray`].
-pub(crate) trait ArrayWord: Default + Sync {}
-impl<T: Default + Sync> ArrayWord for T {}
-
 /// A boxed array: models are small.
 #[derive(Debug)]
 pub(crate) struct WordArray<T>(Box<[T]>);

@@ -6,12 +6,6 @@ pub(crate) use std::thread;
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use zerocopy::FromZeros;
-
-/// A word type that may live in a [`WordArray`].
-pub(crate) trait ArrayWord: FromZeros + Sync {}
-impl<T: FromZeros + Sync> ArrayWord for T {}
-
 /// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
 /// for life.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;

@@ -88,14 +88,6 @@ impl<'t> Walk<'t> {
     pub(crate) fn links_hold(&self) -> bool {
         self.words[..self.len - 1].iter().all(|(word, seen)| word.still_is(*seen))
     }
-
-    /// Whether the last entry and every link to it are as they were read. Call after what is to be validated
-    /// and an acquire fence, or an acquiring read-modify-write.
-    #[inline(always)]
-    pub(crate) fn still_holds(&self) -> bool {
-        let (word, seen) = self.words[self.len - 1];
-        word.still_is(seen) && self.links_hold()
-    }
 }
 
 /// A word, and its value as read.
@@ -121,7 +113,8 @@ pub(crate) trait LeafOperation {
 }
 
 impl Leaf<'_> {
-    /// Whether the leaf and every link to it are as they were read, from the leaf up. As [`Walk::still_holds`].
+    /// Whether the leaf and every link to it are as they were read, from the leaf up. Call after what is
+    /// to be validated and an acquire fence, or an acquiring read-modify-write.
     #[inline(always)]
     pub(crate) fn still_holds(&self) -> bool {
         let [root, third, second, first] = self.links;
