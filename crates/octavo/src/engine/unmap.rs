@@ -38,6 +38,8 @@ impl Clearing<'_> {
         loop {
             let seen = root.load();
             match seen.state() {
+                // A fault that makes the root taller either did so before, or finds the region gone when it goes on.
+                State::Node(_) if !root.confirm(seen) => {}
                 State::Node(node) => {
                     let level = seen.root_level();
                     self.clear_node(node, level, PageNumber(0));
@@ -224,14 +226,17 @@ pub(crate) fn protect_range(
     protection: Protection,
 ) {
     let root = engine.table.root(space.id);
-    let seen = root.load();
-    match seen.state() {
-        State::Node(node) => {
-            protect_node(engine, space.id, range, protection, node, seen.root_level(), PageNumber(0))
-        }
-        _ => {
-            // Not empty any more: a fault put a node there, after it had looked at the regions anew.
-            let _ = root.change(seen, seen.to_same());
+    loop {
+        // As in `Clearing::clear_root`.
+        let seen = root.load();
+        match seen.state() {
+            State::Node(_) if !root.confirm(seen) => {}
+            State::Node(node) => {
+                protect_node(engine, space.id, range, protection, node, seen.root_level(), PageNumber(0));
+                return;
+            }
+            _ if root.change(seen, seen.to_same()).is_ok() => return,
+            _ => {}
         }
     }
 }

@@ -270,6 +270,12 @@ impl EntryWord {
         }
     }
 
+    /// Whether the word is `seen` now. A read-modify-write: who changes the word later has seen what the caller did
+    /// before, and what was changed earlier is seen here.
+    pub(crate) fn confirm(&self, seen: Entry) -> bool {
+        self.change(seen, seen).is_ok()
+    }
+
     /// Ends the caller's own Busy. True: somebody waits, and is to be woken.
     #[inline]
     #[must_use = "those who wait must be woken"]
