@@ -2,12 +2,13 @@
 //!
 //! Words go by relaxed atomics; ranges by `rep movsb`/`rep stosb`, which the compiler cannot see into, so a
 //! racing copy is a torn copy and never undefined behaviour in Rust's terms. Whoever needs an untorn copy
-//! holds the frame, or re-checks the entry afterwards.
+//! holds the frame, or re-checks the entry afterwards: what fills a frame anew (`zero`, `copy_within`, `read_file`)
+//! begins with a release fence, so that a reader who meets the new bytes also finds the entry changed.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::{Backing, PAGE_BYTES, Reservation};
 
@@ -146,6 +147,8 @@ impl ArenaBytes {
     /// Copies `len` bytes between two places that do not overlap.
     pub fn copy_within(&self, from: usize, to: usize, len: usize) {
         assert!(from.abs_diff(to) >= len, "copies inside the arena do not overlap");
+        // See the module doc.
+        fence(Ordering::Release);
         // SAFETY: both in bounds (`at`) and disjoint (asserted).
         unsafe { copy_bytes(self.at(from, len), self.at(to, len), len) }
     }
@@ -154,6 +157,8 @@ impl ArenaBytes {
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) {
         let to = self.at(offset, len);
+        // See the module doc.
+        fence(Ordering::Release);
         // SAFETY: in bounds (`at`); `rep stosb` writes exactly `len` bytes upwards from `to`, and the
         // direction flag is clear by the ABI.
         unsafe {
@@ -177,6 +182,8 @@ impl ArenaBytes {
         file_offset: u64,
         segments: &[Range<usize>],
     ) -> io::Result<()> {
+        // See the module doc.
+        fence(Ordering::Release);
         self.transfer(file, file_offset, segments, Direction::Read)
     }
 
