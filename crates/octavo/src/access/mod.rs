@@ -258,3 +258,6 @@ fn too_many_pins() -> Error {
         format!("a frame carries {MAX_PINS} pins; drop some before taking more"),
     )
 }
+
+#[cfg(all(test, loom))]
+mod models;

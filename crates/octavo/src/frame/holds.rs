@@ -299,3 +299,6 @@ mod tests {
         assert!(word.try_reclaim());
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

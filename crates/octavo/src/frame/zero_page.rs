@@ -285,3 +285,6 @@ mod tests {
         assert_eq!(counters.snapshot().get(Counter::HugeZeroFailed), 1);
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

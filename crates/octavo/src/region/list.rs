@@ -15,7 +15,7 @@ use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
 /// Regions in the first chunk; each further chunk doubles.
-const FIRST_CHUNK: usize = 16;
+const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
 const CHUNKS: usize = 17;
 /// Page 0 up to here is never mapped, so that address 0 stays invalid.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;
@@ -79,7 +79,7 @@ impl RegionList {
         Self {
             sequence: AtomicU64::new(0),
             len: AtomicUsize::new(0),
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            chunks: std::array::from_fn(|_| OnceLock::new()),
             layout: RwLock::new(()),
         }
     }
@@ -367,3 +367,6 @@ mod tests {
         assert_eq!(writer.find_free(MAX_PAGES, 1), None);
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -22,8 +22,8 @@ use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering, WordArray};
 use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 
 /// Slots of a cluster: 2 MiB of pages.
-const CLUSTER_SLOTS: usize = 512;
-const LOCKS: usize = 64;
+const CLUSTER_SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
+const LOCKS: usize = if cfg!(loom) { 1 } else { 64 };
 const RESERVED: u32 = u32::MAX;
 /// In a frame's `slot` word: not in the swap cache.
 pub(super) const NO_SLOT: u32 = 0;

@@ -1,7 +1,5 @@
 //! The model-checked face: loom explores every order the memory model allows.
 
-pub(crate) use std::sync::OnceLock;
-
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use loom::thread;
@@ -36,7 +34,23 @@ impl<T> std::ops::Deref for WordArray<T> {
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-pub(crate) type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+/// `None` only inside [`Condvar::wait_for`].
+#[derive(Debug)]
+pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+impl<T> std::ops::Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("held")
+    }
+}
+
+impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("held")
+    }
+}
 
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
@@ -44,11 +58,25 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap()
+        MutexGuard(Some(self.0.lock().unwrap()))
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok()
+        self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+    }
+}
+
+/// loom's condition variable with parking_lot's face. Time does not pass in a model: a wait ends by a notification.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: std::time::Duration) {
+        guard.0 = guard.0.take().map(|held| self.0.wait(held).unwrap());
     }
 }
 
@@ -70,6 +98,36 @@ impl<T> RwLock<T> {
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap()
+    }
+}
+
+/// A value set once, with std's face. The flag tells the checker that what was set is published.
+#[derive(Debug, Default)]
+pub(crate) struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    published: AtomicBool,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self { value: std::sync::OnceLock::new(), published: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        if self.published.load(Ordering::Acquire) { self.value.get() } else { None }
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        let set = self.value.set(value);
+        self.published.store(true, Ordering::Release);
+        set
+    }
+
+    /// Only one thread at a time calls this in a model: its turn is not a point of the search.
+    pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
+        let value = self.value.get_or_init(init);
+        self.published.store(true, Ordering::Release);
+        value
     }
 }
 

@@ -11,7 +11,7 @@
 //! 1. *Read down, then re-read.* A walk keeps every word it read. A reader re-reads all of them after its
 //!    data; a pinner after taking its count; one who wants to change the entry, before its compare-and-swap.
 //! 2. *Unmap bumps.* Under the space's layout lock, an unmap first removes the region, then moves every entry
-//!    of the range, Empty ones and inner links included, to a later version. A fault reads its entry *before* it
+//!    of the range, Empty ones included, to a later version, and confirms the root by a read-modify-write. A fault reads its entry *before* it
 //!    looks up the region: so either it sees that the region is gone, or its compare-and-swap fails.
 //! 3. *A node is bumped twice.* To recycle a node, unmap clears it, unlinks it, and bumps every entry once
 //!    more. A compare-and-swap by a late walker then either comes before that second bump, which finds and
@@ -31,16 +31,16 @@ use crate::counters::Counters;
 use crate::sync::{Arc, Mutex, WordArray};
 use crate::units::PageNumber;
 use entry::{Entry, EntryWord, State};
-use node::{NODE_ENTRIES, NodePool};
+use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
 /// Levels of the tallest table.
 pub(crate) const LEVELS: usize = 4;
 /// Level of a walk that ended at the root word itself.
 pub(crate) const ROOT: usize = LEVELS;
 /// Pages that the tallest table addresses: 256 TiB.
-pub(crate) const MAX_PAGES: u64 = 1 << (9 * LEVELS);
+pub(crate) const MAX_PAGES: u64 = 1 << (NODE_BITS as usize * LEVELS);
 /// Spaces a manager can have at once.
-const MAX_SPACES: usize = 1 << 20;
+const MAX_SPACES: usize = if cfg!(loom) { 2 } else { 1 << 20 };
 
 /// Number of a space within its manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -201,7 +201,7 @@ impl Table {
         page: PageNumber,
         operation: O,
     ) -> Option<O::Output> {
-        if page.0 >> (9 * (ROOT_LEVEL + 1)) != 0 {
+        if page.0 >> (NODE_BITS as usize * (ROOT_LEVEL + 1)) != 0 {
             return None;
         }
         let (mut third, mut second) = (None, None);
@@ -251,7 +251,7 @@ impl Table {
         page: PageNumber,
     ) -> Walk<'t> {
         let mut walk = Walk { words: [(root, seen); LEVELS + 1], len: 1, level: ROOT };
-        if page.0 >> (9 * (ROOT_LEVEL + 1)) != 0 {
+        if page.0 >> (NODE_BITS as usize * (ROOT_LEVEL + 1)) != 0 {
             return walk;
         }
         let mut link = seen;
@@ -310,7 +310,7 @@ impl Table {
         leaf: &mut impl FnMut(PageNumber, usize, Entry),
     ) {
         for (slot, word) in self.nodes.entries(node).iter().enumerate() {
-            let page = first.plus((slot as u64) << (9 * level));
+            let page = first.plus((slot as u64) << (NODE_BITS as usize * level));
             match word.load().state() {
                 State::Empty => {}
                 State::Node(child) => self.visit(child, level - 1, page, leaf),
@@ -323,7 +323,7 @@ impl Table {
 /// Index within its node of the entry for `page` at `level`.
 #[inline(always)]
 pub(crate) fn slot_of(page: PageNumber, level: usize) -> usize {
-    (page.0 >> (9 * level)) as usize & (NODE_ENTRIES - 1)
+    (page.0 >> (NODE_BITS as usize * level)) as usize & (NODE_ENTRIES - 1)
 }
 
 /// Pages from `start` up to, and without, `end`.
@@ -335,10 +335,12 @@ pub(crate) struct PageNumberRange {
 
 /// Pages that one entry at `level` covers.
 pub(crate) const fn span(level: usize) -> u64 {
-    1 << (9 * level)
+    1 << (NODE_BITS as usize * level)
 }
 
 /// The lowest root that reaches `page`; never 0, so that huge leaves always have a place.
 fn root_level_for(page: PageNumber) -> usize {
-    (1..LEVELS).find(|level| page.0 >> (9 * (level + 1)) == 0).expect("regions end below MAX_PAGES")
+    (1..LEVELS)
+        .find(|level| page.0 >> (NODE_BITS as usize * (level + 1)) == 0)
+        .expect("regions end below MAX_PAGES")
 }

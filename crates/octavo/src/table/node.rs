@@ -11,12 +11,14 @@ use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
 use crate::sync::{Arc, AtomicU32, Mutex, Ordering, WordArray};
 use crate::table::entry::{EntryWord, NodeId};
-use crate::units::PAGE_BYTES;
+use crate::units::{Order, PAGE_BYTES};
 
-/// Entries of a node.
-pub(crate) const NODE_ENTRIES: usize = 512;
+/// log2 of [`NODE_ENTRIES`]: a node one level up has a leaf of the largest order for each.
+pub(crate) const NODE_BITS: u32 = Order::MAX.0 as u32;
+/// Entries of a node: 512.
+pub(crate) const NODE_ENTRIES: usize = 1 << NODE_BITS;
 /// Nodes charged and made present at once.
-const GROW_NODES: usize = 16;
+const GROW_NODES: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// All nodes of a manager.
 #[derive(Debug)]

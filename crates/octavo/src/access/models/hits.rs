@@ -1,0 +1,153 @@
+//! Models of hits against eviction and reuse: an entry, a frame's hold word, and bytes that race.
+//!
+//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault` with its
+//! ordering. A frame's bytes are one relaxed word, or a cell where only a holder may look; the table above the
+//! entry, the swap cache and the allocator (whose hand-over orders more) are left out.
+
+use loom::cell::UnsafeCell;
+
+use super::bounded;
+use crate::frame::Dropped;
+use crate::frame::holds::HoldWord;
+use crate::sync::{Arc, AtomicU64, Ordering, fence, thread};
+use crate::table::Protection;
+use crate::table::entry::EntryWord;
+use crate::units::{FrameId, SwapSlot};
+
+/// The bytes of a page's first owner, and of its second.
+const OURS: u64 = 1;
+const THEIRS: u64 = 2;
+const FRAME: FrameId = FrameId(7);
+
+#[derive(Default)]
+struct Words {
+    ours: EntryWord,
+    theirs: EntryWord,
+    holds: HoldWord,
+    bytes: AtomicU64,
+    /// Looked at by who holds the frame, written by who has it to himself.
+    held: UnsafeCell<()>,
+}
+
+impl Words {
+    /// A frame that our entry shows.
+    fn shown() -> Arc<Self> {
+        let words = Self::default();
+        words.holds.begin(false);
+        words.bytes.store(OURS, Ordering::Relaxed);
+        let empty = words.ours.load();
+        words.ours.change(empty, empty.to_present(FRAME, Protection::READ_WRITE)).unwrap();
+        Arc::new(words)
+    }
+
+    /// As `access::load`. `None`: a fault would follow.
+    fn load(&self, entry: &EntryWord) -> Option<u64> {
+        let seen = entry.load();
+        seen.readable_at_home()?;
+        let value = self.bytes.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        entry.still_is(seen).then_some(value)
+    }
+
+    /// As `access::write_through`.
+    fn store(&self, entry: &EntryWord, value: u64) {
+        let seen = entry.load();
+        if seen.readable_at_home().is_none() {
+            return;
+        }
+        let before = self.holds.take_pin();
+        if entry.still_is(seen) {
+            self.held.with(|_| ());
+            fence(Ordering::Release);
+            self.bytes.store(value, Ordering::Relaxed);
+            if !before.is_dirty() {
+                self.holds.mark_dirty();
+            }
+            entry.mark_accessed(seen);
+        }
+        self.drop_pin();
+    }
+
+    fn drop_pin(&self) {
+        if self.holds.drop_pin() == Dropped::Last {
+            self.held.with_mut(|_| ());
+        }
+    }
+
+    /// As `evict_batch` for a clean frame, all its ways closed by one change. True: the frame is free.
+    fn evict(&self) -> bool {
+        self.holds.take_pin();
+        let seen = self.ours.load();
+        let freed = self.ours.change(seen, seen.to_swapped(SwapSlot(0))).is_ok() && self.holds.try_reclaim();
+        if freed {
+            self.held.with_mut(|_| ());
+        } else {
+            self.drop_pin();
+        }
+        freed
+    }
+
+    /// As a write fault of the second owner: zeroes the frame and shows it.
+    fn reuse(&self) {
+        let empty = self.theirs.load();
+        let busy = empty.to_busy();
+        self.theirs.change(empty, busy).unwrap();
+        self.held.with_mut(|_| ());
+        // As `ArenaBytes::zero`.
+        fence(Ordering::Release);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.holds.begin(true);
+        assert!(!self.theirs.publish(busy.to_present(FRAME, Protection::READ_WRITE)));
+    }
+}
+
+/// An optimistic load that validates has our bytes, never zeros or bytes of the frame's next owner; and that one's
+/// load never has ours.
+#[test]
+fn loom_a_load_never_returns_bytes_of_another_owner() {
+    bounded(3, || {
+        let words = Words::shown();
+        let ours = {
+            let words = Arc::clone(&words);
+            thread::spawn(move || {
+                let value = words.load(&words.ours);
+                assert!(value.is_none_or(|value| value == OURS), "our page had {value:?}");
+            })
+        };
+        let theirs = {
+            let words = Arc::clone(&words);
+            thread::spawn(move || {
+                let value = words.load(&words.theirs);
+                assert!(value.is_none_or(|value| value != OURS), "their page had {value:?}");
+                words.store(&words.theirs, THEIRS);
+            })
+        };
+        assert!(words.evict());
+        words.reuse();
+        ours.join().unwrap();
+        theirs.join().unwrap();
+    });
+}
+
+/// A store that validates holds the frame: an eviction does not free it meanwhile, and its bytes are not lost nor
+/// written into the next owner's page.
+#[test]
+fn loom_a_store_holds_its_frame_against_eviction_and_reuse() {
+    bounded(3, || {
+        let words = Words::shown();
+        let storing = {
+            let words = Arc::clone(&words);
+            thread::spawn(move || words.store(&words.ours, 3))
+        };
+        let evicted = words.evict();
+        if evicted {
+            words.reuse();
+            assert_eq!(words.load(&words.theirs), Some(0), "their page is zero");
+        }
+        storing.join().unwrap();
+        let value = words.bytes.load(Ordering::Relaxed);
+        assert!(if evicted { value == 0 } else { [OURS, 3].contains(&value) });
+        assert!(value != 3 || words.holds.load().is_dirty());
+        assert_eq!(words.holds.load().pins(), 0);
+    });
+}

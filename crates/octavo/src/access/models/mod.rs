@@ -1,0 +1,222 @@
+//! Models of paths that cross structures, on a real engine that is very small.
+//!
+//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots; an engine here
+//! has a few of each and one CPU. Everything is the real code except the device, which keeps the first word of each
+//! page. The arena's bytes are real memory, which the checker does not see: `hits` models racing bytes.
+//!
+//! Left out: the background thread, translations, counters (they order nothing and are not counted in models).
+
+mod hits;
+mod paths;
+mod waiting;
+
+use std::io;
+
+use octavo_platform::{Backing, ForkCanary};
+
+use crate::access;
+use crate::budget::Budget;
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
+use crate::counters::Counters;
+use crate::engine::{Engine, EngineParts, Policy, SpaceState, protect_range, unmap_range};
+use crate::frame::state::Kind;
+use crate::frame::zero_page::{HugeZero, UsedHugeZero};
+use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
+use crate::io::{Device, Pages};
+use crate::lru::{Isolated, List, Lru};
+use crate::reclaim::evict_batch;
+use crate::region::{Region, RegionList, RegionOptions};
+use crate::swap::Swap;
+use crate::sync::percpu::StackForm;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, thread};
+use crate::table::entry::State;
+use crate::table::{Access, PageNumberRange, Protection, Table};
+use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, PageNumber};
+
+/// An engine and two spaces.
+struct Model {
+    engine: Engine,
+    spaces: [SpaceState; 2],
+}
+
+/// The first word of each page, and whether a transfer is under way.
+struct WordDevice(Vec<(AtomicU64, AtomicU32)>);
+
+impl Device for WordDevice {
+    fn capacity_pages(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
+        for index in 0..pages.len() {
+            let (word, busy) = &self.0[place as usize + index];
+            assert_eq!(busy.swap(1, Ordering::Relaxed), 0, "two writes to one place at once");
+            let mut page = [0; PAGE_BYTES];
+            pages.copy_out(index, &mut page);
+            word.store(u64::from(page[0]), Ordering::Relaxed);
+            busy.store(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
+        for index in 0..pages.len() {
+            let mut page = [0; PAGE_BYTES];
+            page[0] = self.0[place as usize + index].0.load(Ordering::Relaxed) as u8;
+            pages.copy_in(index, &page);
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a model's device".into()
+    }
+}
+
+fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// Runs both at once, each on a thread of its own.
+fn race(
+    model: &Arc<Model>,
+    first: impl FnOnce(&Model) + Send + 'static,
+    second: impl FnOnce(&Model) + Send + 'static,
+) {
+    let (one, other) = (Arc::clone(model), Arc::clone(model));
+    let threads = [thread::spawn(move || first(&one)), thread::spawn(move || second(&other))];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+impl Model {
+    fn new(swap_slots: u32) -> Arc<Self> {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let counters = Arc::new(Counters::new().unwrap());
+        let config = FrameConfig {
+            percpu_orders: PercpuOrders::OrderZero,
+            populate: false,
+            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
+            ..FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
+        };
+        let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+        let small_zero = frames.alloc(Order::ZERO).unwrap().frame;
+        let device = WordDevice((0..swap_slots).map(|_| Default::default()).collect());
+        let engine = Engine::new(EngineParts {
+            policy: Policy {
+                huge: HugePolicy::Never,
+                huge_zero_write: HugeZeroWrite::Split,
+                pin_path: PinPath::LockFree,
+            },
+            canary: ForkCanary::new().unwrap(),
+            huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),
+            table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
+            lru: Lru::new(1, StackForm::TryLock(|| 0)).unwrap(),
+            swap: Swap::new(Some(Box::new(device)), Arc::clone(&budget)).unwrap(),
+            budget,
+            counters,
+            frames,
+            small_zero,
+        });
+        let space = |()| SpaceState {
+            id: engine.table.new_space().unwrap(),
+            regions: RegionList::new(),
+            used_huge_zero: UsedHugeZero::default(),
+            translation: None,
+        };
+        let spaces = [(); 2].map(space);
+        Arc::new(Self { engine, spaces })
+    }
+
+    fn map(&self, space: usize, start: u64, end: u64) {
+        let region = Region { start: PageNumber(start), end: PageNumber(end), options: RegionOptions::new() };
+        self.spaces[space].regions.writer().insert(region).unwrap();
+    }
+
+    /// As `Space::unmap`.
+    fn unmap(&self, space: usize, start: u64, end: u64) {
+        let range = PageNumberRange { start: PageNumber(start), end: PageNumber(end) };
+        let writer = self.spaces[space].regions.writer();
+        writer.remove(range.start, range.end).unwrap();
+        unmap_range(&self.engine, &self.spaces[space], range);
+    }
+
+    /// As `Space::protect`.
+    fn protect(&self, space: usize, start: u64, end: u64, to: Protection) {
+        let range = PageNumberRange { start: PageNumber(start), end: PageNumber(end) };
+        let writer = self.spaces[space].regions.writer();
+        writer.replace(range.start, range.end, |options| Some(options.protection(to))).unwrap();
+        protect_range(&self.engine, &self.spaces[space], range, to);
+    }
+
+    fn load(&self, space: usize, page: u64) -> Option<u64> {
+        access::load(&self.engine, &self.spaces[space], PageNumber(page).address()).ok()
+    }
+
+    fn store(&self, space: usize, page: u64, value: u64) -> bool {
+        access::store(&self.engine, &self.spaces[space], PageNumber(page).address(), value).is_ok()
+    }
+
+    /// Pages with a leaf of any kind.
+    fn leaves(&self, space: usize) -> Vec<u64> {
+        let mut leaves = Vec::new();
+        self.engine.table.for_each_leaf(self.spaces[space].id, &mut |page, _, _| leaves.push(page.0));
+        leaves
+    }
+
+    /// All inactive frames, isolated and pinned, none of them accessed lately.
+    fn isolate(&self) -> Isolated {
+        let engine = &self.engine;
+        for page in 0..crate::table::MAX_PAGES {
+            let walk = engine.table.walk(self.spaces[0].id, PageNumber(page));
+            let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
+        }
+        engine.lru.drain_all(&engine.frames);
+        let mut all = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
+        all.extend(engine.lru.isolate(&engine.frames, List::Active, |frame| engine.free_last(frame)));
+        all
+    }
+
+    /// Moves out all that can go.
+    fn evict_all(&self) {
+        evict_batch(&self.engine, &self.isolate());
+    }
+
+    fn frame_of(&self, space: usize, page: u64) -> FrameId {
+        let entry = self.engine.table.walk(self.spaces[space].id, PageNumber(page)).entry();
+        entry.usable_at_home(Access::Write).expect("a page that was stored to")
+    }
+
+    /// A frame that is not in the swap cache is dirty: its bytes are nowhere else.
+    fn assert_bytes_are_somewhere(&self) {
+        let engine = &self.engine;
+        engine.table.for_each_leaf(self.spaces[0].id, &mut |page, _, entry| {
+            if let State::Present(frame) = entry.state() {
+                let cached = crate::swap::slot_of(&engine.frames, frame).is_some();
+                assert!(
+                    cached || engine.frames.words(frame).holds.load().is_dirty(),
+                    "{page:?} would be lost"
+                );
+            }
+        });
+    }
+
+    /// Nothing is mapped any more: everything is back where it came from, once.
+    fn assert_all_is_free(&self) {
+        let engine = &self.engine;
+        engine.lru.drain_all(&engine.frames);
+        engine.frames.validate();
+        engine.lru.validate(&engine.frames);
+        engine.swap.validate(&engine.frames);
+        assert_eq!(engine.swap.used_slots(), 0, "every slot was freed");
+        assert_eq!(engine.lru.pages(), (0, 0), "no frame is listed");
+        let owned =
+            |frame: &u32| engine.frames.words(FrameId(*frame)).state.load().is(Kind::Owned, Order::ZERO);
+        let owned: Vec<u32> = (0..engine.frames.end_frame().0).filter(owned).collect();
+        assert_eq!(owned, [engine.small_zero.0], "every frame was freed");
+    }
+}

@@ -1,0 +1,125 @@
+//! Models of the hold word: the last drop against release and reuse, and dirt against a writeback.
+//!
+//! The hold and entry words are the real ones. A frame's bytes are a cell of the checker's where having them to
+//! oneself matters, and a relaxed word where a copy races with stores. Tables, lists and devices are left out.
+
+use super::*;
+use crate::sync::{Arc, fence, thread};
+use loom::cell::UnsafeCell;
+
+/// A frame that one entry (a bit that says "shown") leads to.
+#[derive(Default)]
+struct Frame {
+    shown: AtomicU32,
+    holds: HoldWord,
+    frees: AtomicU32,
+    bytes: UnsafeCell<u32>,
+}
+
+impl Frame {
+    /// The last hold is gone. The first time, the allocator hands the frame out again at once.
+    fn freed(&self) {
+        self.bytes.with_mut(|_| ());
+        if self.frees.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.holds.begin(true);
+            self.bytes.with_mut(|_| ());
+            if self.holds.release() == Dropped::Last {
+                self.freed();
+            }
+        }
+    }
+
+    fn drop_pin(&self) {
+        if self.holds.drop_pin() == Dropped::Last {
+            self.freed();
+        }
+    }
+
+    fn pin_and_look(&self) {
+        if self.shown.load(Ordering::Acquire) == 1 {
+            self.holds.take_pin();
+            if self.shown.load(Ordering::Relaxed) == 1 {
+                self.bytes.with(|_| ());
+            }
+            self.drop_pin();
+        }
+    }
+}
+
+/// Two pinners, one or both of them too late, against the owner who unmaps and releases: each life of the frame
+/// ends once, and nobody has the bytes to himself while a pin that re-read its entry lasts.
+#[test]
+fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let frame = Arc::new(Frame::default());
+        frame.holds.begin(true);
+        frame.shown.store(1, Ordering::Release);
+        let pinners = [(); 2].map(|()| {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.pin_and_look())
+        });
+        frame.shown.swap(0, Ordering::AcqRel);
+        if frame.holds.release() == Dropped::Last {
+            frame.freed();
+        }
+        for pinner in pinners {
+            pinner.join().unwrap();
+        }
+        assert_eq!(frame.frees.load(Ordering::Relaxed), 2, "each of the two lives ended once");
+        assert_eq!(frame.holds.load(), Holds(0));
+    });
+}
+
+/// A store as `access::write_through` does it, against a reclaimer that writes the frame back and takes it.
+fn store_against_writeback(dirty: bool, unmapped_first: bool) {
+    loom::model(move || {
+        let frame = Arc::new((AtomicU32::new(1), HoldWord::default(), AtomicU32::new(0)));
+        frame.1.begin(dirty);
+        frame.1.take_pin();
+        let storing = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || {
+                let (shown, holds, bytes) = &*frame;
+                let before = holds.take_pin();
+                let stored = shown.load(Ordering::Relaxed) == 1;
+                if stored {
+                    fence(Ordering::Release);
+                    bytes.store(1, Ordering::Relaxed);
+                    if !before.is_dirty() {
+                        holds.mark_dirty();
+                    }
+                }
+                let _ = holds.drop_pin();
+                stored
+            })
+        };
+        let (shown, holds, bytes) = &*frame;
+        let (mut copy, mut reclaimed) = (0, false);
+        if unmapped_first {
+            shown.swap(0, Ordering::AcqRel);
+        }
+        if holds.load().is_dirty() && holds.start_writeback() {
+            copy = bytes.load(Ordering::Relaxed);
+            holds.end_writeback(true);
+        }
+        if unmapped_first {
+            reclaimed = holds.try_reclaim();
+        }
+        let stored = storing.join().unwrap();
+        assert!(
+            !stored || copy == 1 || !reclaimed && holds.load().is_dirty(),
+            "the store is neither in the copy nor will it be copied"
+        );
+    });
+}
+
+#[test]
+fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
+    for dirty in [false, true] {
+        for unmapped_first in [false, true] {
+            store_against_writeback(dirty, unmapped_first);
+        }
+    }
+}
