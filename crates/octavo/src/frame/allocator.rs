@@ -21,14 +21,13 @@
 use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frame::buddy::FreeBlock;
-use crate::frame::chunk::{ChunkId, Online};
+use crate::frame::chunk::ChunkId;
 use crate::frame::config::{FrameConfig, PercpuForm};
-use crate::frame::percpu::{PerCpuLists, Pressure, Tuning, ZEROED_CLASS};
-use crate::frame::state::{FrameState, Kind, TakeBack};
+use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
+use crate::frame::state::{FrameState, Kind};
 use crate::frame::watermark::Watermarks;
 use crate::frame::words::{FrameTable, FrameWords};
-use crate::frame::zone::{Arena, Backing, Givers, Zone, ZoneList};
+use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push, StackForm};
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
@@ -67,8 +66,8 @@ pub struct FrameAllocator {
     cpu_nodes: Box<[u8]>,
     /// Whether all zones and CPUs are of one node.
     one_node: bool,
-    /// Orders that the per-CPU lists hold, as bits; and those that may be pushed without asking for the frame's node.
-    listed_orders: u16,
+    /// Orders, as bits, that a section pops; and those that it may push without asking for the frame's node.
+    popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<Reserve>,
     /// Held by whoever drains all CPUs: others wait for its result.
@@ -102,8 +101,6 @@ const MOST_ZONES: usize = 8;
 const MOST_ZONE_BYTES: u64 = 1 << 40;
 /// Frames zeroed under one hold of the reserve.
 const ZERO_BATCH: usize = 8;
-/// Zeroed frames a CPU takes from the reserve at once.
-const RESERVE_BATCH: u32 = 32;
 
 impl FrameAllocator {
     /// An allocator with a budget of its own.
@@ -184,15 +181,16 @@ impl FrameAllocator {
         let one_node = cpu_nodes.iter().all(|&node| node == first_node)
             && config.zones.iter().all(|zone| zone.node == first_node);
         let listed = Order::all().filter(|&order| config.percpu_orders.holds(order));
-        let listed_orders = listed.fold(0, |bits, order| bits | 1 << order.0);
+        let sections = matches!(lists.stacks().form(), StackForm::Sections);
+        let popped_orders = listed.filter(|_| sections).fold(0, |bits, order| bits | 1 << order.0);
         Ok(Self {
             lists,
             arena,
             zones,
             cpu_nodes,
             one_node,
-            listed_orders,
-            pushed_orders: if one_node { listed_orders } else { 0 },
+            popped_orders,
+            pushed_orders: if one_node { popped_orders } else { 0 },
             reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
             draining: Mutex::new(()),
             most_bytes,
@@ -206,20 +204,23 @@ impl FrameAllocator {
     /// Allocates a block of 2^order frames; `None` when every place was searched and the budget allows no more.
     #[inline]
     pub fn alloc(&self, order: Order) -> Option<Block> {
-        self.alloc_listed(order).or_else(|| self.alloc_slow(order))
+        if self.popped_orders >> order.0 & 1 != 0
+            && let Pop::Value(frame) = self.lists.stacks().pop_in_section(order.index())
+        {
+            return Some(self.hand_out(FrameId(frame), order));
+        }
+        self.alloc_slow(order)
     }
 
-    /// The fast path.
     #[inline(always)]
+    fn hand_out(&self, frame: FrameId, order: Order) -> Block {
+        Block { frame, zeroed: self.words(frame).state.hand_out(order) }
+    }
+
+    /// The fast path, in whatever form.
     fn alloc_listed(&self, order: Order) -> Option<Block> {
-        if self.listed_orders >> order.0 & 1 == 0 {
-            return None;
-        }
         match self.lists.pop(order.index()) {
-            Pop::Value(frame) => {
-                let frame = FrameId(frame);
-                Some(Block { frame, zeroed: self.words(frame).state.hand_out(order) })
-            }
+            Pop::Value(frame) => Some(self.hand_out(FrameId(frame), order)),
             Pop::Empty | Pop::Busy => None,
         }
     }
@@ -242,25 +243,19 @@ impl FrameAllocator {
     /// the inside of a block, never allocated). Nothing changes then.
     #[inline]
     pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
+        // Whatever is not the usual case is a tail call: nothing is kept across one, so nothing is saved.
         let Some(words) = self.arena.words.get(frame) else {
-            return Err(invalid_free(frame, order, None));
+            return invalid_free(frame, order, None);
         };
-        match words.state.take_back(order) {
-            TakeBack::Done => {
-                if self.pushed_orders >> order.0 & 1 != 0
-                    && self.lists.push(order.index(), frame) == Push::Done
-                {
-                    return Ok(());
-                }
-                self.free_slow(frame, order);
-                Ok(())
-            }
-            TakeBack::Isolating => {
-                self.free_to_zone(frame, order);
-                Ok(())
-            }
-            TakeBack::Refused(found) => Err(invalid_free(frame, order, Some(found))),
+        if let Err(found) = words.state.take_back_plain(order) {
+            return self.free_unusual(words, frame, order, found);
         }
+        if self.pushed_orders >> order.0 & 1 != 0
+            && self.lists.stacks().push_in_section(order.index(), frame.0) == Push::Done
+        {
+            return Ok(());
+        }
+        self.free_slow(frame, order)
     }
 
     /// Allocates up to `n` blocks, handing each to `take`; answers how many there were. Costs what so many allocations
@@ -309,11 +304,11 @@ impl FrameAllocator {
     /// `InvalidFree` when `frame` heads no allocated block of this order.
     pub fn split(&self, frame: FrameId, order: Order) -> Result<()> {
         let Some(head) = self.arena.words.get(frame) else {
-            return Err(invalid_free(frame, order, None));
+            return invalid_free(frame, order, None);
         };
         let state = head.state.load();
         if !state.is(Kind::Owned, order) {
-            return Err(invalid_free(frame, order, Some(state)));
+            return invalid_free(frame, order, Some(state));
         }
         // The head last: until then the block is as it was to whoever looks at it.
         for tail in (0..order.frames()).rev() {
@@ -538,106 +533,6 @@ impl FrameAllocator {
         }
     }
 
-    #[cold]
-    fn alloc_slow(&self, order: Order) -> Option<Block> {
-        let block = self.search(order).or_else(|| {
-            self.drain();
-            self.search(order)
-        });
-        self.check_watermark();
-        block
-    }
-
-    /// Tries each zone in order of preference: its lists, then a chunk brought online.
-    fn search(&self, order: Order) -> Option<Block> {
-        let node = self.cpu_nodes[self.lists.stacks().cpu()];
-        let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
-        for rank in 0..4u8 {
-            for zone in self.zones.iter() {
-                let other_node = u8::from(zone.node != node);
-                let other_backing = u8::from(zone.backing != wanted);
-                if 2 * other_node + other_backing != rank {
-                    continue;
-                }
-                loop {
-                    if let Some(block) = self.take_from(zone, order, other_node == 0) {
-                        return Some(block);
-                    }
-                    if zone.bring_online(&self.arena, order) == Online::Refused {
-                        break;
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
-        let held = (local && self.lists.holds(order)).then(|| self.lists.stacks().exclusive_here()).flatten();
-        let block = match held {
-            Some(held) => {
-                let pressure = self.pressure();
-                let mut locked = zone.lock(&self.arena).at(held.cpu());
-                let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take(order));
-                drop(locked);
-                drop(held);
-                self.arena.counters.add(Counter::PercpuRefill, u64::from(frames));
-                block?
-            }
-            None => zone.lock(&self.arena).take(order)?,
-        };
-        Some(self.hand_out_counted(block, order))
-    }
-
-    fn hand_out_counted(&self, block: FreeBlock, order: Order) -> Block {
-        let zeroed = self.words(block.frame).state.hand_out(order);
-        self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
-        Block { frame: block.frame, zeroed }
-    }
-
-    #[cold]
-    fn free_slow(&self, frame: FrameId, order: Order) {
-        let local = self.lists.holds(order) && (self.one_node || self.is_local(frame));
-        if local && !self.one_node && self.lists.push(order.index(), frame) == Push::Done {
-            return;
-        }
-        let Some(held) = local.then(|| self.lists.stacks().exclusive_here()).flatten() else {
-            return self.free_to_zone(frame, order);
-        };
-        let pressure = self.pressure();
-        let mut givers = Givers::new(&self.zones, &self.arena, held.cpu());
-        self.lists.push_or_spill(&held, order, frame, pressure, |frame, order| givers.give(frame, order));
-        self.arena.counters.add(Counter::PercpuDrain, givers.frames());
-        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
-    }
-
-    fn free_to_zone(&self, frame: FrameId, order: Order) {
-        self.zones.of(frame).lock(&self.arena).give(frame, order);
-        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
-    }
-
-    #[cold]
-    fn alloc_zeroed_slow(&self) -> Option<FrameId> {
-        // Tried only: whoever zeroes holds it for a while.
-        let mut reserve = self.reserve.try_lock()?;
-        let first = reserve.frames.pop()?;
-        if let Some(held) = self.lists.stacks().exclusive_here() {
-            let more = RESERVE_BATCH.min(reserve.frames.len() as u32);
-            for _ in 0..self.lists.make_room(&held, ZEROED_CLASS, more) {
-                let Some(frame) = reserve.frames.pop() else { break };
-                assert!(held.insert(ZEROED_CLASS, frame.0), "room was made");
-            }
-        }
-        drop(reserve);
-        let block = self.hand_out_counted(FreeBlock { frame: first, zeroed: true }, Order::ZERO);
-        assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
-        Some(first)
-    }
-
-    fn is_local(&self, frame: FrameId) -> bool {
-        self.zones.of(frame).node == self.cpu_nodes[self.lists.stacks().cpu()]
-    }
-
     fn zone_of_chunk(&self, chunk: ChunkId) -> Option<&Zone> {
         let zone = self.zones.get(self.zones.index_of(chunk.first()))?;
         (chunk.first().0 - zone.first.0 < zone.chunks * CHUNK_FRAMES).then_some(zone)
@@ -645,24 +540,6 @@ impl FrameAllocator {
 
     fn zone_free_frames(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.free_frames())).sum()
-    }
-
-    fn pressure(&self) -> Pressure {
-        self.retune();
-        let (marks, available) = (self.watermarks(), self.available_frames());
-        match available {
-            _ if available < marks.low_frames => Pressure::BelowLow,
-            _ if available < marks.high_frames => Pressure::BelowHigh,
-            _ => Pressure::None,
-        }
-    }
-
-    fn check_watermark(&self) {
-        if self.available_frames() < self.watermarks().low_frames
-            && let Some(LowHook(hook)) = self.low_hook.get()
-        {
-            hook();
-        }
     }
 }
 
@@ -682,11 +559,14 @@ fn tuning(bytes: u64, cpus: usize) -> Tuning {
 }
 
 #[cold]
-fn invalid_free(frame: FrameId, order: Order, found: Option<FrameState>) -> Error {
+#[inline(never)]
+fn invalid_free<T>(frame: FrameId, order: Order, found: Option<FrameState>) -> Result<T> {
     let found = found.map_or("is outside the arena".into(), |state| format!("is {state:?}"));
     let message = format!("{frame:?} was freed as an allocated block of {order:?}, but it {found}");
-    Error::new(ErrorKind::InvalidFree, message)
+    Err(Error::new(ErrorKind::InvalidFree, message))
 }
+
+mod slow;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

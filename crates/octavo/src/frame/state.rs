@@ -16,7 +16,7 @@
 //! free of a tail cannot pass for a free of a block. Splitting an owned block makes heads of all its frames.
 //!
 //! Who may write: Free and Isolated, the holder of the zone's lock; Cached, whoever took the block off a list or shelf;
-//! Owned, by compare-and-swap only: the owner frees ([`StateWord::take_back`]), the LRU sets its flags, and
+//! Owned, by compare-and-swap only: the owner frees ([`StateWord::take_back_plain`]), the LRU sets its flags, and
 //! compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
 //!
 //! ZEROED says that every byte of the block is known to be zero. It ends when the block is handed out.
@@ -157,31 +157,39 @@ impl StateWord {
     /// When a list held something else: a frame would have two owners.
     #[inline]
     pub(crate) fn hand_out(&self, order: Order) -> bool {
-        // Acquire pairs with `take_back`: the last owner's accesses to the bytes are over.
+        // Acquire pairs with `take_back_plain`: the last owner's accesses to the bytes are over.
         let state = FrameState(self.0.load(Ordering::Acquire));
         assert!(state.is(Kind::Cached, order), "a list of {order:?} held a frame in state {state:?}");
         self.set(Kind::Owned, order, false);
         state.zeroed()
     }
 
-    /// Owned → Cached: the only way in which a block comes back. One compare-and-swap.
+    /// Owned → Cached: the only way in which a block comes back. One compare-and-swap; `Err` with the word where it
+    /// was another one.
     #[inline]
-    pub(crate) fn take_back(&self, order: Order) -> TakeBack {
+    pub(crate) fn take_back_plain(&self, order: Order) -> Result<u32, u32> {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
         // Release: the owner's accesses come before the next owner's. A failure acquires nothing.
-        match self.0.compare_exchange(owned, cached, Ordering::Release, Ordering::Relaxed) {
+        self.0.compare_exchange(owned, cached, Ordering::Release, Ordering::Relaxed)
+    }
+
+    /// What [`StateWord::take_back_plain`] comes to, where it is no caller's hot path.
+    #[cfg(test)]
+    pub(crate) fn take_back(&self, order: Order) -> TakeBack {
+        match self.take_back_plain(order) {
             Ok(_) => TakeBack::Done,
-            Err(found) => self.take_back_isolating(order, found),
+            Err(found) => self.take_back_unusual(order, found),
         }
     }
 
+    /// As [`StateWord::take_back_plain`], which found something else: an owned block that is marked, or no such block.
     #[cold]
-    fn take_back_isolating(&self, order: Order, mut found: u32) -> TakeBack {
+    pub(crate) fn take_back_unusual(&self, order: Order, mut found: u32) -> TakeBack {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
         while found & !ISOLATING == owned {
-            // As in `take_back`; compaction may set or clear its bit meanwhile.
+            // As in `take_back_plain`; compaction may set or clear its bit meanwhile.
             match self.0.compare_exchange(found, cached, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) if found & ISOLATING != 0 => return TakeBack::Isolating,
                 Ok(_) => return TakeBack::Done,

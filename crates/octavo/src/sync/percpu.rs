@@ -316,21 +316,29 @@ impl PerCpuStacks {
         cpu as usize % self.cpus
     }
 
+    /// As [`PerCpuStacks::pop`], for a caller who knows that the form is `Sections` (else: `Busy`).
+    #[inline(always)]
+    pub(crate) fn pop_in_section(&self, class: usize) -> Pop {
+        face::pop_in_section(&self.storage, class)
+    }
+
+    /// As [`PerCpuStacks::push`], for a caller who knows that the form is `Sections` (else: `Busy`).
+    #[inline(always)]
+    pub(crate) fn push_in_section(&self, class: usize, value: u32) -> Push {
+        face::push_in_section(&self.storage, class, value)
+    }
+
     /// Takes the youngest value of this CPU's stack.
     #[inline]
     pub(crate) fn pop(&self, class: usize) -> Pop {
-        if self.sections {
-            face::pop_in_section(&self.storage, class)
-        } else {
-            self.pop_locked(self.cpu(), class)
-        }
+        if self.sections { self.pop_in_section(class) } else { self.pop_locked(self.cpu(), class) }
     }
 
     /// Puts a value on this CPU's stack.
     #[inline]
     pub(crate) fn push(&self, class: usize, value: u32) -> Push {
         if self.sections {
-            face::push_in_section(&self.storage, class, value)
+            self.push_in_section(class, value)
         } else {
             self.push_locked(self.cpu(), class, value)
         }

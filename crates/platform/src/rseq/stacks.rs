@@ -46,6 +46,7 @@ pub enum Push {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Class {
+    /// Of CPU 0: addresses. Other CPUs' lie `cpu << STRIDE_SHIFT` above.
     header: u64,
     slots: u64,
     capacity: u64,
@@ -61,6 +62,8 @@ pub struct StackArea {
     /// Those beyond the last made share a header and have no room: empty and full at once.
     classes: [Class; MOST_CLASSES],
     cpus: usize,
+    /// Bytes that one CPU can come to use.
+    used_bytes: usize,
     memory: Reservation,
 }
 
@@ -69,6 +72,9 @@ const MOST_CLASSES: usize = 16;
 /// Bits of the header's top.
 const TOP_BITS: u32 = 16;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
+/// Each CPU has 256 KiB of address space; most of it is never touched.
+const STRIDE_SHIFT: u32 = 18;
+const STRIDE: usize = 1 << STRIDE_SHIFT;
 const FIRST_HEADER: usize = 64;
 const HEADER_BYTES: usize = 32;
 const LIMIT_OFFSET: usize = 8;
@@ -92,23 +98,32 @@ impl StackArea {
             classes[index] = Class { header: header as u64, slots: at as u64, capacity: capacity as u64 };
             at = (at + 4 * capacity).next_multiple_of(64);
         }
-        let stride = at.next_multiple_of(PAGE_BYTES);
-        let memory = Reservation::new(stride * cpus, PAGE_BYTES)?;
+        assert!(at <= STRIDE, "a CPU's stacks fit its area");
+        let memory = Reservation::new(STRIDE * cpus, PAGE_BYTES)?;
         memory.advise_backing(0..memory.len(), crate::Backing::BasePages);
-        let shape = Shape::new(&memory, stride, cpus);
-        Ok(Self { shape, classes, cpus, memory })
+        let shape = Shape::new(&memory, STRIDE, cpus);
+        for class in &mut classes {
+            class.header += shape.base;
+            class.slots += shape.base;
+        }
+        Ok(Self { shape, classes, cpus, used_bytes: at.next_multiple_of(PAGE_BYTES), memory })
     }
 
     /// Bytes of memory that the stacks can come to use.
     pub fn bytes(&self) -> usize {
-        self.memory.len()
+        self.used_bytes * self.cpus
+    }
+
+    /// Offsets of a class's header and slots in its CPU's area.
+    fn offsets(&self, class: usize) -> (usize, usize) {
+        let Class { header, slots, .. } = self.classes[class];
+        ((header - self.shape.base) as usize, (slots - self.shape.base) as usize)
     }
 
     fn at(&self, cpu: usize, offset: usize, bytes: usize) -> *mut u8 {
-        let stride = self.shape.stride as usize;
-        assert!(offset + bytes <= stride && cpu < self.cpus, "inside a CPU's area");
+        assert!(offset + bytes <= STRIDE && cpu < self.cpus, "inside a CPU's area");
         // SAFETY: inside the reservation, just checked.
-        unsafe { self.memory.base().as_ptr().add(cpu * stride + offset) }
+        unsafe { self.memory.base().as_ptr().add((cpu << STRIDE_SHIFT) + offset) }
     }
 
     fn word32(&self, cpu: usize, offset: usize) -> &AtomicU32 {
@@ -137,7 +152,7 @@ impl StackArea {
     }
 
     fn header(&self, cpu: usize, class: usize) -> &AtomicU64 {
-        self.word64(cpu, self.classes[class].header as usize)
+        self.word64(cpu, self.offsets(class).0)
     }
 
     /// Values on the stack.
@@ -161,28 +176,28 @@ impl StackArea {
 
     /// Up to how many values sections push.
     pub fn limit(&self, cpu: usize, class: usize) -> usize {
-        self.word32(cpu, self.classes[class].header as usize + LIMIT_OFFSET).load(Ordering::Relaxed) as usize
+        self.word32(cpu, self.offsets(class).0 + LIMIT_OFFSET).load(Ordering::Relaxed) as usize
     }
 
     /// Sets it, at most to the capacity.
     pub fn set_limit(&self, cpu: usize, class: usize, limit: usize) {
         assert!(limit <= self.capacity(class), "limit within the capacity");
-        let word = self.word32(cpu, self.classes[class].header as usize + LIMIT_OFFSET);
+        let word = self.word32(cpu, self.offsets(class).0 + LIMIT_OFFSET);
         word.store(limit as u32, Ordering::Relaxed);
     }
 
     /// What holders inserted less what they removed, modulo 2^64.
     pub fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
-        self.word64(cpu, self.classes[class].header as usize + NET_OFFSET)
+        self.word64(cpu, self.offsets(class).0 + NET_OFFSET)
     }
 
     /// The slots of the stack; 0 is the oldest.
     pub fn slots(&self, cpu: usize, class: usize) -> &[AtomicU32] {
-        let Class { slots, capacity, .. } = self.classes[class];
-        let first = self.at(cpu, slots as usize, 4 * capacity as usize).cast::<AtomicU32>();
+        let capacity = self.capacity(class);
+        let first = self.at(cpu, self.offsets(class).1, 4 * capacity).cast::<AtomicU32>();
         // SAFETY: in bounds (`at`), aligned (slots begin at multiples of 64), mapped while `self` lives; accessed as
         // `word32` says.
-        unsafe { std::slice::from_raw_parts(first, capacity as usize) }
+        unsafe { std::slice::from_raw_parts(first, capacity) }
     }
 
     /// Takes the youngest value of this CPU's stack. No atomic read-modify-write.
@@ -196,7 +211,8 @@ impl StackArea {
         // SAFETY: the section runs on the area of the CPU it is on, because the kernel restarts it otherwise.
         // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only where `Rseq::probe` found it.
         // - The CPU number is checked against `cpus`, so the stop word, header and limit are inside `memory`.
-        // - The index `top - 1` is checked against the class's capacity, so the slot is inside `memory`.
+        // - The top is at most the class's capacity (`set_top`, `push_here`), and checked not to be 0, so the slot at
+        //   `top - 1` is inside `memory`.
         // - The only store is the commit, of a header whose top is one smaller: within the capacity.
         // - All memory it touches is accessed elsewhere only by atomics. No stack is used.
         unsafe {
@@ -214,20 +230,19 @@ impl StackArea {
                 "mov {area:e}, dword ptr fs:[{rseq} + 4]",
                 "cmp {area}, qword ptr [{shape} + {CPUS}]",
                 "jae 6f",
-                "imul {area}, qword ptr [{shape} + {STRIDE}]",
-                "add {area}, qword ptr [{shape} + {BASE}]",
-                "mov {slots}, qword ptr [{class} + {SLOTS}]",
+                "shl {area}, {STRIDE_SHIFT}",
                 "mov {header}, qword ptr [{class} + {HEADER}]",
-                "add {slots}, {area}",
+                "mov {slots}, qword ptr [{class} + {SLOTS}]",
                 "add {header}, {area}",
+                "add {slots}, {area}",
+                "add {area}, qword ptr [{shape} + {BASE}]",
                 "cmp dword ptr [{area}], 0",
                 "jne 6f",
                 "mov {area}, qword ptr [{header}]",
                 "movzx {value:e}, {area:x}",
-                "sub {value}, 1",
-                "cmp {value}, qword ptr [{class} + {CAPACITY}]",
-                "jae 7f",
-                "mov {value:e}, dword ptr [{slots} + 4 * {value}]",
+                "test {value:e}, {value:e}",
+                "jz 7f",
+                "mov {value:e}, dword ptr [{slots} + 4 * {value} - 4]",
                 "add {area}, 65535",
                 "mov qword ptr [{header}], {area}",
                 "4:",
@@ -251,11 +266,10 @@ impl StackArea {
                 header = out(reg) _,
                 value = out(reg) result,
                 CPUS = const offset_of!(Shape, cpus),
-                STRIDE = const offset_of!(Shape, stride),
+                STRIDE_SHIFT = const STRIDE_SHIFT,
                 BASE = const offset_of!(Shape, base),
                 SLOTS = const offset_of!(Class, slots),
                 HEADER = const offset_of!(Class, header),
-                CAPACITY = const offset_of!(Class, capacity),
                 BUSY = const BUSY,
                 EMPTY = const EMPTY_OR_FULL,
                 options(nostack),
@@ -295,12 +309,12 @@ impl StackArea {
                 "mov {area:e}, dword ptr fs:[{rseq} + 4]",
                 "cmp {area}, qword ptr [{shape} + {CPUS}]",
                 "jae 6f",
-                "imul {area}, qword ptr [{shape} + {STRIDE}]",
-                "add {area}, qword ptr [{shape} + {BASE}]",
-                "mov {slots}, qword ptr [{class} + {SLOTS}]",
+                "shl {area}, {STRIDE_SHIFT}",
                 "mov {header}, qword ptr [{class} + {HEADER}]",
-                "add {slots}, {area}",
+                "mov {slots}, qword ptr [{class} + {SLOTS}]",
                 "add {header}, {area}",
+                "add {slots}, {area}",
+                "add {area}, qword ptr [{shape} + {BASE}]",
                 "cmp dword ptr [{area}], 0",
                 "jne 6f",
                 "mov {area}, qword ptr [{header}]",
@@ -332,7 +346,7 @@ impl StackArea {
                 header = out(reg) _,
                 result = out(reg) result,
                 CPUS = const offset_of!(Shape, cpus),
-                STRIDE = const offset_of!(Shape, stride),
+                STRIDE_SHIFT = const STRIDE_SHIFT,
                 BASE = const offset_of!(Shape, base),
                 SLOTS = const offset_of!(Class, slots),
                 HEADER = const offset_of!(Class, header),
@@ -377,7 +391,7 @@ impl StackArea {
                 "cmp {taken}, qword ptr [{shape} + {CPUS}]",
                 "jae 6f",
                 "mov {area}, {taken}",
-                "imul {area}, qword ptr [{shape} + {STRIDE}]",
+                "shl {area}, {STRIDE_SHIFT}",
                 "add {area}, qword ptr [{shape} + {BASE}]",
                 "xor eax, eax",
                 "lock cmpxchg dword ptr [{area}], {one:e}",
@@ -400,7 +414,7 @@ impl StackArea {
                 taken = out(reg) taken,
                 out("rax") _,
                 CPUS = const offset_of!(Shape, cpus),
-                STRIDE = const offset_of!(Shape, stride),
+                STRIDE_SHIFT = const STRIDE_SHIFT,
                 BASE = const offset_of!(Shape, base),
                 BUSY = const BUSY,
                 options(nostack),

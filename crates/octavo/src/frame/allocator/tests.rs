@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::PercpuOrders;
 use crate::frame::config::ZoneConfig;
+use crate::frame::zone::Backing;
 use crate::sync::{AtomicBool, AtomicU32, thread};
 use proptest::prelude::*;
 use std::cell::Cell;

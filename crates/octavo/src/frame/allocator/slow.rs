@@ -1,0 +1,168 @@
+//! The slow paths of the allocator: what a per-CPU list does not serve at once.
+//!
+//! All are out of line, so that the fast paths before them save no registers; what they may lock is said at the head
+//! of the allocator.
+
+use super::{Block, FrameAllocator, LowHook, invalid_free};
+use crate::counters::Counter;
+use crate::error::Result;
+use crate::frame::buddy::FreeBlock;
+use crate::frame::chunk::Online;
+use crate::frame::percpu::{Pressure, ZEROED_CLASS};
+use crate::frame::state::TakeBack;
+use crate::frame::words::FrameWords;
+use crate::frame::zone::{Backing, Givers, Zone};
+use crate::sync::percpu::Push;
+use crate::units::{FrameId, Order};
+
+/// Zeroed frames a CPU takes from the reserve at once.
+const RESERVE_BATCH: u32 = 32;
+
+impl FrameAllocator {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_slow(&self, order: Order) -> Option<Block> {
+        if self.popped_orders == 0
+            && let Some(block) = self.alloc_listed(order)
+        {
+            return Some(block);
+        }
+        let block = self.search(order).or_else(|| {
+            self.drain();
+            self.search(order)
+        });
+        self.check_watermark();
+        block
+    }
+
+    /// Tries each zone in order of preference: its lists, then a chunk brought online.
+    pub(super) fn search(&self, order: Order) -> Option<Block> {
+        let node = self.cpu_nodes[self.lists.stacks().cpu()];
+        let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
+        for rank in 0..4u8 {
+            for zone in self.zones.iter() {
+                let other_node = u8::from(zone.node != node);
+                let other_backing = u8::from(zone.backing != wanted);
+                if 2 * other_node + other_backing != rank {
+                    continue;
+                }
+                loop {
+                    if let Some(block) = self.take_from(zone, order, other_node == 0) {
+                        return Some(block);
+                    }
+                    if zone.bring_online(&self.arena, order) == Online::Refused {
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
+        let held = (local && self.lists.holds(order)).then(|| self.lists.stacks().exclusive_here()).flatten();
+        let block = match held {
+            Some(held) => {
+                let pressure = self.pressure();
+                let mut locked = zone.lock(&self.arena).at(held.cpu());
+                let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take(order));
+                drop(locked);
+                drop(held);
+                self.arena.counters.add(Counter::PercpuRefill, u64::from(frames));
+                block?
+            }
+            None => zone.lock(&self.arena).take(order)?,
+        };
+        Some(self.hand_out_counted(block, order))
+    }
+
+    pub(super) fn hand_out_counted(&self, block: FreeBlock, order: Order) -> Block {
+        let zeroed = self.words(block.frame).state.hand_out(order);
+        self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
+        Block { frame: block.frame, zeroed }
+    }
+
+    /// A block that its word does not say is owned, and no more than that.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_unusual(
+        &self,
+        words: &FrameWords,
+        frame: FrameId,
+        order: Order,
+        found: u32,
+    ) -> Result<()> {
+        match words.state.take_back_unusual(order, found) {
+            TakeBack::Done => self.free_slow(frame, order),
+            TakeBack::Isolating => {
+                self.free_to_zone(frame, order);
+                Ok(())
+            }
+            TakeBack::Refused(found) => invalid_free(frame, order, Some(found)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_slow(&self, frame: FrameId, order: Order) -> Result<()> {
+        let local = self.lists.holds(order) && (self.one_node || self.is_local(frame));
+        if local && self.pushed_orders == 0 && self.lists.push(order.index(), frame) == Push::Done {
+            return Ok(());
+        }
+        let Some(held) = local.then(|| self.lists.stacks().exclusive_here()).flatten() else {
+            self.free_to_zone(frame, order);
+            return Ok(());
+        };
+        let pressure = self.pressure();
+        let mut givers = Givers::new(&self.zones, &self.arena, held.cpu());
+        self.lists.push_or_spill(&held, order, frame, pressure, |frame, order| givers.give(frame, order));
+        self.arena.counters.add(Counter::PercpuDrain, givers.frames());
+        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
+        Ok(())
+    }
+
+    fn free_to_zone(&self, frame: FrameId, order: Order) {
+        self.zones.of(frame).lock(&self.arena).give(frame, order);
+        self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
+    }
+
+    #[cold]
+    pub(super) fn alloc_zeroed_slow(&self) -> Option<FrameId> {
+        // Tried only: whoever zeroes holds it for a while.
+        let mut reserve = self.reserve.try_lock()?;
+        let first = reserve.frames.pop()?;
+        if let Some(held) = self.lists.stacks().exclusive_here() {
+            let more = RESERVE_BATCH.min(reserve.frames.len() as u32);
+            for _ in 0..self.lists.make_room(&held, ZEROED_CLASS, more) {
+                let Some(frame) = reserve.frames.pop() else { break };
+                assert!(held.insert(ZEROED_CLASS, frame.0), "room was made");
+            }
+        }
+        drop(reserve);
+        let block = self.hand_out_counted(FreeBlock { frame: first, zeroed: true }, Order::ZERO);
+        assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
+        Some(first)
+    }
+
+    fn is_local(&self, frame: FrameId) -> bool {
+        self.zones.of(frame).node == self.cpu_nodes[self.lists.stacks().cpu()]
+    }
+
+    fn pressure(&self) -> Pressure {
+        self.retune();
+        let (marks, available) = (self.watermarks(), self.available_frames());
+        match available {
+            _ if available < marks.low_frames => Pressure::BelowLow,
+            _ if available < marks.high_frames => Pressure::BelowHigh,
+            _ => Pressure::None,
+        }
+    }
+
+    pub(super) fn check_watermark(&self) {
+        if self.available_frames() < self.watermarks().low_frames
+            && let Some(LowHook(hook)) = self.low_hook.get()
+        {
+            hook();
+        }
+    }
+}
