@@ -1,0 +1,119 @@
+//! Soak: everything that the property tests of spaces do, mixed, for a time and from a seed.
+//!
+//! One thread against a model that is exact; several on their lanes of one space, with others that map, unmap, protect,
+//! reclaim, change the budget and make blocks beside them; devices that fail, fill up and are slow. Each round is a
+//! function of its own seed, which is printed if it fails, so that `--rounds 1 --seed` with that seed runs it alone.
+//!
+//! ```text
+//! cargo run --release -p octavo-bench --bin soak -- --seconds 60 --seed 1 [--threads 4] [--rounds N]
+//! ```
+
+#[path = "../../../octavo/tests/common/mod.rs"]
+mod common;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::lanes::{self, Load};
+use common::model::{self, Case};
+use common::{MIB, PAGE, Random};
+
+struct Options {
+    seconds: u64,
+    seed: u64,
+    threads: usize,
+    rounds: u64,
+}
+
+const USAGE: &str = "usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]";
+/// A round takes well under a minute; one that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { seconds: 60, seed: 1, threads: 4, rounds: u64::MAX };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().and_then(|value| value.parse::<u64>().ok());
+        let value = value.ok_or_else(|| format!("{name} needs a number\n{USAGE}"))?;
+        match name.as_str() {
+            "--seconds" => options.seconds = value,
+            "--seed" => options.seed = value,
+            "--rounds" => options.rounds = value,
+            "--threads" if (1..=8).contains(&value) => options.threads = value as usize,
+            _ => return Err(format!("{name} {value} is not understood\n{USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+/// One round: the kind of work, its size and its faults are drawn from the seed.
+fn round(seed: u64, threads: usize) -> &'static str {
+    let mut random = Random::new(seed);
+    if random.one_in(4) {
+        let steps = 500 + random.below(4000);
+        model::run(&Case::random(&mut random, steps));
+        return "one thread";
+    }
+    let budget_bytes = random.pick(&[16, 16, 24, 40]) * MIB;
+    let device_faults = random.one_in(2);
+    lanes::run(
+        seed,
+        Load {
+            threads,
+            steps: 2000 + random.below(8000),
+            pages: budget_bytes / PAGE * (3 + random.below(6)) / 4,
+            device_faults,
+            other_spaces: random.one_in(2),
+            budget_bytes,
+        },
+    );
+    if device_faults { "lanes, device faults" } else { "lanes" }
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    let Options { seconds, seed, threads, rounds } = options;
+    println!("soak: seed {seed}, {seconds} s, {threads} threads");
+    let start = Instant::now();
+    let (sender, receiver) = mpsc::channel();
+    static CURRENT: AtomicU64 = AtomicU64::new(0);
+    thread::spawn(move || {
+        for number in 0..rounds {
+            if start.elapsed() >= Duration::from_secs(seconds) {
+                break;
+            }
+            // Each round's seed is its own, so that it can be run alone.
+            let seed = seed + number;
+            CURRENT.store(seed, Ordering::Relaxed);
+            let _ = sender.send(catch_unwind(|| round(seed, threads)).map_err(|_| seed));
+        }
+    });
+    let mut done = std::collections::BTreeMap::<&str, u64>::new();
+    loop {
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(Ok(kind)) => *done.entry(kind).or_default() += 1,
+            Ok(Err(failed)) => {
+                println!("soak: FAILED at seed {failed} (threads {threads}) after {:?}", start.elapsed());
+                return ExitCode::FAILURE;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let current = CURRENT.load(Ordering::Relaxed);
+                println!("soak: HANGS at seed {current} (threads {threads}) after {:?}", start.elapsed());
+                return ExitCode::FAILURE;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    println!("soak: seed {seed}, {:.1} s, {threads} threads: {done:?}, no mismatch", start.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
