@@ -151,7 +151,7 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
 fn a_place_is_not_given_to_another_page_while_an_old_write_to_it_is_under_way() {
     // Both ways in which a page stops needing its place during the write: unmapped, or back in memory and crowded out.
     for unmap in [true, false] {
-        let device = TestDevice::new(if unmap { 40 } else { 64 });
+        let device = TestDevice::new(if unmap { 40 } else { 60 });
         let manager = manager(&device);
         let space = manager.space().unwrap();
         let (old, new) = (map(&space, 32), map(&space, 64));
