@@ -119,7 +119,10 @@ fn lowered(manager: &Manager, space: &Space) {
     manager.validate();
 }
 
-const WORKLOADS: &[(&str, fn(&Manager, &Space))] = &[
+/// A name, and what is done.
+type Workload = (&'static str, fn(&Manager, &Space));
+
+const WORKLOADS: &[Workload] = &[
     ("sequential", sequential),
     ("random", random),
     ("huge", huge),

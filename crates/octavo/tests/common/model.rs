@@ -387,7 +387,7 @@ impl<'s> Run<'s> {
         }
         // A shorter prefix than the model's is right only where memory ran out.
         if pin.len() as u64 != reach {
-            assert!((pin.len() as u64) < reach && pin.len() > 0, "pinned {} of {reach}", pin.len());
+            assert!((pin.len() as u64) < reach && !pin.is_empty(), "pinned {} of {reach}", pin.len());
             assert!(!self.pins.is_empty() || !self.ballast.is_empty(), "a short pin with room left");
         }
         assert_eq!(pin.pages().map(|(_, len)| len).sum::<usize>(), pin.len());
