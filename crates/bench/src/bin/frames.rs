@@ -1,6 +1,6 @@
 //! What one allocation and its free cost: nanoseconds a pair and thread, for patterns, orders, 1 and 2 threads.
 //!
-//! `cargo run --release -p octavo-bench --bin frames [-- ROUNDS [PATTERN]]`
+//! `cargo run --release -p octavo-bench --bin frames [-- ROUNDS [PATTERN [ORDER [SIDE]]]]`
 //!
 //! | pattern | one step |
 //! |---|---|
@@ -149,12 +149,15 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let rounds = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
     let only = arguments.next();
-    let sides = [
+    let only_order: Option<usize> = arguments.next().and_then(|order| order.parse().ok());
+    let only_side = arguments.next();
+    let mut sides = vec![
         side("OrderZero", PercpuOrders::OrderZero, PercpuForm::Sections),
         side("Costly", PercpuOrders::Costly, PercpuForm::Sections),
         side("All", PercpuOrders::All, PercpuForm::Sections),
         side("All, trylock", PercpuOrders::All, PercpuForm::TryLock),
     ];
+    sides.retain(|side| only_side.as_ref().is_none_or(|only| only == side.name));
     println!("ns for one allocation and free, each thread; medians of {rounds} rounds (and the least)\n");
     print!("| pattern, order, threads | atomic add |");
     sides.iter().for_each(|side| print!(" {} |", side.name));
@@ -164,6 +167,9 @@ fn main() {
             continue;
         }
         for order in [0, 4, 9].map(|order| Order::new(order).expect("an order")) {
+            if only_order.is_some_and(|only| only != order.index()) {
+                continue;
+            }
             for threads in [1, 2] {
                 let mut bare = Vec::new();
                 let mut figures = vec![Vec::new(); sides.len()];

@@ -409,7 +409,7 @@ impl FrameAllocator {
     /// Takes an isolated chunk, all of it free, as one allocated order-9 block.
     pub fn claim_isolated(&self, chunk: ChunkId) -> Option<Block> {
         let block = self.zone_of_chunk(chunk)?.claim(&self.arena, chunk)?;
-        Some(self.hand_out_counted(block, Order::MAX))
+        Some(self.hand_out_counted(block.frame, Order::MAX))
     }
 
     /// Moves every block on per-CPU lists and in the zeroed reserve to its zone, where it can merge. One at a

@@ -110,17 +110,24 @@ impl Buddy {
         Some(self.split(words, FreeBlock { frame, zeroed }, from, order))
     }
 
-    /// Takes a block off a shelf: the caller's, or the next that has one.
+    /// Takes a block of a chunk off a shelf.
     fn take_chunk(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
-        let frame = (0..SHELVES).find_map(|turn| self.shelves[(shelf.0 + turn) % SHELVES].pop())?;
+        let frame = self.take_whole(shelf)?;
         let state = words[frame].state.load();
         assert!(state.is(Kind::Cached, Order::MAX), "a shelf held {frame:?} in state {state:?}");
-        self.free_frames -= Order::MAX.frames();
         let chunk = FreeBlock { frame, zeroed: state.zeroed() };
         if order == Order::MAX {
             return Some(chunk);
         }
         Some(self.split(words, chunk, Order::MAX, order))
+    }
+
+    /// Takes a chunk off a shelf: the caller's, or the next that has one. It should be in state Cached, which is for
+    /// the taker to check.
+    pub(crate) fn take_whole(&mut self, shelf: Shelf) -> Option<FrameId> {
+        let frame = (0..SHELVES).find_map(|turn| self.shelves[(shelf.0 + turn) % SHELVES].pop())?;
+        self.free_frames -= Order::MAX.frames();
+        Some(frame)
     }
 
     fn split(&mut self, words: &FrameTable, block: FreeBlock, from: Order, order: Order) -> FreeBlock {

@@ -22,7 +22,6 @@
 use crossbeam_utils::CachePadded;
 
 use crate::config::PercpuOrders;
-use crate::frame::buddy::FreeBlock;
 use crate::sync::percpu::{Exclusive, PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FrameId, Order};
@@ -181,8 +180,8 @@ impl PerCpuLists {
         held: &Exclusive<'_>,
         order: Order,
         pressure: Pressure,
-        mut take: impl FnMut() -> Option<FreeBlock>,
-    ) -> (Option<FreeBlock>, u32) {
+        mut take: impl FnMut() -> Option<FrameId>,
+    ) -> (Option<FrameId>, u32) {
         let (tuning, figures) = (self.tuning(), &self.figures[held.cpu()]);
         let high = self.high(held.cpu(), tuning);
         halve(&figures.free_run);
@@ -195,7 +194,7 @@ impl PerCpuLists {
             figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
         }
         let room = self.make_room(held, order.index(), more);
-        let got = held.insert_many(order.index(), room as usize, || Some(take()?.frame.0)) as u32;
+        let got = held.insert_many(order.index(), room as usize, || Some(take()?.0)) as u32;
         // What could not be had is not promised.
         held.set_limit(order.index(), held.limit(order.index()).max(held.len(order.index())));
         figures.count_before.store(self.count(held), Ordering::Relaxed);
@@ -216,7 +215,9 @@ impl PerCpuLists {
         if least << scale < most && scale < SCALE_MAX {
             figures.refill_scale.store(scale + 1, Ordering::Relaxed);
         }
-        (least << scale).min(most)
+        // A list that is emptied again and again by much: fewer, larger moves.
+        let large = if order != Order::ZERO && scale == SCALE_MAX { (high / 4) >> order.0 } else { 0 };
+        (least << scale).max(large).min(most)
     }
 
     /// A free that found its list at the limit: puts the block on the list, or gives it and the coldest to the zones
@@ -273,6 +274,8 @@ impl PerCpuLists {
         if room == 0 && order.frames() <= high {
             let high = figures.high.load(Ordering::Relaxed);
             let least = tuning.batch.max(order.frames());
+            // As much as the next refill will want, where this CPU allocates them too.
+            let run = if self.owed(held, order) > 0 { run.max(high / 4) } else { run };
             let pages = run.clamp(least, (high / 2).max(least));
             self.spill(held, order, pages, &mut give);
             room = self.make_room(held, order.index(), wanted);
@@ -436,7 +439,7 @@ mod tests {
         let held = lists.stacks().exclusive_here().unwrap();
         let take = || {
             *next += order.frames();
-            Some(FreeBlock { frame: FrameId(*next - order.frames()), zeroed: false })
+            Some(FrameId(*next - order.frames()))
         };
         lists.refill(&held, order, Pressure::None, take).1 >> order.0
     }
@@ -608,10 +611,9 @@ mod tests {
                         Pop::Value(frame) => owned.push((frame, order)),
                         _ => {
                             let held = lists.stacks().exclusive_here().unwrap();
-                            let take = || zone[order.index()].pop_first()
-                                .map(|frame| FreeBlock { frame: FrameId(frame), zeroed: false });
-                            if let Some(block) = lists.refill(&held, order, pressure, take).0 {
-                                owned.push((block.frame.0, order));
+                            let take = || zone[order.index()].pop_first().map(FrameId);
+                            if let Some(frame) = lists.refill(&held, order, pressure, take).0 {
+                                owned.push((frame.0, order));
                             }
                         }
                     },

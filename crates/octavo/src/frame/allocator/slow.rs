@@ -6,7 +6,6 @@
 use super::{Block, FrameAllocator, LowHook, invalid_free};
 use crate::counters::Counter;
 use crate::error::Result;
-use crate::frame::buddy::FreeBlock;
 use crate::frame::chunk::Online;
 use crate::frame::percpu::{Pressure, ZEROED_CLASS};
 use crate::frame::state::TakeBack;
@@ -65,21 +64,21 @@ impl FrameAllocator {
             Some(held) => {
                 let pressure = self.pressure();
                 let mut locked = zone.lock(&self.arena).at(held.cpu());
-                let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take(order));
+                let (block, frames) = self.lists.refill(&held, order, pressure, || locked.take_frame(order));
                 drop(locked);
                 drop(held);
                 self.arena.counters.add(Counter::PercpuRefill, u64::from(frames));
                 block?
             }
-            None => zone.lock(&self.arena).take(order)?,
+            None => zone.lock(&self.arena).take_frame(order)?,
         };
         Some(self.hand_out_counted(block, order))
     }
 
-    pub(super) fn hand_out_counted(&self, block: FreeBlock, order: Order) -> Block {
-        let zeroed = self.words(block.frame).state.hand_out(order);
+    pub(super) fn hand_out_counted(&self, frame: FrameId, order: Order) -> Block {
+        let zeroed = self.words(frame).state.hand_out(order);
         self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
-        Block { frame: block.frame, zeroed }
+        Block { frame, zeroed }
     }
 
     /// A block that its word does not say is owned, and no more than that.
@@ -139,7 +138,7 @@ impl FrameAllocator {
             }
         }
         drop(reserve);
-        let block = self.hand_out_counted(FreeBlock { frame: first, zeroed: true }, Order::ZERO);
+        let block = self.hand_out_counted(first, Order::ZERO);
         assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
         Some(first)
     }
