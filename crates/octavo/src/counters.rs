@@ -45,7 +45,6 @@ counters! {
     HugeSplit "thp_split_pmd" "Huge leaves split into base pages.";
     PinFast "pin_fast" "Pins asked of the lock-free path (the seed's fast_gup).";
     PinSlow "pin_slow" "Pins that took the slow path (the seed's fast_gup_slow).";
-    PinAcquired "nr_foll_pin_acquired" "Pages pinned.";
     SwapIn "pswpin" "Pages read from swap.";
     SwapOut "pswpout" "Pages written to swap.";
     SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";

@@ -296,16 +296,22 @@ impl Manager {
         Ok(Space::new(state, Arc::clone(&self.running)))
     }
 
-    /// What was counted so far.
+    /// What was counted so far. In a forked child, what had been until the fork.
     pub fn counters(&self) -> CounterSnapshot {
-        self.engine().frames.flush_counters();
+        if self.engine().check_process().is_ok() {
+            self.engine().frames.flush_counters();
+        }
         self.engine().counters.snapshot()
     }
 
     /// What is used.
-    pub fn stats(&self) -> ManagerStats {
+    ///
+    /// # Errors
+    /// `ForkedChild` in one.
+    pub fn stats(&self) -> Result<ManagerStats> {
         let engine = self.engine();
-        ManagerStats {
+        engine.check_process()?;
+        Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
             free_frames: engine.frames.free_frames(),
@@ -313,7 +319,7 @@ impl Manager {
             lru_pages: engine.lru.pages(),
             swap_slots: u64::from(engine.swap.used_slots()),
             huge_zero_users: engine.huge_zero.users(),
-        }
+        })
     }
 
     /// Changes the budget. Lowering it moves pages together, or out, and gives the emptied chunks back to the kernel,
@@ -353,14 +359,19 @@ impl Manager {
 
     /// The allocator of the manager's frames, for blocks that are no pages of a space. They count against the budget and
     /// are never moved or reclaimed.
-    pub fn frames(&self) -> &FrameAllocator {
-        &self.engine().frames
+    ///
+    /// # Errors
+    /// `ForkedChild` in one.
+    pub fn frames(&self) -> Result<&FrameAllocator> {
+        self.engine().check_process()?;
+        Ok(&self.engine().frames)
     }
 
     /// Ends the manager, if nothing of it is in use.
     ///
     /// # Errors
-    /// `Busy` when spaces are left, or frames are still held by pins; the manager goes on then.
+    /// `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked); the manager goes on then.
+    /// `ForkedChild` in one.
     pub fn shutdown(self) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;

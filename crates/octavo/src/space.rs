@@ -6,11 +6,11 @@ use std::future::Future;
 use octavo_platform::Word;
 
 use crate::access::{self, Pin};
-use crate::engine::{Engine, SpaceState, clear_space, prepare_edges, protect_range, unmap_range};
+use crate::engine::{Engine, Obstacle, SpaceState, clear_space, protect_range, split_edges, unmap_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, resolve};
-use crate::reclaim::Running;
-use crate::region::{Region, RegionOptions};
+use crate::reclaim::{Running, make_room_for_node};
+use crate::region::{Region, RegionOptions, RegionWriter};
 use crate::sync::Arc;
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
@@ -81,11 +81,13 @@ impl Space {
         let engine = &*self.engine;
         engine.check_process()?;
         let range = page_range(address, len)?;
-        let writer = self.state.regions.writer();
-        prepare_edges(engine, self.state.id, range)?;
-        writer.remove(range.start, range.end)?;
-        unmap_range(engine, &self.state, range);
-        Ok(())
+        self.change_layout(
+            range,
+            |writer| writer.remove(range.start, range.end),
+            || {
+                unmap_range(engine, &self.state, range);
+            },
+        )
     }
 
     /// Changes what may be done with a range, all of which must be mapped.
@@ -95,25 +97,48 @@ impl Space {
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
-        let protection = Protection { read: protection.read || protection.write, ..protection };
+        let protection = protection.normal();
         let range = page_range(address, len)?;
-        let writer = self.state.regions.writer();
-        let mut covered = range.start;
-        for region in writer.overlapping(range.start, range.end) {
-            if region.start > covered {
-                break;
+        let change = |writer: &RegionWriter<'_>| {
+            check_covered(writer, range)?;
+            writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
+        };
+        self.change_layout(range, change, || protect_range(engine, &self.state, range, protection))
+    }
+
+    /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has
+    /// changed; where that is for want of a table node, makes room and starts over.
+    fn change_layout(
+        &self,
+        range: PageNumberRange,
+        change: impl Fn(&RegionWriter<'_>) -> Result<Vec<Region>>,
+        apply: impl FnOnce(),
+    ) -> Result<()> {
+        loop {
+            let writer = self.state.regions.writer();
+            let split = || split_edges(&self.engine, self.state.id, range);
+            let obstacle = match split() {
+                Err(obstacle) => obstacle,
+                Ok(()) => {
+                    let old = change(&writer)?;
+                    match split() {
+                        Ok(()) => {
+                            apply();
+                            return Ok(());
+                        }
+                        Err(obstacle) => {
+                            writer.restore(&old);
+                            obstacle
+                        }
+                    }
+                }
+            };
+            drop(writer);
+            match obstacle {
+                Obstacle::NoNode => make_room_for_node(&self.engine)?,
+                Obstacle::Pinned(block) => return Err(pinned(block)),
             }
-            covered = region.end;
         }
-        if covered < range.end {
-            let message =
-                format!("no region is mapped at {:#x}; protect mapped ranges only", covered.address());
-            return Err(Error::new(ErrorKind::NotMapped, message));
-        }
-        prepare_edges(engine, self.state.id, range)?;
-        writer.replace(range.start, range.end, |options| Some(options.protection(protection)))?;
-        protect_range(engine, &self.state, range, protection);
-        Ok(())
     }
 
     // --- access ---
@@ -164,8 +189,10 @@ impl Space {
         access::pin(&self.engine, &self.state, address, len, access)
     }
 
-    /// Makes the page at `address` usable for `access`, without blocking on others' faults or on the device: the future
-    /// is polled again when they are done. It may be evicted again at any time.
+    /// Makes the page at `address` usable for `access`, without blocking on others' faults: the future is polled again
+    /// when they are done. It may be evicted again at any time. The devices of today complete in the call, so reading the
+    /// page in, or making room for it, happens inside the poll. Poll it to its end or drop it, which leaves the page as it
+    /// was: until then others who need the page may wait for it.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -186,11 +213,15 @@ impl Space {
     // --- what it uses ---
 
     /// What the space uses. Walks its table.
-    pub fn stats(&self) -> SpaceStats {
-        SpaceStats {
+    ///
+    /// # Errors
+    /// `ForkedChild` in one.
+    pub fn stats(&self) -> Result<SpaceStats> {
+        self.engine.check_process()?;
+        Ok(SpaceStats {
             mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
             resident_bytes: self.engine.resident_pages(self.state.id) << PAGE_SHIFT,
-        }
+        })
     }
 
     #[cfg(test)]
@@ -218,6 +249,30 @@ impl fmt::Debug for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space").field("id", &self.state.id).finish_non_exhaustive()
     }
+}
+
+fn check_covered(writer: &RegionWriter<'_>, range: PageNumberRange) -> Result<()> {
+    let mut covered = range.start;
+    for region in writer.overlapping(range.start, range.end) {
+        if region.start > covered {
+            break;
+        }
+        covered = region.end;
+    }
+    if covered >= range.end {
+        return Ok(());
+    }
+    let message = format!("no region is mapped at {:#x}; protect mapped ranges only", covered.address());
+    Err(Error::new(ErrorKind::NotMapped, message))
+}
+
+#[cold]
+fn pinned(block: PageNumber) -> Error {
+    let message = format!(
+        "the 2 MiB block at {:#x} is pinned and cannot be split; drop its pins first",
+        block.address()
+    );
+    Error::new(ErrorKind::Busy, message)
 }
 
 fn page_count(len: u64) -> Result<u64> {

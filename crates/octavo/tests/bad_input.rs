@@ -51,7 +51,7 @@ fn a_budget_below_the_minimum_or_above_memory() {
     let manager = builder().build().unwrap();
     says(manager.set_budget(MIB), ErrorKind::InvalidBudget, &["below the minimum"]);
     says(manager.set_budget(u64::MAX), ErrorKind::InvalidBudget, &["above this machine's memory"]);
-    assert_eq!(manager.stats().budget_bytes, 16 * MIB, "a refused budget changes nothing");
+    assert_eq!(manager.stats().unwrap().budget_bytes, 16 * MIB, "a refused budget changes nothing");
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn a_budget_below_what_is_pinned() {
     let pin = space.pin(at, 24 << 20, Access::Write).unwrap();
     assert_eq!(pin.len(), 24 << 20);
     says(manager.set_budget(16 * MIB), ErrorKind::InvalidBudget, &["cannot be moved out", "drop pins"]);
-    assert_eq!(manager.stats().budget_bytes, 40 * MIB, "the old budget stands again");
+    assert_eq!(manager.stats().unwrap().budget_bytes, 40 * MIB, "the old budget stands again");
     drop(pin);
     manager.set_budget(16 * MIB).unwrap();
-    assert!(manager.stats().used_bytes <= 16 * MIB);
+    assert!(manager.stats().unwrap().used_bytes <= 16 * MIB);
     manager.validate();
 }
 
@@ -449,7 +449,7 @@ fn a_space_too_sparse_for_the_budget_and_then_another() {
         }
         if drop_space {
             drop(space);
-            assert_eq!(manager.stats().table_nodes, 0);
+            assert_eq!(manager.stats().unwrap().table_nodes, 0);
             space = manager.space().unwrap();
         } else {
             space.unmap(at, len).unwrap();

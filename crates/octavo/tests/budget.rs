@@ -67,7 +67,7 @@ fn zeros(_: &Manager, space: &Space) {
     for offset in (0..MIB).step_by(PAGE as usize) {
         assert_eq!(space.load::<u64>(at + offset).unwrap(), 0);
     }
-    assert_eq!(space.stats().resident_bytes, 0);
+    assert_eq!(space.stats().unwrap().resident_bytes, 0);
 }
 
 fn threads(_: &Manager, space: &Space) {
@@ -111,7 +111,7 @@ fn lowered(manager: &Manager, space: &Space) {
     manager.set_budget(BUDGET).unwrap();
     let after = usage::resident_bytes();
     assert!(before - after >= 2 * BUDGET - 4 * MIB, "{} MiB before, {} after", before >> 20, after >> 20);
-    assert!(manager.stats().used_bytes <= BUDGET);
+    assert!(manager.stats().unwrap().used_bytes <= BUDGET);
     assert!(usage::reset_peak_resident(), "the peak counts from here on");
     for offset in (0..3 * BUDGET).step_by(PAGE as usize) {
         assert_eq!(space.load::<u64>(at + offset).unwrap(), offset ^ 5);
@@ -228,7 +228,7 @@ fn the_peak_of_a_control_group_around_the_process_stays_within_the_budget() {
 fn metadata(manager: &Manager) -> u64 {
     let counters = manager.counters();
     let chunks = counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline);
-    manager.stats().used_bytes - chunks * 2 * MIB
+    manager.stats().unwrap().used_bytes - chunks * 2 * MIB
 }
 
 #[test]
@@ -251,12 +251,12 @@ fn metadata_stays_within_64_bytes_a_frame_8_a_page_and_24_a_swapped_page() {
     for page in 0..pages {
         space.store(at + page * PAGE, page).unwrap();
     }
-    assert_eq!(space.stats().resident_bytes, 64 * MIB, "nothing had to go out");
+    assert_eq!(space.stats().unwrap().resident_bytes, 64 * MIB, "nothing had to go out");
     let resident = metadata(&manager) - fixed;
     assert!(resident <= pages * (64 + 8), "{} bytes a page", resident as f64 / pages as f64);
 
     while manager.reclaim(1 << 20).unwrap() > 0 {}
-    let slots = manager.stats().swap_slots;
+    let slots = manager.stats().unwrap().swap_slots;
     assert!(slots > pages * 9 / 10, "{slots}");
     let more = metadata(&manager) - fixed - resident;
     assert!(more <= slots * 24, "{} bytes a swapped page", more as f64 / slots as f64);
@@ -279,7 +279,7 @@ fn metadata_stays_within_64_bytes_a_frame_8_a_page_and_24_a_swapped_page() {
             }
         }
     }
-    let slots = manager.stats().swap_slots;
+    let slots = manager.stats().unwrap().swap_slots;
     let allowed = 24 * slots + 72 * (48 * MIB / PAGE) + 16 * PAGE;
     let found = metadata(&manager) - before;
     assert!(found <= allowed, "{found} bytes for {slots} slots, {allowed} allowed");

@@ -29,7 +29,7 @@ fn a_block_of_two_mebibytes_is_had_after_fragmentation() {
     }
     // Take what is free in one piece, so that only fragments are left.
     let mut whole = Vec::new();
-    while let Some(block) = manager.frames().alloc(octavo::Order::MAX) {
+    while let Some(block) = manager.frames().unwrap().alloc(octavo::Order::MAX) {
         whole.push(block.frame);
     }
     let before = manager.counters();
@@ -41,7 +41,7 @@ fn a_block_of_two_mebibytes_is_had_after_fragmentation() {
     assert!(moved.get(Counter::FrameMigrated) > 0);
     check_odd_pages(&space, at, len);
     for frame in whole {
-        manager.frames().free(frame, octavo::Order::MAX).unwrap();
+        manager.frames().unwrap().free(frame, octavo::Order::MAX).unwrap();
     }
     manager.validate();
 }
@@ -56,7 +56,7 @@ fn a_pinned_page_is_not_moved_and_the_others_are() {
     let pin = space.pin(at + 4096, 8, Access::Write).unwrap();
     let (pointer, _) = pin.pages().next().unwrap();
     manager.set_budget(32 * MIB).unwrap();
-    assert!(manager.stats().used_bytes <= 32 * MIB);
+    assert!(manager.stats().unwrap().used_bytes <= 32 * MIB);
     let again = space.pin(at + 4096, 8, Access::Read).unwrap();
     assert_eq!(again.pages().next().unwrap().0, pointer, "the pinned page stayed where it was");
     drop((pin, again));

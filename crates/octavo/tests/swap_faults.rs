@@ -103,7 +103,7 @@ fn a_failed_read_is_the_error_of_that_access_and_a_later_one_gets_the_bytes() {
         }
     }
     assert!(failed > 3000 && served > 2000, "{failed} failed, {served} served from memory");
-    let free = manager.stats().free_frames;
+    let free = manager.stats().unwrap().free_frames;
     manager.validate();
     for errno in [EIO, ENOSPC] {
         device.reads().fail_every(3, errno);
@@ -139,7 +139,7 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
     });
     assert_eq!(device.reads().begun(), 0, "nothing was read from the device");
     while manager.reclaim(64).unwrap() > 0 {}
-    assert_eq!(space.stats().resident_bytes, 0, "all is out");
+    assert_eq!(space.stats().unwrap().resident_bytes, 0, "all is out");
     check(&space, at, 0..64);
     for page in 0..64 {
         assert_eq!(space.load::<u64>(at + page * PAGE + 8).unwrap(), page % 32 + 7, "page {page}");
@@ -179,8 +179,8 @@ fn a_place_is_not_given_to_another_page_while_an_old_write_to_it_is_under_way() 
         }
         drop(space);
         manager.validate();
-        assert_eq!(manager.stats().swap_slots, 0);
-        assert_eq!(manager.stats().lru_pages, (0, 0));
+        assert_eq!(manager.stats().unwrap().swap_slots, 0);
+        assert_eq!(manager.stats().unwrap().lru_pages, (0, 0));
     }
 }
 
@@ -200,8 +200,8 @@ fn a_space_dropped_during_a_write_leaves_nothing_behind_even_if_the_write_fails(
             drop(space);
             device.writes().let_go();
         });
-        assert_eq!(manager.stats().swap_slots, 0);
-        assert_eq!(manager.stats().lru_pages, (0, 0));
+        assert_eq!(manager.stats().unwrap().swap_slots, 0);
+        assert_eq!(manager.stats().unwrap().lru_pages, (0, 0));
         manager.validate();
     }
 }
@@ -219,7 +219,7 @@ fn a_full_area_is_an_error_that_says_so_and_room_again_is_used() {
     assert!(error.to_string().contains("unmap a range"), "{error}");
     // Giving up what is out makes room there.
     space.unmap(at, 1500 * PAGE).unwrap();
-    assert!(manager.stats().swap_slots < 1024);
+    assert!(manager.stats().unwrap().swap_slots < 1024);
     check(&space, at, 1500..stored);
     for page in stored..stored + 500 {
         space.store(at + page * PAGE, value(page)).unwrap();
@@ -237,11 +237,11 @@ fn an_area_smaller_than_the_reclaim_batch_works() {
     assert!(fill(&space, at, 64).1.is_none());
     for _ in 0..20 {
         manager.reclaim(64).unwrap();
-        assert!(manager.stats().swap_slots <= 5);
+        assert!(manager.stats().unwrap().swap_slots <= 5);
         check(&space, at, 0..64);
     }
     drop(space);
-    assert_eq!(manager.stats().swap_slots, 0);
+    assert_eq!(manager.stats().unwrap().swap_slots, 0);
 }
 
 #[test]

@@ -278,13 +278,17 @@ enum Direction {
 ///
 /// # Safety
 /// Both ranges are mapped for `len` bytes and do not overlap. Either may be accessed concurrently by atomics
-/// or assembly.
+/// or assembly; neither by plain accesses of another thread.
 #[inline]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    if len <= 64 && len.is_multiple_of(8) && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
+    if len <= 64 && len.is_multiple_of(8) {
         for at in (0..len).step_by(8) {
-            // SAFETY: inside both ranges by the loop bound, aligned by the test above.
-            unsafe { u64::load_from(from.add(at).cast_mut()).store_to(to.add(at)) }
+            // SAFETY: inside both ranges by the loop bound. A single `mov` each way, aligned or not, in assembly: one side
+            // may be the caller's own slice, which is no place for an atomic.
+            unsafe {
+                std::arch::asm!("mov {word}, [{from}]", "mov [{to}], {word}", word = out(reg) _, from = in(reg) from.add(at),
+                    to = in(reg) to.add(at), options(nostack, preserves_flags));
+            }
         }
         return;
     }

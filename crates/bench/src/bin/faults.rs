@@ -14,6 +14,7 @@
 //! Tasks are threads with a space of their own; more tasks than processors share them, and the figure is wall time times
 //! processors over faults.
 
+use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -59,7 +60,8 @@ fn huge_zero(mode: ZeroPage, tasks: usize) -> f64 {
 }
 
 fn small_zero() -> f64 {
-    let manager = Manager::builder().huge(HugePolicy::Never).budget_bytes(1 << 30).build().expect("a manager");
+    let manager =
+        Manager::builder().huge(HugePolicy::Never).budget_bytes(1 << 30).build().expect("a manager");
     let space = manager.space().expect("a space");
     let at = space.map(WRITE_FAULTS * 4096, RegionOptions::default()).expect("addresses");
     for table in (0..WRITE_FAULTS).step_by(512) {
@@ -68,7 +70,9 @@ fn small_zero() -> f64 {
     timed(1, |barrier, _| {
         barrier.wait();
         let began = Instant::now();
-        (0..WRITE_FAULTS).for_each(|page| drop(space.load::<u64>(at + page * 4096).expect("mapped")));
+        for page in 0..WRITE_FAULTS {
+            black_box(space.load::<u64>(at + page * 4096).expect("mapped"));
+        }
         (began, WRITE_FAULTS as usize)
     })
 }
@@ -85,7 +89,8 @@ enum Write {
 /// Write faults on frames that were used before.
 fn write(threads: usize, kind: Write) -> f64 {
     let policy = if kind == Write::Huge { HugePolicy::Always } else { HugePolicy::Never };
-    let manager = Manager::builder().huge(policy).background(false).budget_bytes(1 << 30).build().expect("a manager");
+    let manager =
+        Manager::builder().huge(policy).background(false).budget_bytes(1 << 30).build().expect("a manager");
     let len = WRITE_FAULTS * 4096;
     let spaces: Vec<_> = (0..threads)
         .map(|_| {
@@ -119,8 +124,9 @@ fn write(threads: usize, kind: Write) -> f64 {
     }
     if matches!(kind, Write::ZeroedAhead | Write::ZeroedAheadAndStore) {
         // Off the per-CPU lists, where frames that wait to be used again lie, and into the reserve.
-        manager.frames().drain();
-        let zeroed: usize = std::iter::from_fn(|| Some(manager.frames().zero_some(512)).filter(|n| *n > 0)).sum();
+        manager.frames().unwrap().drain();
+        let zeroed: usize =
+            std::iter::from_fn(|| Some(manager.frames().unwrap().zero_some(512)).filter(|n| *n > 0)).sum();
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
     }
     timed(threads, |barrier, thread| {

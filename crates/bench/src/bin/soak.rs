@@ -114,6 +114,9 @@ fn main() -> ExitCode {
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    println!("soak: seed {seed}, {:.1} s, {threads} threads: {done:?}, no mismatch", start.elapsed().as_secs_f64());
+    println!(
+        "soak: seed {seed}, {:.1} s, {threads} threads: {done:?}, no mismatch",
+        start.elapsed().as_secs_f64()
+    );
     ExitCode::SUCCESS
 }

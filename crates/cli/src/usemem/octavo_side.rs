@@ -30,7 +30,7 @@ pub(super) fn run(
     let manager = build(mode, budget_bytes)?;
     let spaces =
         (0..tasks).map(|task| manager.space_named(format!("task {task}"))).collect::<Result<Vec<_>, _>>()?;
-    let budget_bytes = manager.stats().budget_bytes;
+    let budget_bytes = manager.stats()?.budget_bytes;
     let before = manager.counters();
     let outcomes = run_threads(&spaces, plan, progress, samples)?;
     drop(spaces);

@@ -63,7 +63,11 @@ impl Pin<'_> {
     }
 
     fn push(&mut self, piece: Piece) {
-        if self.len == 0 { self.first = piece } else { self.rest.get_or_insert_default().push(piece) }
+        if self.len == 0 {
+            self.first = piece
+        } else {
+            self.rest.get_or_insert_default().push(piece)
+        }
         self.len += piece.len as usize;
     }
 
@@ -86,7 +90,11 @@ impl Pin<'_> {
     /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
     /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
     pub fn pages(&self) -> PinnedPages<'_> {
-        PinnedPages { engine: self.engine, first: Some(&self.first), rest: self.rest.as_deref().map_or(&[][..], Vec::as_slice).iter() }
+        PinnedPages {
+            engine: self.engine,
+            first: Some(&self.first),
+            rest: self.rest.as_deref().map_or(&[][..], Vec::as_slice).iter(),
+        }
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -225,6 +233,8 @@ pub(crate) fn pin<'s>(
 #[inline(never)]
 fn pin_rest<'s>(mut pin: Pin<'s>, space: &SpaceState, address: u64, len: usize) -> Result<Pin<'s>> {
     check_range(address, len as u64)?;
+    // Before any lock: in a forked child somebody who is not there may hold it.
+    pin.engine.check_process()?;
     let locked = pin.engine.policy.pin_path == PinPath::Locked;
     let take_present = |pin: &mut Pin<'_>| {
         let _layout = locked.then(|| space.regions.read_lock());
@@ -263,7 +273,8 @@ enum Fit {
 /// Pins pages from where `pin` ends, as long as they are present and fit. Takes no lock and never faults.
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     while pin.len < len {
-        let (engine, access, address, len) = (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
+        let (engine, access, address, len) =
+            (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
         let full = Cell::new(false);
         let page = PageNumber::containing(address);
         let take = TakePin { engine, address, len, access, full: &full };
@@ -308,8 +319,11 @@ impl LeafOperation for TakePin<'_> {
             holds.mark_dirty();
         }
         leaf.word.mark_accessed(leaf.entry);
-        let left =
-            if leaf.level == 0 { bytes_left_in_page(address) } else { CHUNK_BYTES - address as usize % CHUNK_BYTES };
+        let left = if leaf.level == 0 {
+            bytes_left_in_page(address)
+        } else {
+            CHUNK_BYTES - address as usize % CHUNK_BYTES
+        };
         let offset = offset_in_arena(frame, leaf.level, address);
         Some(Piece { offset, held: frame.0, len: len.min(left) as u32 })
     }

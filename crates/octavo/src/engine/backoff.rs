@@ -22,7 +22,8 @@ impl Backoff {
 
     /// What came of one that did.
     pub(crate) fn ended(&self, success: bool) {
-        let failures = if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(MOST_FAILURES) };
+        let failures =
+            if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(MOST_FAILURES) };
         self.failures.store(failures, Ordering::Relaxed);
         self.turn_away.store((1 << failures) - 1, Ordering::Relaxed);
     }

@@ -5,13 +5,15 @@
 //! | `mod` | the structures; uses, pins and releases of frames |
 //! | `backoff` | not trying again what has just failed |
 //! | `space_state` | what faults need to know of a space |
+//! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `split` | a huge leaf becomes 512 small ones |
 //!
-//! Locking: nothing here holds a lock while it calls another structure. The order in which locks may nest is the
+//! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
 
 mod backoff;
+mod edges;
 mod space_state;
 mod split;
 mod unmap;
@@ -40,9 +42,10 @@ use crate::table::{SpaceId, Table};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, bytes_for_people};
 
 use backoff::Backoff;
-pub(crate) use space_state::{RegionSnapshot, SpaceState};
+pub(crate) use edges::{Obstacle, split_edges};
+pub(crate) use space_state::SpaceState;
 pub(crate) use split::{Split, split_leaf};
-pub(crate) use unmap::{clear_space, prepare_edges, protect_range, unmap_range};
+pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
 
 /// Choices that paths consult as they run.
 #[derive(Clone, Copy, Debug)]
@@ -166,10 +169,8 @@ impl Engine {
 
     /// Frames and blocks that no page shows any more, and that pins alone keep. Walks all frames.
     pub(crate) fn outlived_by_pins(&self) -> u64 {
-        let chunks = 0..self.frames.end_frame().0 / CHUNK_FRAMES;
-        let online = chunks
-            .map(|chunk| FrameId(chunk * CHUNK_FRAMES))
-            .filter(|first| self.frames.words(*first).state.load().kind() != Kind::Offline);
+        let reached = self.frames.reached_chunks().map(|chunk| chunk.first());
+        let online = reached.filter(|first| self.frames.words(*first).state.load().kind() != Kind::Offline);
         let frames = online.flat_map(|first| (0..CHUNK_FRAMES).map(move |index| first.plus(index)));
         frames.filter(|frame| self.frames.words(*frame).holds.load().is_dying()).count() as u64
     }

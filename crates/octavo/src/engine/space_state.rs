@@ -18,18 +18,10 @@ pub(crate) struct SpaceState {
     pub(crate) translation: Option<Arc<dyn Translation>>,
 }
 
-/// A region as a fault saw it.
-pub(crate) type RegionSnapshot = Region;
-
 impl SpaceState {
     /// The region that `access` to `page` may use.
     #[inline]
-    pub(crate) fn region_for(
-        &self,
-        engine: &Engine,
-        page: PageNumber,
-        access: Access,
-    ) -> Result<RegionSnapshot> {
+    pub(crate) fn region_for(&self, engine: &Engine, page: PageNumber, access: Access) -> Result<Region> {
         match self.regions.find(page) {
             Some(region) if region.options.protection.allows(access) => Ok(region),
             found => Err(self.refuse(engine, page, access, found.is_some())),

@@ -13,8 +13,10 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order, PageNumber};
 /// What came of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// Done, or somebody changed the entry: walk again.
-    Retry,
+    /// The leaf is a node now: walk again.
+    Done,
+    /// Somebody else changed the entry: walk again.
+    Changed,
     /// No table node is to be had.
     NoNode,
     /// The block is pinned, shared, or away from home.
@@ -39,7 +41,7 @@ pub(crate) fn split_leaf(
         Ok(()) => engine.counters.count(Counter::HugeSplit),
         Err(_) => engine.table.nodes.give_back(node),
     }
-    outcome.err().unwrap_or(Split::Retry)
+    outcome.err().unwrap_or(Split::Done)
 }
 
 fn split_into(
@@ -55,7 +57,7 @@ fn split_into(
     let busy = leaf.to_busy();
     match leaf.state() {
         State::Zero => {
-            word.change(leaf, busy).map_err(|_| Split::Retry)?;
+            word.change(leaf, busy).map_err(|_| Split::Changed)?;
             for entry in engine.table.nodes.entries(node) {
                 entry.set_unshared(entry.load().to_zero());
             }
@@ -68,9 +70,9 @@ fn split_into(
             if engine.translation(space).is_some() || engine.rmap.owners(words).len() != 1 {
                 return Err(Split::Pinned);
             }
-            word.change(leaf, busy).map_err(|_| Split::Retry)?;
+            word.change(leaf, busy).map_err(|_| Split::Changed)?;
             if words.holds.pinned_by_others(own_pins) {
-                engine.publish(word, busy.to_present(head, leaf.protection()));
+                engine.publish(word, busy.to_present_again(leaf));
                 return Err(Split::Pinned);
             }
             split_block(engine, space, first, head);
@@ -81,7 +83,7 @@ fn split_into(
             engine.publish(word, busy.to_node(node));
             Ok(())
         }
-        _ => Err(Split::Retry),
+        _ => Err(Split::Changed),
     }
 }
 

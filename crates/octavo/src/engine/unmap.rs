@@ -1,15 +1,15 @@
 //! Clearing a range of a table, and changing what may be done with one.
 //!
-//! The caller holds the space's layout lock and has changed the regions first; the rules that make clearing safe
+//! The caller holds the space's layout lock, has changed the regions first, and has then split the blocks over the
+//! range's edges (`edges.rs`); the rules that make clearing safe
 //! against faults under way and late walkers stand at the head of `table/mod.rs`.
 
-use crate::engine::{Engine, SpaceState, Split, split_leaf};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::{Engine, SpaceState};
 use crate::rmap::Owner;
 use crate::sync::thread;
 use crate::table::entry::{Entry, EntryWord, NodeId, State};
-use crate::table::translation::{Installed, Run};
-use crate::table::{LEVELS, PageNumberRange, Protection, SpaceId, span};
+use crate::table::translation::{Installed, Run, Translation};
+use crate::table::{LEVELS, PageNumberRange, Protection, span};
 use crate::units::{FrameId, PageNumber};
 
 /// One clearing of one range.
@@ -89,8 +89,7 @@ impl Clearing<'_> {
                 // A huge zero leaf may lose pages outside the range too: they read as zeros again by a fault.
                 State::Zero => self.clear_zero(word, seen, level),
                 State::Present(_) if !self.covers(page, level) => {
-                    self.split(page);
-                    false
+                    unreachable!("blocks over the edges are split before a range is cleared")
                 }
                 State::Present(frame) => self.clear_present(word, seen, level, page, frame),
                 State::Swapped(slot) => {
@@ -145,32 +144,10 @@ impl Clearing<'_> {
         if word.change(seen, busy).is_err() {
             return false;
         }
-        let mut run = Run { page, frame, count: span(level) as u32 };
-        loop {
-            match translation.remove(run) {
-                Installed::Done => break,
-                Installed::Partly(done) => {
-                    run.page = run.page.plus(u64::from(done));
-                    run.frame = run.frame.plus(done);
-                    run.count -= done;
-                }
-                // Whoever holds the memory lets go in time; unmap has no answer but to wait.
-                Installed::Busy => thread::yield_now(),
-                Installed::Unsupported => unreachable!("what was installed can be removed"),
-            }
-        }
+        remove_installed(&**translation, Run { page, frame, count: span(level) as u32 });
         self.engine.publish(word, busy.to_empty());
         self.engine.disown(frame, Owner { space: self.space.id, page });
         true
-    }
-
-    /// A huge leaf reaches over the edge of the range. Its split was tried before the regions changed
-    /// ([`prepare_edges`]), so it is here again only because a fault under way came in between: wait it out.
-    fn split(&self, page: PageNumber) {
-        let walk = self.engine.table.walk(self.space.id, page);
-        if walk.level == 1 && split_leaf(self.engine, self.space.id, page, &walk, 0) != Split::Retry {
-            thread::yield_now();
-        }
     }
 
     /// Unlinks a node that the range covers and bumps its entries once more, so that late walkers cannot take what
@@ -187,34 +164,21 @@ impl Clearing<'_> {
     }
 }
 
-/// Splits the huge leaves that reach over the edges of a range, before anything else is changed.
-///
-/// # Errors
-/// `Busy` where one is pinned; `OutOfMemory` where no node is to be had. Nothing has changed then.
-pub(crate) fn prepare_edges(engine: &Engine, space: SpaceId, range: PageNumberRange) -> Result<()> {
-    for edge in [range.start, range.end] {
-        if edge == edge.huge_start() {
-            continue;
-        }
-        loop {
-            let walk = engine.table.walk(space, edge);
-            if walk.level != 1 || !matches!(walk.entry().state(), State::Present(_)) {
-                break;
+/// Makes the pages reach nothing, however long somebody holds their memory.
+pub(crate) fn remove_installed(translation: &dyn Translation, mut run: Run) {
+    loop {
+        match translation.remove(run) {
+            Installed::Done => return,
+            Installed::Partly(done) => {
+                run.page = run.page.plus(u64::from(done));
+                run.frame = run.frame.plus(done);
+                run.count -= done;
             }
-            match split_leaf(engine, space, edge, &walk, 0) {
-                Split::Retry => {}
-                Split::NoNode => return Err(engine.out_of_memory()),
-                Split::Pinned => {
-                    let message = format!(
-                        "the 2 MiB block at {:#x} is pinned and cannot be split; drop its pins first",
-                        edge.huge_start().address()
-                    );
-                    return Err(Error::new(ErrorKind::Busy, message));
-                }
-            }
+            // Whoever holds the memory lets go in time; there is no answer but to wait.
+            Installed::Busy => thread::yield_now(),
+            Installed::Unsupported => unreachable!("what was installed can be removed"),
         }
     }
-    Ok(())
 }
 
 /// Gives every present page of the range these permissions, and makes faults under way look again. A zero page
@@ -232,7 +196,7 @@ pub(crate) fn protect_range(
         match seen.state() {
             State::Node(_) if !root.confirm(seen) => {}
             State::Node(node) => {
-                protect_node(engine, space.id, range, protection, node, seen.root_level(), PageNumber(0));
+                protect_node(engine, range, protection, node, seen.root_level(), PageNumber(0));
                 return;
             }
             _ if root.change(seen, seen.to_same()).is_ok() => return,
@@ -243,7 +207,6 @@ pub(crate) fn protect_range(
 
 fn protect_node(
     engine: &Engine,
-    space: SpaceId,
     range: PageNumberRange,
     protection: Protection,
     node: NodeId,
@@ -264,16 +227,11 @@ fn protect_node(
                     continue;
                 }
                 State::Node(child) => {
-                    protect_node(engine, space, range, protection, child, level - 1, page);
+                    protect_node(engine, range, protection, child, level - 1, page);
                     break;
                 }
                 State::Present(_) if page < range.start || page.plus(span) > range.end => {
-                    // As in `Clearing::split`: a fault under way put it over the edge.
-                    let walk = engine.table.walk(space, page);
-                    if walk.level == 1 && split_leaf(engine, space, page, &walk, 0) != Split::Retry {
-                        thread::yield_now();
-                    }
-                    continue;
+                    unreachable!("blocks over the edges are split before a range is protected")
                 }
                 State::Present(_) => seen.with_protection(protection),
                 State::Zero if !protection.read => seen.to_empty(),

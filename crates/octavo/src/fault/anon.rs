@@ -1,9 +1,10 @@
 //! Faults on anonymous pages that have no bytes yet: zero pages for readers, frames and blocks for writers.
 
 use crate::counters::Counter;
-use crate::engine::RegionSnapshot;
+use crate::engine::remove_installed;
 use crate::error::{Error, ErrorKind};
 use crate::fault::{Fault, Huge, Outcome, Step, refused};
+use crate::region::Region;
 use crate::rmap::Owner;
 use crate::table::Walk;
 use crate::table::entry::Entry;
@@ -35,7 +36,7 @@ impl Fault<'_> {
     }
 
     /// A frame of zeros, in place of nothing or of the small zero page.
-    pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+    pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if self.space.translation.is_none()
             && let Some(frame) = self.engine.frames.alloc_zeroed()
         {
@@ -73,7 +74,7 @@ impl Fault<'_> {
     }
 
     /// The frame is all zeros already, so the entry need not be busy meanwhile.
-    fn install_ready(&mut self, walk: &Walk<'_>, region: &RegionSnapshot, frame: FrameId) -> Step {
+    fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, frame: FrameId) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
         self.engine.adopt(frame, owner);
         match walk.word().change(entry, entry.to_present(frame, region.options.protection)) {
@@ -86,7 +87,7 @@ impl Fault<'_> {
     }
 
     /// A 2 MiB block, in place of nothing or of a huge zero leaf. Without one, base pages.
-    pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+    pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         let block = match self.huge {
             Huge::Compacted(block) => block,
             _ => match self.engine.frames.alloc(Order::MAX) {
@@ -135,7 +136,7 @@ impl Fault<'_> {
     fn keep_part(
         &mut self,
         walk: &Walk<'_>,
-        region: &RegionSnapshot,
+        region: &Region,
         busy: Entry,
         head: FrameId,
         installed: u32,
@@ -143,8 +144,9 @@ impl Fault<'_> {
         let (word, entry, first) = (walk.word(), walk.entry(), self.page.huge_start());
         let Some(node) = self.engine.table.nodes.take() else {
             let run = Run { page: first, frame: head, count: installed };
-            let removed = self.space.translation.as_ref().map(|translation| translation.remove(run));
-            debug_assert!(removed.is_none_or(|removed| removed == Installed::Done));
+            if let Some(translation) = &self.space.translation {
+                remove_installed(&**translation, run);
+            }
             self.engine.publish(word, back(entry, busy));
             self.engine.frames.free(head, Order::MAX).expect("not published");
             return Step::End(Outcome::NeedsNode);

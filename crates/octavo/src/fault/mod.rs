@@ -29,10 +29,11 @@ use std::task::{Context, Poll, Waker};
 
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
-use crate::engine::{Engine, RegionSnapshot, SpaceState, Split, split_leaf};
+use crate::engine::{Engine, SpaceState, Split, split_leaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::reclaim;
+use crate::region::Region;
 use crate::sync::park::block_until;
 use crate::sync::thread;
 use crate::sync::wait::Waiting;
@@ -131,7 +132,11 @@ impl<'a> Fault<'a> {
         match entry.state() {
             State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
                 Waiting::Registered => Step::Wait,
-                Waiting::Retry => Step::Again,
+                Waiting::Retry => {
+                    // Just over, or so many wait that there is no room to: either way others should run.
+                    thread::yield_now();
+                    Step::Again
+                }
             },
             State::Present(_) => self.check_present(&walk, &region),
             State::Zero if !write => Step::End(Outcome::Usable),
@@ -159,7 +164,7 @@ impl<'a> Fault<'a> {
         step(self)
     }
 
-    fn check_present(&self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+    fn check_present(&self, walk: &Walk<'_>, region: &Region) -> Step {
         let entry = walk.entry();
         if entry.usable_at_home(self.access).is_some() {
             return Step::End(Outcome::Usable);
@@ -180,13 +185,13 @@ impl<'a> Fault<'a> {
         }
     }
 
-    fn wants_huge_zero(&self, region: &RegionSnapshot) -> bool {
+    fn wants_huge_zero(&self, region: &Region) -> bool {
         self.engine.policy.huge != HugePolicy::Never
             && self.huge != Huge::GivenUp
             && region.contains_huge(self.page)
     }
 
-    fn wants_block(&self, region: &RegionSnapshot) -> bool {
+    fn wants_block(&self, region: &Region) -> bool {
         let asked = match self.engine.policy.huge {
             HugePolicy::Always => true,
             HugePolicy::Advised => region.options.huge,
@@ -195,13 +200,13 @@ impl<'a> Fault<'a> {
         asked && self.huge != Huge::GivenUp && region.contains_huge(self.page)
     }
 
-    fn write_to_huge_zero(&mut self, walk: &Walk<'_>, region: &RegionSnapshot) -> Step {
+    fn write_to_huge_zero(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if self.engine.policy.huge_zero_write == HugeZeroWrite::Allocate && self.wants_block(region) {
             return self.count(|fault| fault.install_block(walk, region));
         }
         match split_leaf(self.engine, self.space.id, self.page, walk, 0) {
             Split::NoNode => Step::End(Outcome::NeedsNode),
-            Split::Retry => Step::Again,
+            Split::Done | Split::Changed => Step::Again,
             Split::Pinned => unreachable!("a zero leaf has no pins"),
         }
     }
@@ -241,7 +246,7 @@ fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<()>> {
     let made = match outcome {
         Outcome::Usable => return Some(Ok(())),
         Outcome::Failed(error) => return Some(Err(error)),
-        Outcome::NeedsFrame => reclaim::make_room(fault.engine, Order::ZERO),
+        Outcome::NeedsFrame => reclaim::make_room(fault.engine),
         Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
         Outcome::NeedsHuge => {
             fault.set_compacted(reclaim::compact_for_huge(fault.engine));

@@ -7,12 +7,14 @@
 use std::task::Waker;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, RegionSnapshot};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::{Fault, Outcome, Step};
 use crate::lru::List;
+use crate::region::Region;
 use crate::rmap::Owner;
 use crate::swap;
+use crate::sync::thread;
 use crate::sync::wait::Waiting;
 use crate::table::entry::{Entry, EntryWord};
 use crate::table::translation::Installed;
@@ -37,7 +39,7 @@ impl Reading<'_> {
 }
 
 impl<'a> Fault<'a> {
-    pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &RegionSnapshot, slot: SwapSlot) -> Step {
+    pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         let engine = self.engine;
         let (word, entry) = (walk.word(), walk.entry());
         // The frame is found before the entry is busy: looking for room must not keep others waiting. While the entry
@@ -116,7 +118,11 @@ impl<'a> Fault<'a> {
         if seen.is_reading() {
             let waiting = engine.wait_for_io(frame, waker);
             self.reading = Some(reading);
-            return if waiting == Waiting::Registered { Step::Wait } else { Step::Again };
+            if waiting == Waiting::Registered {
+                return Step::Wait;
+            }
+            thread::yield_now();
+            return Step::Again;
         }
         // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
         if seen.is_failed() && !seen.is_dirty() {

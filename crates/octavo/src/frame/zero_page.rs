@@ -76,7 +76,7 @@ impl HugeZero {
         };
         if mode == ZeroPage::Persistent {
             // A budget without room for it means that huge zero leaves are not used; Linux warns and goes on too.
-            let _ = zero.get_reference(source);
+            let _ = zero.get_or_allocate(source);
         }
         zero
     }
@@ -192,7 +192,11 @@ impl HugeZero {
 
     /// Users' references, the shrinker's pin excluded.
     pub(crate) fn users(&self) -> u32 {
-        self.references.load(Ordering::Relaxed).saturating_sub(1)
+        if self.mode == ZeroPage::Persistent {
+            0
+        } else {
+            self.references.load(Ordering::Relaxed).saturating_sub(1)
+        }
     }
 
     /// The page's first frame.
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(source.live.get(), 1);
         assert!(zero.get(&used, &source));
         zero.put(1);
-        assert_eq!((zero.users(), zero.shrink(&source)), (1, 0));
+        assert_eq!((zero.users(), zero.shrink(&source)), (0, 0));
     }
 
     #[test]

@@ -47,14 +47,17 @@ impl FileDevice {
         let (path, file, name) = match swap {
             SwapFile::None => return Ok(None),
             SwapFile::Temporary(directory) => {
-                let file = open(directory, OFlags::TMPFILE, false);
-                (directory, file, format!("the temporary swap file in {}", directory.display()))
+                let name = format!("the temporary swap file in {}", directory.display());
+                (directory, tempfile::tempfile_in(directory), name)
             }
             SwapFile::Named(path) => {
-                (path, open(path, OFlags::empty(), true), format!("the swap file {}", path.display()))
+                let mut options = OpenOptions::new();
+                let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
+                (path, file, format!("the swap file {}", path.display()))
             }
         };
         let file = file.map_err(|error| unavailable(path, &error))?;
+        bypass_page_cache(&file);
         let capacity_pages = (limit_bytes >> PAGE_SHIFT).min(u64::from(u32::MAX - 2)) as u32;
         if capacity_pages == 0 {
             let message = format!(
@@ -67,19 +70,11 @@ impl FileDevice {
     }
 }
 
-fn open(path: &Path, flags: OFlags, create: bool) -> io::Result<File> {
-    let with = |flags: OFlags| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o600).custom_flags(flags.bits() as i32);
-        if create {
-            options.create(true).truncate(true);
-        }
-        options.open(path)
-    };
-    // Some file systems (tmpfs before Linux 6.6, some network ones) refuse direct I/O.
-    match with(flags | OFlags::DIRECT) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => with(flags),
-        other => other,
+/// Past the page cache, which would count against the process's control group; where the file system can.
+fn bypass_page_cache(file: &File) {
+    if let Ok(flags) = rustix::fs::fcntl_getfl(file) {
+        // tmpfs before Linux 6.6, and some network file systems, refuse: then it goes through the cache.
+        let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT);
     }
 }
 

@@ -114,7 +114,7 @@ fn a_block_of_which_only_a_part_could_be_installed_stays_as_small_pages() {
         manager.validate();
         drop(space);
         assert!(double.shown.lock().is_empty(), "everything was removed");
-        assert_eq!(manager.stats().table_nodes, 0);
+        assert_eq!(manager.stats().unwrap().table_nodes, 0);
         manager.validate();
     }
 }
@@ -131,10 +131,10 @@ fn a_part_over_a_huge_zero_leaf_gives_the_leaf_back() {
         .unwrap();
     let (double, space, at) = translated(&manager, 2 * MIB);
     assert_eq!(space.load::<u64>(at).unwrap(), 0);
-    assert_eq!(manager.stats().huge_zero_users, 1);
+    assert_eq!(manager.stats().unwrap().huge_zero_users, 1);
     double.installs.lock().push_back(Installed::Partly(1));
     space.store(at, 7_u64).unwrap();
-    assert_eq!(manager.stats().huge_zero_users, 0);
+    assert_eq!(manager.stats().unwrap().huge_zero_users, 0);
     agree(&manager, &space, &double, 1);
 }
 
@@ -167,13 +167,13 @@ fn an_unsupported_run_is_an_error_and_leaves_the_page_as_it_was() {
     for huge in [HugePolicy::Never, HugePolicy::Always] {
         let manager = manager(huge);
         let (double, space, at) = translated(&manager, 2 * MIB);
-        let free = manager.stats().free_frames;
+        let free = manager.stats().unwrap().free_frames;
         double.installs.lock().push_back(Installed::Unsupported);
         let error = space.store(at, 7_u64).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("cannot be installed"), "{error}");
         agree(&manager, &space, &double, 0);
-        assert!(manager.stats().free_frames >= free, "the frame is free again");
+        assert!(manager.stats().unwrap().free_frames >= free, "the frame is free again");
         assert_eq!(space.load::<u64>(at).unwrap(), 0);
         manager.validate();
     }
@@ -201,7 +201,7 @@ fn a_page_whose_memory_is_held_is_not_evicted_and_goes_out_later() {
     agree(&manager, &space, &double, 8);
     drop(space);
     assert!(double.shown.lock().is_empty());
-    assert_eq!(manager.stats().swap_slots, 0);
+    assert_eq!(manager.stats().unwrap().swap_slots, 0);
 }
 
 #[test]
@@ -294,7 +294,7 @@ impl Pair {
         while self.manager.reclaim(8).unwrap() > 0 {}
         assert_eq!(frame_at(&self.manager, &self.first, self.at), None);
         assert_eq!(frame_at(&self.manager, &self.second, self.other()), None);
-        assert_eq!(self.manager.stats().swap_slots, 1, "one slot for both");
+        assert_eq!(self.manager.stats().unwrap().swap_slots, 1, "one slot for both");
         self.manager.validate();
     }
 }
@@ -350,9 +350,9 @@ fn each_owner_may_go_first_wherever_the_page_is() {
             manager.validate();
             drop(second);
             if !second_first {
-                assert_eq!(manager.stats().swap_slots, 0);
-                assert_eq!(manager.stats().table_nodes, 0);
-                assert_eq!(manager.stats().lru_pages, (0, 0));
+                assert_eq!(manager.stats().unwrap().swap_slots, 0);
+                assert_eq!(manager.stats().unwrap().table_nodes, 0);
+                assert_eq!(manager.stats().unwrap().lru_pages, (0, 0));
             }
             manager.validate();
         }

@@ -1,12 +1,10 @@
 //! The thread that keeps ahead: reclaims from the low watermark to the high one, brings what is charged back under a
 //! lowered budget, zeroes free frames ahead, and lets per-CPU lists decay.
 
-use std::time::Duration;
-
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::reclaim::{Reclaimer, reclaim, shrink_to_budget};
-use crate::sync::{Arc, Condvar, Mutex, thread};
+use crate::sync::{Arc, Condvar, Duration, Mutex, thread};
 
 /// How often the per-CPU lists decay.
 const TICK: Duration = Duration::from_millis(200);
@@ -64,12 +62,12 @@ fn spawn(engine: &Arc<Engine>, signal: &Arc<Signal>) -> std::io::Result<thread::
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        // A forked child has no such thread, and the signal's lock may be held for ever.
         if !self.engine.canary.is_original_process() {
-            std::mem::forget(thread);
+            // A forked child has no such thread, and locks of the engine may be held for ever: it lets go of neither.
+            std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
             return;
         }
+        let Some(thread) = self.thread.take() else { return };
         self.signal.state.lock().stop = true;
         self.signal.changed.notify_one();
         // It ends on its own; a panic in it has been printed.

@@ -42,7 +42,10 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
     let room = engine.frames.free_frames();
     let block = candidates(engine)
         .into_iter()
-        .filter(|candidate| u64::from(candidate.used_frames) * 2 < room)
+        // A full chunk would be a block broken to make one.
+        .filter(|candidate| {
+            candidate.used_frames < CHUNK_FRAMES && u64::from(candidate.used_frames) * 2 < room
+        })
         .find_map(|candidate| {
             let block = empty_chunk(engine, candidate.chunk, Elsewhere::Free)
                 .then(|| engine.frames.claim_isolated(candidate.chunk))

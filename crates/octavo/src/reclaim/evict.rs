@@ -42,11 +42,12 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
     for &frame in batch {
         match judge(engine, frame) {
             Verdict::Evict if engine.swap.is_available() => candidates.push(frame),
-            Verdict::Evict => {
+            Verdict::Evict | Verdict::Split if !engine.swap.is_available() => {
                 outcome.obstructed = true;
                 keep(engine, frame, List::Inactive);
             }
             Verdict::Keep(list) => keep(engine, frame, list),
+            Verdict::Evict => unreachable!("guarded above"),
             Verdict::Split => {
                 split_block_of(engine, frame);
                 keep(engine, frame, List::Inactive);
@@ -65,9 +66,6 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
                 engine.free_last(frame);
             }
             Evicted::Kept => {
-                // What was unmapped during the write is left to the writer.
-                let orphan = engine.swap.forget_orphan(&engine.frames, frame);
-                engine.release_orphan(orphan);
                 keep(engine, frame, List::Inactive);
             }
         }
@@ -93,7 +91,11 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
 }
 
+/// Puts a frame back that does not go after all.
 fn keep(engine: &Engine, frame: FrameId, list: List) {
+    // What was unmapped while it was on its way is left to us.
+    let orphan = engine.swap.forget_orphan(&engine.frames, frame);
+    engine.release_orphan(orphan);
     engine.lru.put_back(&engine.frames, frame, list);
     engine.drop_pin(frame);
 }
@@ -118,7 +120,7 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
         let walk = engine.table.walk(space, page);
         if walk.level == 1 && walk.entry().state() == State::Present(frame) && walk.links_hold() {
             let outcome = split_leaf(engine, space, page, &walk, 1);
-            debug_assert!(matches!(outcome, Split::Retry | Split::NoNode | Split::Pinned));
+            debug_assert!(outcome != Split::NoNode || engine.frames.free_frames() < 1 << 30);
         }
     }
 }
@@ -199,7 +201,7 @@ fn change_to_swapped(
         return false;
     }
     let done = translation.remove(Run { page: owner.page, frame, count: 1 }) == Installed::Done;
-    seen = if done { busy.to_swapped(slot) } else { busy.to_present(frame, seen.protection()) };
+    seen = if done { busy.to_swapped(slot) } else { busy.to_present_again(seen) };
     engine.publish(word, seen);
     done
 }

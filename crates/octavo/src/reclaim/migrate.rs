@@ -62,7 +62,7 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     };
     // All entries are busy, so "nobody" stays true until they are published.
     if words.holds.pinned_by_others(1) || words.uses.get() != owners.len() as u32 {
-        restore(engine, frame, busy);
+        restore(engine, busy);
         engine.frames.free(fresh, Order::ZERO).expect("just allocated");
         return Migrated::Kept;
     }
@@ -99,7 +99,7 @@ fn make_busy<'e>(engine: &'e Engine, frame: FrameId, owners: &Owners) -> Option<
             && walk.links_hold()
             && engine.translation(owner.space).is_none();
         if !movable || word.change(seen, seen.to_busy()).is_err() {
-            restore(engine, frame, busy);
+            restore(engine, busy);
             return None;
         }
         busy.push((word, seen, seen.to_busy()));
@@ -107,8 +107,8 @@ fn make_busy<'e>(engine: &'e Engine, frame: FrameId, owners: &Owners) -> Option<
     Some(busy)
 }
 
-fn restore(engine: &Engine, frame: FrameId, busy: Busy<'_>) {
+fn restore(engine: &Engine, busy: Busy<'_>) {
     for (word, before, now) in busy {
-        engine.publish(word, now.to_present(frame, before.protection()));
+        engine.publish(word, now.to_present_again(before));
     }
 }

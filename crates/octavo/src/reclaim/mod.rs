@@ -16,15 +16,13 @@ mod compact;
 mod evict;
 mod migrate;
 
-use std::time::Instant;
-
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lru::List;
-use crate::sync::{Ordering, thread};
+use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
-use crate::units::{CHUNK_BYTES, Order};
+use crate::units::CHUNK_BYTES;
 
 pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
@@ -42,8 +40,8 @@ pub(crate) enum Reclaimer {
 const DIRECT_TARGET: u64 = 32;
 /// Batches looked at for one target before giving up: several times round a small memory.
 const PASSES: u32 = 256;
-/// Looks at what others are freeing before giving up.
-const PATIENCE: u32 = 20_000;
+/// How long to wait for what others are freeing: longer than a device takes for a batch.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Frees about `target` frames, or as many as can be. Says how many.
 pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
@@ -52,7 +50,6 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
         0 => 0,
         _ => u64::from(engine.huge_zero.shrink(&engine.frames)),
     };
-    engine.lru.drain_all(&engine.frames);
     let mut fruitless = 0;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     let (active, inactive) = engine.lru.pages();
@@ -61,7 +58,9 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
         balance(engine);
         let batch = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
         if batch.is_empty() {
-            if engine.lru.pages().0 == 0 {
+            // What is left may be on its way there, in some CPU's batch.
+            engine.lru.drain_all(&engine.frames);
+            if engine.lru.pages() == (0, 0) {
                 break;
             }
             fruitless += 1;
@@ -101,26 +100,35 @@ fn balance(engine: &Engine) {
     }
 }
 
-/// Makes room for an access that found no frame of `order`.
+/// Makes room for an access that found no frame.
 ///
 /// # Errors
 /// What stands in the way: the swap area is full or failing, or nothing is left that could go.
-pub(crate) fn make_room(engine: &Engine, order: Order) -> Result<()> {
+pub(crate) fn make_room(engine: &Engine) -> Result<()> {
     engine.counters.count(Counter::AllocationStall);
     let start = Instant::now();
-    let result = try_make_room(engine, order);
+    let result = try_make_room(engine, start);
     engine.counters.add(Counter::StallNanoseconds, start.elapsed().as_nanos() as u64);
     result
 }
 
-fn try_make_room(engine: &Engine, order: Order) -> Result<()> {
-    let target = DIRECT_TARGET.max(u64::from(order.frames()));
-    for look in 0..PATIENCE {
-        if reclaim(engine, target, Reclaimer::Direct) > 0 || engine.frames.free_frames() >= target {
+fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
+    // What failed before is no reason now, unless it fails again.
+    engine.swap.forget_failure();
+    if engine.budget.room_bytes() < 0 {
+        // Tables and maps took more than their share: chunks make up for it, though nobody may be in the background.
+        shrink_to_budget(engine, 0);
+    }
+    for look in 0.. {
+        if reclaim(engine, DIRECT_TARGET, Reclaimer::Direct) > 0
+            || engine.frames.free_frames() >= DIRECT_TARGET
+        {
             return Ok(());
         }
-        // Others may have everything in hand that could be freed: theirs will be room for us too.
-        if engine.reclaimers.load(Ordering::Acquire) == 0 && look > 2 {
+        // Others may have everything in hand that could be freed: theirs will be room for us too. But they may be
+        // waiting for the same.
+        let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
+        if look >= 2 && (alone || start.elapsed() > PATIENCE) {
             break;
         }
         thread::yield_now();

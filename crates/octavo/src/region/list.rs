@@ -17,7 +17,7 @@ use crate::units::{CHUNK_FRAMES, PageNumber};
 /// Regions in the first chunk; each further chunk doubles.
 const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
 const CHUNKS: usize = 17;
-/// Page 0 up to here is never mapped, so that address 0 stays invalid.
+/// Never chosen for a mapping, so that address 0 stays invalid unless it is asked for.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;
 
 const READ: u64 = 1;
@@ -254,6 +254,14 @@ impl RegionWriter<'_> {
             .into_iter()
             .map(|region| Region { start: region.start.max(start), end: region.end.min(end), ..region })
             .collect())
+    }
+
+    /// Puts regions back that `remove` or `replace` answered, where nothing has been done with them.
+    pub(crate) fn restore(&self, old: &[Region]) {
+        for region in old {
+            let restored = self.remove(region.start, region.end).and_then(|_| self.insert(*region));
+            restored.expect("a list that held the regions has room for them");
+        }
     }
 
     /// The lowest free range of `pages` at `align` pages.

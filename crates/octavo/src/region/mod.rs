@@ -2,7 +2,7 @@
 
 mod list;
 
-pub(crate) use list::RegionList;
+pub(crate) use list::{RegionList, RegionWriter};
 
 use crate::table::Protection;
 use crate::units::PageNumber;
@@ -30,7 +30,7 @@ impl RegionOptions {
     /// What may be done with the region's pages.
     #[must_use]
     pub fn protection(mut self, protection: Protection) -> Self {
-        self.protection = protection;
+        self.protection = protection.normal();
         self
     }
 

@@ -169,6 +169,11 @@ impl Swap {
         self.device.as_deref().expect("slots come only from a device")
     }
 
+    /// Forgets how the device last failed.
+    pub(crate) fn forget_failure(&self) {
+        *self.write_failure.lock() = None;
+    }
+
     /// Why no page can go out, if that is so: for the access that needs the room.
     pub(crate) fn obstacle(&self) -> Option<Error> {
         if let Some(error) = self.write_failure.lock().clone() {

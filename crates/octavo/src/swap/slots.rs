@@ -257,7 +257,8 @@ impl Slots {
         let (_lock, words) = self.lock(slot);
         match words.frame.load(Ordering::Relaxed) {
             0 => None,
-            RESERVED => unreachable!("no entry refers to a slot before its frame is inserted"),
+            // The caller's entry is out of date: its slot was freed, and is somebody else's now.
+            RESERVED => None,
             cached => {
                 let frame = FrameId(cached - 1);
                 // In the cache means in use, so the frame cannot end while the lock is held.

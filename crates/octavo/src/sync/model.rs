@@ -1,5 +1,7 @@
 //! The model-checked face: loom explores every order the memory model allows.
 
+pub(crate) use std::time::{Duration, Instant};
+
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use loom::thread;

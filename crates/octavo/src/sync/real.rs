@@ -1,5 +1,7 @@
 //! The real face: the machine's atomics, parking_lot's locks, the system's threads.
 
+pub(crate) use std::time::{Duration, Instant};
+
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Arc, OnceLock};
 pub(crate) use std::thread;

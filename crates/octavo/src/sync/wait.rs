@@ -56,27 +56,33 @@ impl WaitTable {
     /// wait for.
     pub(crate) fn register(&self, key: usize, waker: &Waker, announce: impl FnOnce() -> bool) -> Waiting {
         let mut waiters = self.bucket(key).lock();
-        if waiters.len() == WAKERS || !announce() {
+        let known = waiters.iter().any(|waiter| waiter.key == key && waiter.waker.will_wake(waker));
+        if waiters.len() == WAKERS && !known || !announce() {
             return Waiting::Retry;
         }
-        waiters.push(Waiter { key, waker: waker.clone() });
+        if !known {
+            waiters.push(Waiter { key, waker: waker.clone() });
+        }
         Waiting::Registered
     }
 
     /// Wakes everyone who waits for `key`. Called after the word was changed and WAITERS found in it.
     pub(crate) fn wake(&self, key: usize) {
-        let mut woken = SmallVec::<[Waker; 8]>::new();
-        let mut waiters = self.bucket(key).lock();
-        let mut at = 0;
-        while at < waiters.len() {
-            if waiters[at].key == key {
+        loop {
+            // As many as fit, so that nothing is allocated; outside the lock, as a waker may do anything.
+            let mut woken = SmallVec::<[Waker; 8]>::new();
+            let mut waiters = self.bucket(key).lock();
+            while woken.len() < woken.inline_size()
+                && let Some(at) = waiters.iter().position(|waiter| waiter.key == key)
+            {
                 woken.push(waiters.swap_remove(at).waker);
-            } else {
-                at += 1;
             }
+            drop(waiters);
+            if woken.is_empty() {
+                return;
+            }
+            woken.into_iter().for_each(Waker::wake);
         }
-        drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
     }
 }
 

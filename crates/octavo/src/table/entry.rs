@@ -66,6 +66,11 @@ impl Protection {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self { read: true, write: true };
 
+    /// The same with reading, where writing is allowed.
+    pub(crate) fn normal(self) -> Self {
+        Self { read: self.read || self.write, ..self }
+    }
+
     /// Whether `access` is allowed.
     #[inline]
     pub fn allows(self, access: Access) -> bool {
@@ -187,9 +192,10 @@ impl Entry {
     pub(crate) fn to_empty(self) -> Self {
         self.next(EMPTY)
     }
+    /// Zero, and accessed as far as anyone asks: nobody evicts zeros, so no reader need mark them.
     #[inline]
     pub(crate) fn to_zero(self) -> Self {
-        self.next(ZERO)
+        self.next(ZERO | ACCESSED)
     }
     #[inline]
     pub(crate) fn to_busy(self) -> Self {
@@ -199,6 +205,10 @@ impl Entry {
     #[inline]
     pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
         self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
+    }
+    /// What `before`, a present entry, meant; its accessed mark too.
+    pub(crate) fn to_present_again(self, before: Entry) -> Self {
+        self.next(before.0 & (VERSION_ONE - 1) & !WAITERS)
     }
     #[inline]
     pub(crate) fn to_swapped(self, slot: SwapSlot) -> Self {

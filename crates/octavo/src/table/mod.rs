@@ -311,10 +311,13 @@ impl Table {
     ) {
         for (slot, word) in self.nodes.entries(node).iter().enumerate() {
             let page = first.plus((slot as u64) << (NODE_BITS as usize * level));
-            match word.load().state() {
+            let entry = word.load();
+            match entry.state() {
                 State::Empty => {}
+                // Level 0 has no nodes: this one was recycled to another level under the visitor, who only counts.
+                State::Node(_) if level == 0 => {}
                 State::Node(child) => self.visit(child, level - 1, page, leaf),
-                _ => leaf(page, level, word.load()),
+                _ => leaf(page, level, entry),
             }
         }
     }

@@ -138,7 +138,11 @@ impl Shared<'_> {
                 }
             }
         }
-        panic!("{:?}: still no room after 20,000 attempts: {:?}", self.switches, self.manager.stats());
+        panic!(
+            "{:?}: still no room after 20,000 attempts: {:?}",
+            self.switches,
+            self.manager.stats().unwrap()
+        );
     }
 
     /// Its own ranges, between and among the shared pages' blocks: mapped, written, protected, partly unmapped.
@@ -231,9 +235,9 @@ impl Shared<'_> {
                     }
                 }
                 9 => {
-                    self.space.stats();
+                    self.space.stats().unwrap();
                     self.manager.counters();
-                    self.manager.stats();
+                    self.manager.stats().unwrap();
                 }
                 10..=11 if self.load.other_spaces => self.use_another_space(&mut random),
                 _ => self.trouble_device(&mut random),

@@ -107,7 +107,7 @@ pub fn run_in(case: &Case, manager: &Manager) {
 impl<'s> Run<'s> {
     /// Allocates blocks beside the space until about `room` frames are left.
     fn take_ballast(&mut self, room: u64) {
-        let frames = self.manager.frames();
+        let frames = self.manager.frames().unwrap();
         for order in [Order::MAX, Order::ZERO] {
             while frames.available_frames() + frames.free_frames() / 8 > room + u64::from(order.frames()) {
                 match frames.alloc(order) {
@@ -120,7 +120,7 @@ impl<'s> Run<'s> {
 
     fn drop_ballast(&mut self) {
         for (frame, order) in self.ballast.drain(..) {
-            self.manager.frames().free(frame, order).unwrap();
+            self.manager.frames().unwrap().free(frame, order).unwrap();
         }
     }
 
@@ -482,7 +482,7 @@ impl<'s> Run<'s> {
             self.with_room(|run| run.space.read(page * PAGE, &mut found)).unwrap();
             assert!(found[..] == self.pages[&page].bytes.borrow()[..], "page {page:#x} at the end");
         }
-        let mapped = self.space.stats().mapped_bytes;
+        let mapped = self.space.stats().unwrap().mapped_bytes;
         assert_eq!(mapped, self.pages.len() as u64 * PAGE);
     }
 }

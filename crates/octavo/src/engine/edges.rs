@@ -1,0 +1,57 @@
+//! The edges of a range that is to be unmapped or protected: a huge leaf that reaches over one is split, so that what
+//! follows deals with whole leaves only.
+//!
+//! Done twice under the layout lock: before the regions change, so that what is in the way is found while nothing has
+//! happened yet; and after, when a fault under way may have put a block there meanwhile. The second time leaves nothing
+//! that such a fault could still succeed with: an entry without a block is moved to a later version.
+
+use crate::engine::{Engine, Split, split_leaf};
+use crate::sync::thread;
+use crate::table::entry::State;
+use crate::table::{PageNumberRange, SpaceId};
+use crate::units::PageNumber;
+
+/// Looks at a pinned block before it counts as pinned for long: stores, reclaim and late walkers hold one for a moment.
+const LOOKS: u32 = 10_000;
+
+/// Why a block over an edge could not be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// No table node is to be had.
+    NoNode,
+    /// The block that starts here is pinned.
+    Pinned(PageNumber),
+}
+
+/// Splits the huge leaves that reach over the edges of a range.
+pub(crate) fn split_edges(engine: &Engine, space: SpaceId, range: PageNumberRange) -> Result<(), Obstacle> {
+    [range.start, range.end].into_iter().try_for_each(|edge| split_edge(engine, space, edge))
+}
+
+fn split_edge(engine: &Engine, space: SpaceId, edge: PageNumber) -> Result<(), Obstacle> {
+    if edge == edge.huge_start() {
+        return Ok(());
+    }
+    let mut looks = 0;
+    loop {
+        let walk = engine.table.walk(space, edge);
+        if walk.level != 1 {
+            return Ok(());
+        }
+        let (word, seen) = (walk.word(), walk.entry());
+        match seen.state() {
+            State::Busy => engine.block_on_entry(word),
+            State::Present(_) => match split_leaf(engine, space, edge, &walk, 0) {
+                Split::Done | Split::Changed => {}
+                Split::NoNode => return Err(Obstacle::NoNode),
+                Split::Pinned if looks == LOOKS => return Err(Obstacle::Pinned(edge.huge_start())),
+                Split::Pinned => {
+                    looks += 1;
+                    thread::yield_now();
+                }
+            },
+            State::Empty | State::Zero if word.change(seen, seen.to_same()).is_ok() => return Ok(()),
+            _ => {}
+        }
+    }
+}
