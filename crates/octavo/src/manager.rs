@@ -7,7 +7,7 @@ use octavo_platform::{ForkCanary, usage};
 use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
 use crate::counters::{CounterSnapshot, Counters};
-use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState};
+use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
@@ -391,16 +391,21 @@ impl Manager {
         Err(Error::new(ErrorKind::Busy, message))
     }
 
-    /// Walks everything and checks it against everything else. Linear in memory, and exact only while nothing moves.
+    /// Walks everything and checks it against everything else. Linear in memory; to be called while no access is under
+    /// way. In a forked child it does nothing.
     ///
     /// # Panics
     /// When two structures contradict each other.
     pub fn validate(&self) {
         let engine = self.engine();
+        if engine.check_process().is_err() {
+            return;
+        }
         engine.lru.drain_all(&engine.frames);
         engine.frames.validate();
         engine.lru.validate(&engine.frames);
         engine.swap.validate(&engine.frames);
+        validate_tables(engine);
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `unmap` | clearing a range of a table, and protecting one |
+//! | `validate` | tables, frames and slots against each other |
 //! | `split` | a huge leaf becomes 512 small ones |
 //!
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
@@ -17,6 +18,7 @@ mod edges;
 mod space_state;
 mod split;
 mod unmap;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
@@ -46,6 +48,7 @@ pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
 pub(crate) use split::{Split, split_leaf};
 pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
+pub(crate) use validate::validate_tables;
 
 /// Choices that paths consult as they run.
 #[derive(Clone, Copy, Debug)]

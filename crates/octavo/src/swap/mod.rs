@@ -21,6 +21,7 @@
 
 mod slots;
 
+use std::collections::HashMap;
 use std::io;
 
 use smallvec::SmallVec;
@@ -216,6 +217,11 @@ impl Swap {
     /// Slots in use.
     pub(crate) fn used_slots(&self) -> u32 {
         self.slots.used()
+    }
+
+    /// What is wrong, if as many entries say Swapped to each slot as `swapped` counts.
+    pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
+        self.slots.contradicted_by(swapped)
     }
 
     /// Slots are consistent with the cache. Linear.

@@ -15,6 +15,8 @@
 //! Cost: 8 bytes a slot, one page of them for each cluster, charged to the budget when the cluster is first used.
 //! Reclaim must not be refused memory for them, so that charge may go over the limit; reclaim then empties a chunk.
 
+use std::collections::HashMap;
+
 use crate::budget::Budget;
 use crate::frame::{FrameAllocator, FrameWords};
 use crate::swap::SlotRun;
@@ -354,6 +356,16 @@ impl Slots {
         frame_words.holds.mark_dirty();
         // The last entry may have gone since the uses were read.
         if self.uncache(slot, words, frame_words) { Orphan::Frame(frame) } else { Orphan::None }
+    }
+
+    pub(super) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
+        let touched = self.cursor.lock().touched;
+        (0..touched * CLUSTER_SLOTS).map(|index| SwapSlot(index as u32)).find_map(|slot| {
+            let (_lock, words) = self.lock(slot);
+            let (counted, entries) =
+                (words.references.load(Ordering::Relaxed), swapped.get(&slot).copied().unwrap_or(0));
+            (counted != entries).then(|| format!("{slot:?} counts {counted} entries, and {entries} lead to it"))
+        })
     }
 
     pub(super) fn validate(&self, frames: &FrameAllocator) {

@@ -1,0 +1,61 @@
+//! Everything against everything else: what the tables say, what frames say of themselves, and what slots say.
+
+use std::collections::HashMap;
+
+use crate::engine::Engine;
+use crate::frame::state::Kind;
+use crate::swap;
+use crate::sync::{Duration, thread};
+use crate::table::entry::State;
+use crate::units::{CHUNK_FRAMES, FrameId, SwapSlot};
+
+/// Looks before a contradiction counts: the background thread may be at work.
+const LOOKS: u32 = 200;
+
+/// Checks that each frame is used as often as entries show it and the swap cache knows it, and each slot as often as
+/// entries lead to it. Linear in memory, and exact only while no access is under way.
+///
+/// # Panics
+/// When they contradict each other.
+pub(crate) fn validate_tables(engine: &Engine) {
+    for look in 1..=LOOKS {
+        match contradiction(engine) {
+            None => return,
+            Some(contradiction) if look == LOOKS => panic!("{contradiction}"),
+            Some(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn contradiction(engine: &Engine) -> Option<String> {
+    let (mut shown, mut swapped) = (HashMap::<FrameId, u32>::new(), HashMap::<SwapSlot, u32>::new());
+    let mut busy = None;
+    let spaces: Vec<_> = engine.spaces.lock().keys().copied().collect();
+    for space in spaces {
+        engine.table.for_each_leaf(space, &mut |page, _, entry| match entry.state() {
+            State::Present(frame) => *shown.entry(frame).or_default() += 1,
+            State::Swapped(slot) => *swapped.entry(slot).or_default() += 1,
+            State::Busy => busy = Some(format!("{page:?} is busy and nobody works on it")),
+            _ => {}
+        });
+    }
+    for chunk in engine.frames.reached_chunks() {
+        for frame in (0..CHUNK_FRAMES).map(|index| chunk.first().plus(index)) {
+            let words = engine.frames.words(frame);
+            if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
+                continue;
+            }
+            let cached = u32::from(swap::slot_of(&engine.frames, frame).is_some());
+            let entries = shown.remove(&frame).unwrap_or(0);
+            if words.uses.get() != entries + cached {
+                let uses = words.uses.get();
+                return Some(format!("{frame:?} has {uses} uses: {entries} entries show it, {cached} slots have it"));
+            }
+            if engine.rmap.owners(words).len() != entries as usize {
+                return Some(format!("{frame:?} is shown by {entries} entries and owned by others"));
+            }
+        }
+    }
+    let lost = shown.keys().next().map(|frame| format!("{frame:?} is shown and not live"));
+    busy.or(lost).or_else(|| engine.swap.contradicted_by(&swapped))
+}
