@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::lanes::{self, Load};
 use common::model::{self, Case};
-use common::{MIB, Random, Switches, number_from, seed_or};
+use common::{MIB, PAGE, Random, Switches, number_from, seed_or};
+use octavo::{Access, Manager, PinPath, RegionOptions, ZeroPage};
 use proptest::prelude::*;
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -62,4 +65,78 @@ fn threads_find_their_lanes_under_a_device_that_fails() {
 #[test]
 fn threads_find_their_lanes_in_a_range_that_nearly_fits() {
     for_seeds(1, 4, |seed| lanes::run(seed, Load { pages: 3000, threads: 4, ..LOAD }));
+}
+
+/// Two pages take turns with one frame: while one thread maps, writes and unmaps them, others are at the first one all
+/// the time, with every kind of access. They never see the second one's bytes, and never change them.
+#[test]
+fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_frame() {
+    const FIRST: u64 = 0x1111_1111_1111_1111;
+    for pin_path in [PinPath::LockFree, PinPath::Locked] {
+        // Nothing is zeroed ahead, so that the frame freed last is the next one taken.
+        let builder = Manager::builder().budget_bytes(16 * MIB).pin_path(pin_path).background(false);
+        let manager = builder.build().unwrap();
+        let space = manager.space().unwrap();
+        let (first, second) = (1 << 30, (1 << 30) + PAGE);
+        let stop = AtomicBool::new(false);
+        let is_firsts = |bytes: &[u8]| bytes.iter().all(|byte| [0, 0x11].contains(byte));
+        std::thread::scope(|scope| {
+            for kind in 0..2 {
+                let (space, stop) = (&space, &stop);
+                scope.spawn(move || {
+                    let mut bytes = vec![0; PAGE as usize];
+                    let mut random = Random::new(kind);
+                    while !stop.load(Ordering::Relaxed) {
+                        let at = first + random.below(512) * 8;
+                        if kind == 0 {
+                            if space.read(first, &mut bytes).is_ok() {
+                                assert!(is_firsts(&bytes), "a read saw another page");
+                            }
+                            let word = space.load::<u64>(at).unwrap_or(0);
+                            assert!([0, FIRST].contains(&word), "a load saw another page: {word:#x}");
+                            let pin = if random.one_in(16) {
+                                space.pin(first, 64, Access::Read).ok()
+                            } else {
+                                None
+                            };
+                            if let Some(pin) = pin {
+                                pin.copy_out(0, &mut bytes[..64]).unwrap();
+                                assert!(is_firsts(&bytes[..64]), "a pin saw another page");
+                            }
+                        } else {
+                            let _ = space.store(at, FIRST);
+                            let _ = space.write(first, &[0x11; PAGE as usize]);
+                            if let Ok(pin) = space.pin(at, 8, Access::Write) {
+                                pin.copy_in(0, &FIRST.to_le_bytes()).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+            // Takes pages off the LRU as they are freed.
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    manager.reclaim(2).unwrap();
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+            });
+            let _stop = common::SetOnDrop(&stop);
+            let start = std::time::Instant::now();
+            let (mut turns, mut bytes) = (0, vec![0; PAGE as usize]);
+            while start.elapsed() < std::time::Duration::from_secs(2) {
+                turns += 1;
+                space.map_at(first, PAGE, RegionOptions::default()).unwrap();
+                space.store(first, FIRST).unwrap();
+                space.unmap(first, PAGE).unwrap();
+                space.map_at(second, PAGE, RegionOptions::default()).unwrap();
+                space.write(second, &[0x22; PAGE as usize]).unwrap();
+                space.read(second, &mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 0x22), "turn {turns}: the second page was changed");
+                space.unmap(second, PAGE).unwrap();
+            }
+            println!("{turns} turns");
+        });
+        drop(space);
+        common::assert_nothing_is_left(&manager, ZeroPage::Persistent);
+    }
 }
