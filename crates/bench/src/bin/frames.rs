@@ -12,12 +12,12 @@
 //! never touched, so a block costs the same whatever its size.
 
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use octavo::PercpuOrders;
 use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId, Order, PercpuForm};
+use octavo_bench::{Random, summary, timed};
 
 const POOL: usize = 1024;
 const BULK: usize = 4096;
@@ -44,39 +44,6 @@ fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
     (config.percpu_orders, config.form, config.populate) = (orders, Some(form), false);
     let frames = FrameAllocator::standalone(&config, bytes * 2).expect("address space for the arena");
     Side { name, frames }
-}
-
-/// A small generator: xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * n as u64 >> 32) as usize
-    }
-}
-
-/// Runs `work` on `threads` threads, each on a CPU of its own; nanoseconds a step of the slowest.
-fn timed(threads: usize, work: impl Fn(&Barrier, usize) -> (Instant, usize) + Sync) -> f64 {
-    let barrier = Barrier::new(threads);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                let (barrier, work) = (&barrier, &work);
-                scope.spawn(move || {
-                    let mut cpus = rustix::thread::CpuSet::new();
-                    cpus.set(thread);
-                    // Without it the figures only get noisier.
-                    let _ = rustix::thread::sched_setaffinity(None, &cpus);
-                    let (began, steps) = work(barrier, thread);
-                    began.elapsed().as_nanos() as f64 / steps as f64
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker")).fold(0.0, f64::max)
-    })
 }
 
 fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usize) -> f64 {
@@ -137,12 +104,6 @@ fn bare_atomic_add(threads: usize) -> f64 {
         }
         (began, STEPS)
     })
-}
-
-/// Median, and in brackets the least: on a machine that others use too, the truth lies between.
-fn summary(mut values: Vec<f64>) -> String {
-    values.sort_by(f64::total_cmp);
-    format!("{:.1} ({:.1})", values[values.len() / 2], values[0])
 }
 
 fn main() {

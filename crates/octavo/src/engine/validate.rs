@@ -49,7 +49,9 @@ fn contradiction(engine: &Engine) -> Option<String> {
             let entries = shown.remove(&frame).unwrap_or(0);
             if words.uses.get() != entries + cached {
                 let uses = words.uses.get();
-                return Some(format!("{frame:?} has {uses} uses: {entries} entries show it, {cached} slots have it"));
+                return Some(format!(
+                    "{frame:?} has {uses} uses: {entries} entries show it, {cached} slots have it"
+                ));
             }
             if engine.rmap.owners(words).len() != entries as usize {
                 return Some(format!("{frame:?} is shown by {entries} entries and owned by others"));

@@ -305,7 +305,7 @@ impl<'a> Givers<'a> {
             let zone = self.zones.of(frame);
             if !held.as_ref().is_some_and(|held| std::ptr::eq(held.zone, zone)) {
                 // The old lock goes before the new one comes.
-                held = None;
+                drop(held.take());
                 held = Some(zone.lock(self.arena).at(self.cpu));
             }
             held.as_mut().expect("just taken").give(frame, order);

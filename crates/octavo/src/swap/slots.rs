@@ -364,7 +364,8 @@ impl Slots {
             let (_lock, words) = self.lock(slot);
             let (counted, entries) =
                 (words.references.load(Ordering::Relaxed), swapped.get(&slot).copied().unwrap_or(0));
-            (counted != entries).then(|| format!("{slot:?} counts {counted} entries, and {entries} lead to it"))
+            (counted != entries)
+                .then(|| format!("{slot:?} counts {counted} entries, and {entries} lead to it"))
         })
     }
 

@@ -278,7 +278,6 @@ fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push
 pub(crate) struct PerCpuStacks {
     storage: Storage,
     cpus: usize,
-    classes: usize,
     form: StackForm,
     /// `form` is `Sections`: what the fast paths ask.
     sections: bool,
@@ -289,7 +288,7 @@ impl PerCpuStacks {
     pub(crate) fn new(cpus: usize, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
         let form = if matches!(form, StackForm::Sections) { StackForm::probe() } else { form };
         let sections = matches!(form, StackForm::Sections);
-        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, classes: capacities.len(), form, sections })
+        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, form, sections })
     }
 
     /// The form in use.
