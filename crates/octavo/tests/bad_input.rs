@@ -318,22 +318,51 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     space.store(at + stored - PAGE, 1_u64).unwrap();
 }
 
-#[test]
-#[ignore = "bug: places below the one that did not fit any more are not used again after they were freed"]
-fn a_full_file_system_and_places_given_up_on_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
-    let file = SwapFile::Temporary(dir.path().into());
+/// A space on a full file system of 8 MiB, and how far it was filled.
+fn filled(dir: &Path) -> (Space, u64, u64) {
+    let file = SwapFile::Temporary(dir.into());
     let space = builder().swap_file(file).build().unwrap().space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
     let (stored, result) = store_some(&space, at, 64 * MIB);
     says(result, ErrorKind::SwapFull, &[]);
+    (space, at, stored)
+}
+
+#[test]
+fn a_full_file_system_and_a_long_range_given_up_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
+    let (space, at, _) = filled(dir.path());
     // These are out: the file has room for as many again.
     space.unmap(at, 4 * MIB).unwrap();
     let more = space.map(2 * MIB, RegionOptions::default()).unwrap();
     store_all(&space, more, 2 * MIB).unwrap();
     check_all(&space, more, 2 * MIB);
-    assert!(stored > 16 * MIB);
+}
+
+#[test]
+#[ignore = "bug: new clusters of the swap file are tried before partly free ones, also when the file cannot grow"]
+fn a_full_file_system_and_pages_given_up_here_and_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
+    let (space, at, _) = filled(dir.path());
+    for offset in (0..6 * MIB).step_by(2 * PAGE as usize) {
+        space.unmap(at + offset, PAGE).unwrap();
+    }
+    let more = space.map(2 * MIB, RegionOptions::default()).unwrap();
+    store_all(&space, more, 2 * MIB).unwrap();
+    check_all(&space, more, 2 * MIB);
+}
+
+#[test]
+#[ignore = "bug: reclaim gives up at the dirty pages that cannot be written, before it meets clean ones that could go"]
+fn everything_on_a_full_file_system_comes_back_when_there_is_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
+    let (space, at, stored) = filled(dir.path());
+    let kept = stored - 4 * MIB;
+    space.unmap(at + kept, 4 * MIB).unwrap();
+    check_all(&space, at, kept);
 }
 
 #[test]
