@@ -1,7 +1,7 @@
 //! Octavo by its public interface: `load`, `store`, and `pin` with what follows it.
 //!
 //! - load: bounds, region and software page table, then an optimistic read of the frame;
-//! - pin + unpin: the page held by its lock-free walk, the word copied out, and the pin dropped;
+//! - pin + unpin: the page held by its lock-free walk, the word loaded, and the pin dropped;
 //! - store: as load, with the right to write and the page marked dirty.
 //!
 //! One space for all three, with a budget far above its pages, so that nothing is evicted while it is measured.
@@ -69,9 +69,7 @@ impl PageHits for Hold {
     #[inline]
     fn hit(&self, place: Place) -> u64 {
         let pin = self.0.space.pin(self.0.page(place), PAGE_BYTES, Access::Read).expect("the page is mapped");
-        let mut word = [0; WORD_BYTES];
-        pin.copy_out(place.word() * WORD_BYTES, &mut word).expect("the word is inside the pin");
-        u64::from_ne_bytes(word)
+        pin.load::<u64>(place.word() * WORD_BYTES).expect("the word is inside the pin")
     }
 }
 
