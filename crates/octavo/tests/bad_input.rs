@@ -341,7 +341,7 @@ fn a_full_file_system_and_a_long_range_given_up_on_it() {
 }
 
 #[test]
-#[ignore = "bug: new clusters of the swap file are tried before partly free ones, also when the file cannot grow"]
+
 fn a_full_file_system_and_pages_given_up_here_and_there() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
@@ -355,7 +355,7 @@ fn a_full_file_system_and_pages_given_up_here_and_there() {
 }
 
 #[test]
-#[ignore = "bug: reclaim gives up at the dirty pages that cannot be written, before it meets clean ones that could go"]
+
 fn everything_on_a_full_file_system_comes_back_when_there_is_memory() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };

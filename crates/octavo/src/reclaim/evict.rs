@@ -9,8 +9,8 @@
 //!   ▼
 //! each entry: Present ──► Swapped(slot)       changed by others meanwhile: left alone
 //!   ▼
-//! dirty: WRITEBACK, written, ended            failed: dirty again ─► back on a list
-//!   ▼
+//! dirty: WRITEBACK, written, ended            failed: dirty again, its entries Present again, its slot
+//!   ▼                                         given up ─────────────► back on a list
 //! one use (the cache), one pin (ours), clean: freed;  else ──────► back on a list
 //! ```
 
@@ -21,7 +21,7 @@ use crate::engine::{Engine, Split, split_leaf};
 use crate::lru::{Isolated, List};
 use crate::rmap::Owner;
 use crate::swap::{self, Evicted, WRITE_BATCH};
-use crate::table::entry::State;
+use crate::table::entry::{Entry, State};
 use crate::table::translation::{Installed, Run};
 use crate::units::{FrameId, Order, SwapSlot};
 
@@ -34,6 +34,19 @@ pub(crate) struct Outcome {
 }
 
 type Going = SmallVec<[(SwapSlot, FrameId); WRITE_BATCH]>;
+
+/// An entry that a batch made Swapped, and what it was: to be put back where the device fails.
+#[derive(Clone, Copy, Debug)]
+struct Unmapped {
+    slot: SwapSlot,
+    frame: FrameId,
+    owner: Owner,
+    before: Entry,
+    now: Entry,
+}
+
+/// As many as fit: the entries of frames with more owners than that stay Swapped, which is right, if slower.
+type AllUnmapped = SmallVec<[Unmapped; 2 * WRITE_BATCH]>;
 
 /// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
 pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
@@ -55,10 +68,11 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
         }
     }
     let mut going = enter_cache(engine, &candidates, &mut outcome);
+    let mut unmapped = AllUnmapped::new();
     for &(slot, frame) in &going {
-        unmap_owners(engine, slot, frame);
+        unmap_owners(engine, slot, frame, &mut unmapped);
     }
-    write_dirty(engine, &mut going, &mut outcome);
+    write_dirty(engine, &mut going, &unmapped, &mut outcome);
     for (_, frame) in going {
         match engine.swap.try_evict(&engine.frames, frame) {
             Evicted::Freed => {
@@ -163,7 +177,7 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
 }
 
 /// Makes every entry that shows the frame lead to its slot instead.
-fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId) {
+fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId, unmapped: &mut AllUnmapped) {
     for owner in engine.rmap.owners(engine.frames.words(frame)) {
         let walk = engine.table.walk(owner.space, owner.page);
         if walk.entry().state() != State::Present(frame) || walk.level != 0 || !walk.links_hold() {
@@ -173,7 +187,10 @@ fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId) {
         if !engine.swap.add_reference(slot, frame) {
             return;
         }
-        if change_to_swapped(engine, &walk, owner, slot, frame) {
+        if let Some(now) = change_to_swapped(engine, &walk, owner, slot, frame) {
+            if unmapped.len() < unmapped.inline_size() {
+                unmapped.push(Unmapped { slot, frame, owner, before: walk.entry(), now });
+            }
             engine.rmap.remove(engine.frames.words(frame), owner);
             let left = engine.frames.words(frame).uses.remove();
             debug_assert!(left > 0, "the cache is a use");
@@ -190,24 +207,48 @@ fn change_to_swapped(
     owner: Owner,
     slot: SwapSlot,
     frame: FrameId,
-) -> bool {
-    let (word, mut seen) = (walk.word(), walk.entry());
+) -> Option<Entry> {
+    let (word, seen) = (walk.word(), walk.entry());
     let Some(translation) = engine.translation(owner.space) else {
         // Only the accessed mark may have changed: then the page is in use, and stays.
-        return word.change(seen, seen.to_swapped(slot)).is_ok();
+        let now = seen.to_swapped(slot);
+        return word.change(seen, now).ok().map(|()| now);
     };
     let busy = seen.to_busy();
-    if word.change(seen, busy).is_err() {
-        return false;
-    }
+    word.change(seen, busy).ok()?;
     let done = translation.remove(Run { page: owner.page, frame, count: 1 }) == Installed::Done;
-    seen = if done { busy.to_swapped(slot) } else { busy.to_present_again(seen) };
-    engine.publish(word, seen);
-    done
+    let now = if done { busy.to_swapped(slot) } else { busy.to_present_again(seen) };
+    engine.publish(word, now);
+    done.then_some(now)
+}
+
+/// Shows a frame again that could not be written, as if it had never been on its way, and gives its slot up: another
+/// place on the device may do, and this one may never have been there.
+fn put_back_unwritten(engine: &Engine, frame: FrameId, unmapped: &AllUnmapped) {
+    let words = engine.frames.words(frame);
+    for gone in unmapped.iter().filter(|gone| gone.frame == frame) {
+        let walk = engine.table.walk(gone.owner.space, gone.owner.page);
+        // Exactly the word that was put there: nothing has happened to the page since, its permissions included. A
+        // window would have to be told; its pages are faulted in again instead.
+        if walk.entry() != gone.now || !walk.links_hold() || engine.translation(gone.owner.space).is_some() {
+            continue;
+        }
+        let added = words.uses.try_add();
+        assert!(added, "a cached frame is in use");
+        engine.rmap.add(words, gone.owner);
+        if walk.word().change(gone.now, gone.now.to_present_again(gone.before)).is_ok() {
+            let orphan = engine.swap.drop_reference(&engine.frames, gone.slot);
+            engine.release_orphan(orphan);
+        } else {
+            engine.disown(frame, gone.owner);
+        }
+    }
+    let orphan = engine.swap.detach(&engine.frames, frame);
+    engine.release_orphan(orphan);
 }
 
 /// Writes what is dirty, neighbours together. Frames that cannot be written leave `going`.
-fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
+fn write_dirty(engine: &Engine, going: &mut Going, unmapped: &AllUnmapped, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
     let mut writing = Going::new();
     going.retain(|&mut (slot, frame)| {
@@ -237,6 +278,9 @@ fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
         for frame in frames {
             if engine.frames.words(frame).holds.end_writeback(written) {
                 engine.wake_io(frame);
+            }
+            if !written {
+                put_back_unwritten(engine, frame, unmapped);
             }
         }
         rest = &rest[run..];

@@ -53,9 +53,11 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     let mut fruitless = 0;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     let (active, inactive) = engine.lru.pages();
+    let once_round = 8 + ((active + inactive) / 32).min(1 << 20) as u32;
     let give_up = PASSES + ((active + inactive) / 8).min(1 << 20) as u32;
+    let mut stuck = false;
     while freed < target && fruitless < give_up {
-        balance(engine);
+        balance(engine, stuck);
         let batch = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
         if batch.is_empty() {
             // What is left may be on its way there, in some CPU's batch.
@@ -75,7 +77,9 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
         engine.counters.add(steal, outcome.freed);
         freed += outcome.freed;
         fruitless = if outcome.freed > 0 { 0 } else { fruitless + 1 };
-        if outcome.obstructed && freed == 0 && fruitless > 4 {
+        // What cannot be written stays; behind it, and on the active list, may be what need not be.
+        stuck = outcome.obstructed;
+        if outcome.obstructed && freed == 0 && fruitless > once_round {
             break;
         }
     }
@@ -83,10 +87,10 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     freed
 }
 
-/// Keeps the inactive list at least as long as the active one.
-fn balance(engine: &Engine) {
+/// Keeps the inactive list at least as long as the active one; when what is on it is `stuck`, longer.
+fn balance(engine: &Engine, stuck: bool) {
     let (active, inactive) = engine.lru.pages();
-    if active <= inactive {
+    if active <= inactive && !stuck {
         return;
     }
     let batch = engine.lru.isolate(&engine.frames, List::Active, |frame| engine.free_last(frame));

@@ -79,7 +79,9 @@ impl Swap {
 
     /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
     pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
-        self.slots.allocate(count)
+        // A device that failed may have no room to grow.
+        let may_grow = self.write_failure.lock().is_none();
+        self.slots.allocate(count, may_grow)
     }
 
     /// Gives an allocated slot back that was not inserted.

@@ -113,21 +113,23 @@ impl Slots {
         self.capacity
     }
 
-    pub(super) fn allocate(&self, count: u32) -> Option<SlotRun> {
+    /// With `may_grow`, places never used before come before gaps between used ones.
+    pub(super) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
         let mut cursor = self.cursor.lock();
         if self.used() == self.capacity {
             return None;
         }
         let mut cluster = cursor.next / CLUSTER_SLOTS;
-        // The cluster at hand, then an empty one, then a new one, then any with room.
+        // The cluster at hand, then an empty one, then a new one or any with room.
         if let Some(run) = self.take_from(cluster, cursor.next % CLUSTER_SLOTS, count, &mut cursor) {
             return Some(run);
         }
         let used = |cluster: usize| self.in_use[cluster].load(Ordering::Relaxed) as usize;
         cluster = (0..cursor.touched)
             .find(|&cluster| used(cluster) == 0)
-            .or_else(|| self.touch_next(&mut cursor))
-            .or_else(|| (0..cursor.touched).find(|&cluster| used(cluster) < CLUSTER_SLOTS))?;
+            .or_else(|| if may_grow { self.touch_next(&mut cursor) } else { None })
+            .or_else(|| (0..cursor.touched).find(|&cluster| used(cluster) < CLUSTER_SLOTS))
+            .or_else(|| self.touch_next(&mut cursor))?;
         self.take_from(cluster, 0, count, &mut cursor)
     }
 
