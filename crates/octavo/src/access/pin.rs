@@ -104,7 +104,7 @@ impl Pin<'_> {
     ///
     /// # Errors
     /// `InvalidRange` when it is not all inside or not aligned; `ForkedChild` in one.
-    #[inline]
+    #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
         self.word_at::<W>(offset).map(|at| self.engine.frames.bytes().load(at))
     }
@@ -125,7 +125,7 @@ impl Pin<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn word_at<W>(&self, offset: usize) -> Result<usize> {
         self.check(offset, size_of::<W>())?;
         let mut found = self.in_first(offset, size_of::<W>());
@@ -134,7 +134,7 @@ impl Pin<'_> {
         }
         found
             .filter(|at| at.is_multiple_of(size_of::<W>()))
-            .ok_or_else(|| self.outside(offset, size_of::<W>()))
+            .ok_or_else(|| outside(offset, size_of::<W>(), self.len))
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -197,18 +197,10 @@ impl Pin<'_> {
         if offset.checked_add(len).is_some_and(|end| end <= self.len) {
             return Ok(());
         }
-        Err(self.outside(offset, len))
+        Err(outside(offset, len, self.len))
     }
 
-    #[cold]
-    fn outside(&self, offset: usize, len: usize) -> Error {
-        let message = format!(
-            "{len} bytes at {offset} are not inside a pin of {} bytes, or not aligned; check pin.len()",
-            self.len
-        );
-        Error::new(ErrorKind::InvalidRange, message)
-    }
-
+    #[inline(always)]
     fn each_part(&self, mut skip: usize, mut len: usize, mut part: impl FnMut(usize, usize)) {
         for piece in self.pieces() {
             if len == 0 {
@@ -235,6 +227,14 @@ impl Drop for Pin<'_> {
             rest.iter().for_each(|piece| drop_piece(self.engine, *piece));
         }
     }
+}
+
+#[cold]
+fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
+    let message = format!(
+        "{len} bytes at {offset} are not inside a pin of {pin_len} bytes, or not aligned; check pin.len()"
+    );
+    Error::new(ErrorKind::InvalidRange, message)
 }
 
 #[cold]
@@ -294,13 +294,24 @@ pub(crate) fn pin<'s>(
         let take = TakePin { engine, address, len, access, full: &full };
         first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
-    let pin = Pin { engine, first, rest: None, len: first.len as usize, access };
-    if pin.len == len { Ok(pin) } else { pin_rest(pin, space, address, len) }
+    if first.len as usize == len {
+        return Ok(Pin { engine, first, rest: None, len, access });
+    }
+    // Boxed, and taken apart again: a pin whose address nobody has been given stays in registers.
+    pin_rest(engine, first, space, address, len, access).map(|pin| *pin)
 }
 
 /// The rest of a pin that does not lie in one present page.
 #[inline(never)]
-fn pin_rest<'s>(mut pin: Pin<'s>, space: &SpaceState, address: u64, len: usize) -> Result<Pin<'s>> {
+fn pin_rest<'s>(
+    engine: &'s Engine,
+    first: Piece,
+    space: &SpaceState,
+    address: u64,
+    len: usize,
+    access: Access,
+) -> Result<Box<Pin<'s>>> {
+    let mut pin = Box::new(Pin { engine, first, rest: None, len: first.len as usize, access });
     check_range(address, len as u64)?;
     // Before any lock: in a forked child somebody who is not there may hold it.
     pin.engine.check_process()?;
