@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::swap;
-use crate::sync::{Duration, thread};
+use crate::sync::{Duration, pause};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, SwapSlot};
 
@@ -22,7 +22,7 @@ pub(crate) fn validate_tables(engine: &Engine) {
         match contradiction(engine) {
             None => return,
             Some(contradiction) if look == LOOKS => panic!("{contradiction}"),
-            Some(_) => thread::sleep(Duration::from_millis(5)),
+            Some(_) => pause(Duration::from_millis(5)),
         }
     }
 }

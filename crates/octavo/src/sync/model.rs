@@ -133,6 +133,11 @@ impl<T> OnceLock<T> {
     }
 }
 
+/// Time is no part of a model: lets another run.
+pub(crate) fn pause(_time: Duration) {
+    loom::thread::yield_now();
+}
+
 /// Hint that this thread spins: lets another run.
 pub(crate) fn spin_hint() {
     loom::thread::yield_now();

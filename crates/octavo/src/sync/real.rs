@@ -12,6 +12,11 @@ pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard
 /// for life.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;
 
+/// Lets time pass.
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
 /// Hint that this thread spins.
 #[inline]
 pub(crate) fn spin_hint() {
