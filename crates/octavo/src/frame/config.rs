@@ -14,7 +14,7 @@ pub struct ZoneConfig {
     pub node: u8,
 }
 
-/// What to build a [`FrameAllocator`] from.
+/// What to build a [`FrameAllocator`](crate::frame::FrameAllocator) from.
 #[derive(Clone, Debug)]
 pub struct FrameConfig {
     /// The zones, in order of preference.

@@ -1,6 +1,6 @@
 //! Frames: who owns each 4 KiB of the arena, and how blocks of them are handed out.
 //!
-//! Start at [`allocator`]. One word says who owns a frame ([`state`]); another who uses its bytes ([`holds`]).
+//! Start at [`FrameAllocator`]. One word says who owns a frame (`state`); another who uses its bytes (`holds`).
 //!
 //! | module | what |
 //! |---|---|
