@@ -344,6 +344,10 @@ impl Manager {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         engine.frames.retune();
+        if bytes < before {
+            // What the per-CPU lists hold was right for more memory.
+            engine.frames.drain();
+        }
         self.running.wake();
         Ok(())
     }
