@@ -1,5 +1,6 @@
 //! The composition root: a manager owns the arena, the budget, the swap area and the background thread.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use octavo_platform::{ForkCanary, usage};
@@ -17,11 +18,11 @@ use crate::reclaim::{Reclaimer, Running, reclaim, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
 use crate::swap::Swap;
-use crate::sync::Arc;
 use crate::sync::percpu::StackForm;
+use crate::sync::{Arc, Mutex};
 use crate::table::Table;
 use crate::table::translation::Translation;
-use crate::units::{Order, PAGE_BYTES, bytes_for_people};
+use crate::units::{FrameId, Order, PAGE_BYTES, bytes_for_people};
 
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
@@ -34,6 +35,8 @@ const HEADROOM_SHIFT: u32 = 5;
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
+    /// Blocks handed out by `alloc_block`: nothing else may be freed by hand.
+    blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
 /// Chooses how a manager works. Every choice has a default.
@@ -56,7 +59,7 @@ pub struct ManagerBuilder {
 pub struct ManagerStats {
     /// The limit.
     pub budget_bytes: u64,
-    /// What is charged to it: chunks, frame words, table nodes, swap maps.
+    /// What is charged to it: chunks, frame words, table nodes, swap maps, regions.
     pub used_bytes: u64,
     /// Frames that are online and free.
     pub free_frames: u64,
@@ -223,7 +226,7 @@ impl ManagerBuilder {
         }));
         let running =
             Running::start(engine, self.background).map_err(system("cannot start the background thread"))?;
-        Ok(Manager { running: Arc::new(running) })
+        Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
 }
 
@@ -289,7 +292,7 @@ impl Manager {
         engine.register_space(id, SpaceRecord { name, translation: translation.clone() });
         let state = SpaceState {
             id,
-            regions: RegionList::new(),
+            regions: RegionList::new(Arc::clone(&engine.budget)),
             used_huge_zero: UsedHugeZero::default(),
             translation,
         };
@@ -361,14 +364,42 @@ impl Manager {
         Ok(reclaim(self.engine(), pages, Reclaimer::Direct))
     }
 
-    /// The allocator of the manager's frames, for blocks that are no pages of a space. They count against the budget and
-    /// are never moved or reclaimed.
+    /// Allocates a block of 2^order frames that is no page of a space. It counts against the budget and is never moved or
+    /// reclaimed; nothing is reclaimed for it either. `None`: the budget has none left. For page blocks at speed, use a
+    /// [`crate::frame::FrameAllocator`] of their own.
     ///
     /// # Errors
     /// `ForkedChild` in one.
-    pub fn frames(&self) -> Result<&FrameAllocator> {
+    pub fn alloc_block(&self, order: Order) -> Result<Option<FrameId>> {
         self.engine().check_process()?;
-        Ok(&self.engine().frames)
+        let block = self.engine().frames.alloc(order).map(|block| block.frame);
+        self.blocks.lock().extend(block.map(|frame| (frame, order)));
+        Ok(block)
+    }
+
+    /// Frees a block of [`Manager::alloc_block`].
+    ///
+    /// # Errors
+    /// `InvalidFree` for anything else; nothing changes then. `ForkedChild` in one.
+    pub fn free_block(&self, frame: FrameId, order: Order) -> Result<()> {
+        self.engine().check_process()?;
+        if !self.blocks.lock().remove(&(frame, order)) {
+            let message =
+                format!("{frame:?} heads no block of {order:?} that alloc_block() gave; free each once");
+            return Err(Error::new(ErrorKind::InvalidFree, message));
+        }
+        self.engine().frames.free(frame, order)
+    }
+
+    /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle; says
+    /// how many. Empties the per-CPU lists first.
+    ///
+    /// # Errors
+    /// `ForkedChild` in one.
+    pub fn zero_ahead(&self, frames: usize) -> Result<usize> {
+        self.engine().check_process()?;
+        self.engine().frames.drain();
+        Ok(self.engine().frames.zero_some(frames))
     }
 
     /// Ends the manager, if nothing of it is in use.

@@ -205,6 +205,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`]; the pages before the one that failed are there.
     pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
+        self.engine.check_process()?;
         let range = page_range(address, len)?;
         (range.start.0..range.end.0)
             .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page), access))

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::device::TestDevice;
 use common::{MIB, PAGE, run_woken};
 use octavo::{
-    Access, Error, ErrorKind, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Protection, RegionOptions, Result,
-    Space, SwapFile,
+    Access, Error, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order, Protection,
+    RegionOptions, Result, Space, SwapFile,
 };
 
 fn builder() -> ManagerBuilder {
@@ -341,7 +341,6 @@ fn a_full_file_system_and_a_long_range_given_up_on_it() {
 }
 
 #[test]
-
 fn a_full_file_system_and_pages_given_up_here_and_there() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
@@ -355,7 +354,6 @@ fn a_full_file_system_and_pages_given_up_here_and_there() {
 }
 
 #[test]
-
 fn everything_on_a_full_file_system_comes_back_when_there_is_memory() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
@@ -580,12 +578,23 @@ fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, a
         space.populate(at, PAGE, Access::Write),
         run_woken(space.fault_async(at, Access::Write)).0,
         space.load::<u64>(1 << 41).map(drop),
+        space.load::<u64>(at + 1).map(drop),
+        space.read(at, &mut []),
+        space.write(at, &[]),
+        space.pin(at, 0, Access::Read).map(drop),
+        space.populate(at + 1, PAGE, Access::Read),
+        space.stats().map(drop),
+        pin.load::<u64>(0).map(drop),
         pin.copy_out(0, &mut [0; 8]),
         pin.copy_in(0, &[0; 8]),
         manager.space().map(drop),
         manager.space_named("child").map(drop),
         manager.set_budget(32 * MIB),
         manager.reclaim(10).map(drop),
+        manager.stats().map(drop),
+        manager.alloc_block(Order::ZERO).map(drop),
+        manager.free_block(FrameId(0), Order::ZERO),
+        manager.zero_ahead(1).map(drop),
         manager.clone().shutdown(),
     ];
     let is_right = |result: &Result<()>| {
@@ -661,4 +670,45 @@ fn children_forked_while_others_work_end_too() {
         }
     });
     check_all(&space, at, 24 * MIB);
+}
+
+#[test]
+fn blocks_that_alloc_block_did_not_give_cannot_be_freed() {
+    let manager = builder().build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(64 * PAGE, RegionOptions::default()).unwrap();
+    store_all(&space, at, 64 * PAGE).unwrap();
+    for frame in 0..2048 {
+        for order in [Order::ZERO, Order::MAX] {
+            let freed = manager.free_block(FrameId(frame), order);
+            assert_eq!(freed.unwrap_err().kind(), ErrorKind::InvalidFree);
+        }
+    }
+    let block = manager.alloc_block(Order::MAX).unwrap().unwrap();
+    assert_eq!(manager.free_block(block, Order::ZERO).unwrap_err().kind(), ErrorKind::InvalidFree);
+    manager.free_block(block, Order::MAX).unwrap();
+    assert_eq!(manager.free_block(block, Order::MAX).unwrap_err().kind(), ErrorKind::InvalidFree);
+    check_all(&space, at, 64 * PAGE);
+}
+
+#[test]
+fn regions_are_in_the_budget_too() {
+    let manager = builder().build().unwrap();
+    let before = manager.stats().unwrap().used_bytes;
+    let space = manager.space().unwrap();
+    let mut mapped = 0;
+    let error = loop {
+        match space.map_at((mapped * 2 + 512) * PAGE, PAGE, RegionOptions::default()) {
+            Ok(()) => mapped += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(error.to_string().contains("no room for more regions"), "{error}");
+    let stats = manager.stats().unwrap();
+    assert!(stats.used_bytes >= before + mapped * 24 && stats.used_bytes <= stats.budget_bytes);
+    space.unmap(512 * PAGE, mapped * 2 * PAGE).unwrap();
+    space.map(PAGE, RegionOptions::default()).unwrap();
+    drop(space);
+    assert_eq!(manager.stats().unwrap().used_bytes, before);
 }

@@ -29,8 +29,8 @@ fn a_block_of_two_mebibytes_is_had_after_fragmentation() {
     }
     // Take what is free in one piece, so that only fragments are left.
     let mut whole = Vec::new();
-    while let Some(block) = manager.frames().unwrap().alloc(octavo::Order::MAX) {
-        whole.push(block.frame);
+    while let Some(frame) = manager.alloc_block(octavo::Order::MAX).unwrap() {
+        whole.push(frame);
     }
     let before = manager.counters();
     let huge = space.map(CHUNK_BYTES as u64, RegionOptions::new().huge(true)).unwrap();
@@ -41,7 +41,7 @@ fn a_block_of_two_mebibytes_is_had_after_fragmentation() {
     assert!(moved.get(Counter::FrameMigrated) > 0);
     check_odd_pages(&space, at, len);
     for frame in whole {
-        manager.frames().unwrap().free(frame, octavo::Order::MAX).unwrap();
+        manager.free_block(frame, octavo::Order::MAX).unwrap();
     }
     manager.validate();
 }

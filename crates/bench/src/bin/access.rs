@@ -79,8 +79,10 @@ fn offset(page: u64) -> u64 {
 fn main() -> octavo::Result<()> {
     let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
     println!("ns for one hit, each thread; medians of {rounds} rounds (and the least)\n");
-    println!("| pages, threads | checked array | load | counted array | pin + drop | store |");
-    println!("|---|---|---|---|---|---|");
+    println!(
+        "| pages, threads | checked array | load | counted array | pin + drop | pin, load, drop | store |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     for pages in [1, 1024, 65_536] {
         let all = Pages::new(pages)?;
         let at = |page: u64| all.base + page * PAGE_BYTES + offset(page);
@@ -114,6 +116,12 @@ fn main() -> octavo::Result<()> {
                         all.measure(threads, |page| {
                             let pin = all.space.pin(at(page), 8, Access::Read).expect("mapped");
                             pin.len() as u64
+                        })
+                    }),
+                    ("pin, load, drop", &mut || {
+                        all.measure(threads, |page| {
+                            let pin = all.space.pin(at(page), 8, Access::Read).expect("mapped");
+                            pin.load(0).expect("pinned")
                         })
                     }),
                     ("store", &mut || {

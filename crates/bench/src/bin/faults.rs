@@ -59,15 +59,21 @@ fn huge_zero(mode: ZeroPage, tasks: usize) -> f64 {
     })
 }
 
-fn small_zero() -> f64 {
+fn small_zero(threads: usize) -> f64 {
     let manager =
         Manager::builder().huge(HugePolicy::Never).budget_bytes(1 << 30).build().expect("a manager");
-    let space = manager.space().expect("a space");
-    let at = space.map(WRITE_FAULTS * 4096, RegionOptions::default()).expect("addresses");
-    for table in (0..WRITE_FAULTS).step_by(512) {
-        space.load::<u64>(at + table * 4096).expect("mapped");
-    }
-    timed(1, |barrier, _| {
+    let spaces: Vec<_> = (0..threads)
+        .map(|_| {
+            let space = manager.space().expect("a space");
+            let at = space.map(WRITE_FAULTS * 4096, RegionOptions::default()).expect("addresses");
+            for table in (0..WRITE_FAULTS).step_by(512) {
+                space.load::<u64>(at + table * 4096).expect("mapped");
+            }
+            (space, at)
+        })
+        .collect();
+    timed(threads, |barrier, thread| {
+        let (space, at) = &spaces[thread];
         barrier.wait();
         let began = Instant::now();
         for page in 0..WRITE_FAULTS {
@@ -124,9 +130,7 @@ fn write(threads: usize, kind: Write) -> f64 {
     }
     if matches!(kind, Write::ZeroedAhead | Write::ZeroedAheadAndStore) {
         // Off the per-CPU lists, where frames that wait to be used again lie, and into the reserve.
-        manager.frames().unwrap().drain();
-        let zeroed: usize =
-            std::iter::from_fn(|| Some(manager.frames().unwrap().zero_some(512)).filter(|n| *n > 0)).sum();
+        let zeroed: usize = std::iter::from_fn(|| manager.zero_ahead(512).ok().filter(|n| *n > 0)).sum();
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
     }
     timed(threads, |barrier, thread| {
@@ -159,7 +163,7 @@ fn main() {
             &format!("{threads}"),
             rounds,
             &mut [
-                ("small zero", &mut small_zero),
+                ("small zero", &mut || small_zero(threads)),
                 ("write, zeroing", &mut || write(threads, Write::Zeroing)),
                 ("zeroed ahead", &mut || write(threads, Write::ZeroedAhead)),
                 ("and the store", &mut || write(threads, Write::ZeroedAheadAndStore)),

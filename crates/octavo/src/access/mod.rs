@@ -78,7 +78,7 @@ fn still_read(leaf: &Leaf<'_>) -> bool {
 /// Loads the word at `address`.
 #[inline(always)]
 pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -> Result<W> {
-    check_aligned::<W>(address)?;
+    check_aligned::<W>(engine, address)?;
     let page = PageNumber::containing(address);
     loop {
         match engine.table.at_leaf(space.id, page, Load { engine, address, word: PhantomData }) {
@@ -110,7 +110,7 @@ impl<W: Word> LeafOperation for Store<'_, W> {
 /// Stores a word at `address`.
 #[inline(always)]
 pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, value: W) -> Result<()> {
-    check_aligned::<W>(address)?;
+    check_aligned::<W>(engine, address)?;
     let page = PageNumber::containing(address);
     loop {
         match engine.table.at_leaf(space.id, page, Store { engine, address, value }) {
@@ -167,7 +167,7 @@ impl LeafOperation for CopyOut<'_> {
 
 /// Copies bytes out, page by page: each page's part as it was at one moment between others' writes, or torn by them.
 pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
-    check_range(address, to.len() as u64)?;
+    check_range(engine, address, to.len() as u64)?;
     let mut address = address;
     let mut rest = to;
     while !rest.is_empty() {
@@ -202,7 +202,7 @@ impl LeafOperation for CopyIn<'_> {
 
 /// Copies bytes in, page by page. A failure leaves the pages before it written.
 pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u8]) -> Result<()> {
-    check_range(address, from.len() as u64)?;
+    check_range(engine, address, from.len() as u64)?;
     let mut address = address;
     let mut rest = from;
     while !rest.is_empty() {
@@ -225,24 +225,28 @@ fn bytes_left_in_page(address: u64) -> usize {
 }
 
 #[inline(always)]
-fn check_aligned<W>(address: u64) -> Result<()> {
+fn check_aligned<W>(engine: &Engine, address: u64) -> Result<()> {
     if address.is_multiple_of(size_of::<W>() as u64) {
-        Ok(())
-    } else {
-        Err(unaligned(address, size_of::<W>()))
+        return Ok(());
     }
+    Err(unaligned(engine, address, size_of::<W>()))
 }
 
 #[cold]
-fn unaligned(address: u64, size: usize) -> Error {
+fn unaligned(engine: &Engine, address: u64, size: usize) -> Error {
+    if let Err(error) = engine.check_process() {
+        return error;
+    }
     let message = format!(
         "a word of {size} bytes cannot be accessed at {address:#x}; align the address to {size}, or use read() and write()"
     );
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// A byte range must not run past the end of the address space.
-fn check_range(address: u64, len: u64) -> Result<()> {
+/// A byte range must not run past the end of the address space. An empty one is all that comes through here without a
+/// fault to ask whose process it is.
+fn check_range(engine: &Engine, address: u64, len: u64) -> Result<()> {
+    engine.check_process()?;
     if address.checked_add(len).is_some() {
         return Ok(());
     }

@@ -294,7 +294,7 @@ pub(crate) fn pin<'s>(
         let take = TakePin { engine, address, len, access, full: &full };
         first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
-    if first.len as usize == len {
+    if first.len as usize == len && len > 0 {
         return Ok(Pin { engine, first, rest: None, len, access });
     }
     // Boxed, and taken apart again: a pin whose address nobody has been given stays in registers.
@@ -312,9 +312,8 @@ fn pin_rest<'s>(
     access: Access,
 ) -> Result<Box<Pin<'s>>> {
     let mut pin = Box::new(Pin { engine, first, rest: None, len: first.len as usize, access });
-    check_range(address, len as u64)?;
-    // Before any lock: in a forked child somebody who is not there may hold it.
-    pin.engine.check_process()?;
+    // Before any lock: it asks whether this is a forked child, where somebody who is not there may hold it.
+    check_range(engine, address, len as u64)?;
     let locked = pin.engine.policy.pin_path == PinPath::Locked;
     let take_present = |pin: &mut Pin<'_>| {
         let _layout = locked.then(|| space.regions.read_lock());

@@ -6,10 +6,11 @@
 //! never moved, so a reader always reads valid words, and validity is all the sequence has to decide.
 
 use super::{Region, RegionOptions};
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{
-    AtomicU64, AtomicUsize, OnceLock, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, fence, spin_hint,
-    thread,
+    Arc, AtomicU64, AtomicUsize, OnceLock, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, fence,
+    spin_hint, thread,
 };
 use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
@@ -65,6 +66,8 @@ pub(crate) struct RegionList {
     /// The space's layout lock: map, unmap and protect, one at a time, from here to the end of their work on
     /// the table.
     layout: RwLock<()>,
+    /// Charged for each chunk, by its bytes.
+    budget: Arc<Budget>,
 }
 
 /// The right to change the list, and the layout lock itself.
@@ -75,8 +78,9 @@ pub(crate) struct RegionWriter<'a> {
 }
 
 impl RegionList {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Self {
+            budget,
             sequence: AtomicU64::new(0),
             len: AtomicUsize::new(0),
             chunks: std::array::from_fn(|_| OnceLock::new()),
@@ -142,6 +146,17 @@ impl RegionList {
     }
 }
 
+impl Drop for RegionList {
+    fn drop(&mut self) {
+        let made = self.chunks.iter().enumerate().filter(|(_, cell)| cell.get().is_some());
+        self.budget.uncharge(made.map(|(chunk, _)| chunk_bytes(chunk)).sum());
+    }
+}
+
+fn chunk_bytes(chunk: usize) -> u64 {
+    ((FIRST_CHUNK << chunk) * size_of::<Slot>()) as u64
+}
+
 impl RegionWriter<'_> {
     fn all(&self) -> Vec<Region> {
         let len = self.list.len.load(Ordering::Relaxed);
@@ -184,7 +199,16 @@ impl RegionWriter<'_> {
             if FIRST_CHUNK * ((1 << chunk) - 1) >= len {
                 return Ok(());
             }
-            cell.get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::default()).collect());
+            if cell.get().is_none() {
+                if !self.list.budget.charge(chunk_bytes(chunk)) {
+                    return Err(Error::new(
+                        ErrorKind::OutOfMemory,
+                        "the budget has no room for more regions; map larger ranges, unmap some, or raise the budget",
+                    ));
+                }
+                // Under the layout lock: nobody else makes it.
+                cell.get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::default()).collect());
+            }
         }
         if FIRST_CHUNK * ((1 << CHUNKS) - 1) >= len {
             return Ok(());
@@ -326,7 +350,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_map_from_page_to_permission(ops in ops()) {
-            let list = RegionList::new();
+            let list = RegionList::new(Arc::new(Budget::new(u64::MAX)));
             let mut model = vec![None; 256];
             for op in ops {
                 let writer = list.writer();
@@ -366,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_free_range_is_the_lowest_that_fits_and_is_aligned() {
-        let list = RegionList::new();
+        let list = RegionList::new(Arc::new(Budget::new(u64::MAX)));
         let writer = list.writer();
         let first = writer.find_free(10, 1).unwrap();
         writer.insert(region(first.0, first.0 + 10, true)).unwrap();

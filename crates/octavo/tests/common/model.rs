@@ -107,11 +107,16 @@ pub fn run_in(case: &Case, manager: &Manager) {
 impl<'s> Run<'s> {
     /// Allocates blocks beside the space until about `room` frames are left.
     fn take_ballast(&mut self, room: u64) {
-        let frames = self.manager.frames().unwrap();
         for order in [Order::MAX, Order::ZERO] {
-            while frames.available_frames() + frames.free_frames() / 8 > room + u64::from(order.frames()) {
-                match frames.alloc(order) {
-                    Some(block) => self.ballast.push((block.frame, order)),
+            // What chunks the budget still has comes first; then what is free in them.
+            loop {
+                let stats = self.manager.stats().unwrap();
+                let chunks = (stats.budget_bytes / 32 * 31).saturating_sub(stats.used_bytes) >> 12;
+                if chunks + stats.free_frames <= room + u64::from(order.frames()) {
+                    break;
+                }
+                match self.manager.alloc_block(order).unwrap() {
+                    Some(frame) => self.ballast.push((frame, order)),
                     None => break,
                 }
             }
@@ -120,7 +125,7 @@ impl<'s> Run<'s> {
 
     fn drop_ballast(&mut self) {
         for (frame, order) in self.ballast.drain(..) {
-            self.manager.frames().unwrap().free(frame, order).unwrap();
+            self.manager.free_block(frame, order).unwrap();
         }
     }
 

@@ -124,7 +124,7 @@ impl Model {
         });
         let space = |()| SpaceState {
             id: engine.table.new_space().unwrap(),
-            regions: RegionList::new(),
+            regions: RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))),
             used_huge_zero: UsedHugeZero::default(),
             translation: None,
         };

@@ -18,7 +18,7 @@ fn loom_a_look_up_never_sees_a_torn_region() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(1);
     model.check(|| {
-        let list = Arc::new(RegionList::new());
+        let list = Arc::new(RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))));
         let before = region(4, 8, Protection::READ);
         let stays = region(8, 12, Protection::READ_WRITE);
         for region in [before, stays] {
