@@ -57,4 +57,4 @@ pub use region::RegionOptions;
 pub use space::{Space, SpaceStats};
 pub use table::translation::{Installed, Run, Translation};
 pub use table::{Access, Protection};
-pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber, SwapSlot};
+pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};

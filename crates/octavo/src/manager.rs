@@ -392,7 +392,7 @@ impl Manager {
     }
 
     /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle; says
-    /// how many. Empties the per-CPU lists first.
+    /// how many are. Empties the per-CPU lists, and what was zeroed before, into the zones first.
     ///
     /// # Errors
     /// `ForkedChild` in one.
