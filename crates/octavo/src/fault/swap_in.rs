@@ -13,7 +13,6 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::lru::List;
 use crate::region::Region;
 use crate::rmap::Owner;
-use crate::swap;
 use crate::sync::thread;
 use crate::sync::wait::Waiting;
 use crate::table::entry::{Entry, EntryWord};
@@ -154,9 +153,7 @@ impl<'a> Fault<'a> {
             let orphan = engine.swap.detach(&engine.frames, frame);
             engine.release_orphan(orphan);
         }
-        debug_assert!(
-            swap::slot_of(&engine.frames, frame).is_none_or(|now| now == slot) || words.uses.get() > 0
-        );
+        // After the reference: until it is dropped under the slot's lock, this pin keeps `try_evict` away.
         engine.drop_pin(frame);
     }
 
