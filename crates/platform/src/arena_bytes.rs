@@ -6,11 +6,14 @@
 //! begins with a release fence, so that a reader who meets the new bytes also finds the entry changed.
 
 use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::{Backing, PAGE_BYTES, Reservation};
+use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation};
 
 mod sealed {
     pub trait Sealed {}
@@ -60,10 +63,37 @@ words! {
     f64, AtomicU64, u64, |v| v.to_bits(), |raw| f64::from_bits(raw);
 }
 
-/// The memory of an arena, addressed by byte offset. Every access is bounds-checked.
-#[derive(Debug)]
+/// The memory of an arena, addressed by byte offset. Every access is bounds-checked. A clone is the same memory, which
+/// stays mapped until the last clone is dropped.
+#[derive(Clone, Debug)]
 pub struct ArenaBytes {
-    memory: Reservation,
+    // Inline, so that an access follows no pointer to find them.
+    base: NonNull<u8>,
+    len: usize,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: `base` is the start of `memory`, a range of addresses that is `Send` and `Sync` itself; bytes behind it are only
+// reached by atomics, assembly and system calls.
+unsafe impl Send for ArenaBytes {}
+// SAFETY: as above.
+unsafe impl Sync for ArenaBytes {}
+
+/// What clones share.
+#[derive(Debug)]
+struct Memory {
+    reservation: ManuallyDrop<Reservation>,
+    canary: ForkCanary,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // A forked child did not inherit the range, and may have mapped something else there.
+        if self.canary.is_original_process() {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.reservation) }
+        }
+    }
 }
 
 impl ArenaBytes {
@@ -72,16 +102,18 @@ impl ArenaBytes {
     /// # Errors
     /// The kernel's, when the address space is exhausted.
     pub fn new(len: usize) -> io::Result<Self> {
-        let memory = Reservation::new(len, 2 << 20)?;
-        memory.exclude_from_fork()?;
-        Ok(Self { memory })
+        let reservation = Reservation::new(len, 2 << 20)?;
+        reservation.exclude_from_fork()?;
+        let (base, len) = (reservation.base(), reservation.len());
+        let memory = Memory { reservation: ManuallyDrop::new(reservation), canary: ForkCanary::new()? };
+        Ok(Self { base, len, memory: Arc::new(memory) })
     }
 
     /// Length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
     pub fn len(&self) -> usize {
-        self.memory.len()
+        self.len
     }
 
     /// Makes the range present, backed as asked. Freshly present bytes are zero.
@@ -89,8 +121,8 @@ impl ArenaBytes {
     /// # Errors
     /// `OutOfMemory` when the kernel has none.
     pub fn bring_online(&self, range: Range<usize>, backing: Backing) -> io::Result<()> {
-        self.memory.advise_backing(range.clone(), backing);
-        self.memory.populate(range)
+        self.memory.reservation.advise_backing(range.clone(), backing);
+        self.memory.reservation.populate(range)
     }
 
     /// Gives the range back to the kernel. Its bytes read as zero until written again.
@@ -98,7 +130,7 @@ impl ArenaBytes {
     /// # Errors
     /// The kernel's; the memory then stays.
     pub fn take_offline(&self, range: Range<usize>) -> io::Result<()> {
-        self.memory.discard(range)
+        self.memory.reservation.discard(range)
     }
 
     /// Address of the byte at `offset`, for a device or a C caller. Dereferencing it is the caller's affair.
@@ -109,9 +141,9 @@ impl ArenaBytes {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.memory.len() && len <= self.memory.len() - offset, "offset inside the arena");
+        assert!(offset <= self.len && len <= self.len - offset, "offset inside the arena");
         // SAFETY: inside the reservation, just checked.
-        unsafe { self.memory.base().as_ptr().add(offset) }
+        unsafe { self.base.as_ptr().add(offset) }
     }
 
     /// Loads the word at `offset`, rounded down to a multiple of its size. Relaxed.
@@ -142,6 +174,17 @@ impl ArenaBytes {
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         // SAFETY: as `copy_out`, with the sides exchanged.
         unsafe { copy_bytes(from.as_ptr(), self.at(offset, from.len()), from.len()) }
+    }
+
+    /// Copies `len` bytes from here at `from` to `target` at `to`.
+    pub fn copy_to(&self, from: usize, target: &Self, to: usize, len: usize) {
+        if self.base == target.base {
+            return self.copy_within(from, to, len);
+        }
+        // See the module doc.
+        fence(Ordering::Release);
+        // SAFETY: both in bounds (`at`), and in two reservations, which do not overlap.
+        unsafe { copy_bytes(self.at(from, len), target.at(to, len), len) }
     }
 
     /// Copies `len` bytes between two places that do not overlap.
@@ -198,6 +241,49 @@ impl ArenaBytes {
         segments: &[Range<usize>],
     ) -> io::Result<()> {
         self.transfer(file, file_offset, segments, Direction::Write)
+    }
+
+    /// Moves bytes between `file` at `file_offset` and consecutive `segments` of the arena by one system call, which
+    /// waits for the device. Answers how many it moved: fewer than asked for at the end of the file, when interrupted,
+    /// or when there are more than [`TRANSFER_VECTORS`] segments that do not touch.
+    ///
+    /// # Errors
+    /// The kernel's, when it moved nothing.
+    pub fn transfer_some(
+        &self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        direction: Direction,
+        segments: impl Iterator<Item = Range<usize>>,
+    ) -> io::Result<usize> {
+        if direction == Direction::Read {
+            // See the module doc.
+            fence(Ordering::Release);
+        }
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; TRANSFER_VECTORS];
+        let mut count = 0;
+        for run in Runs::new(segments).take(TRANSFER_VECTORS) {
+            let len = run.end - run.start;
+            vectors[count].write(libc::iovec { iov_base: self.at(run.start, len).cast(), iov_len: len });
+            count += 1;
+        }
+        let (fd, first, offset) = (file.as_raw_fd(), vectors.as_ptr().cast(), file_offset as libc::off_t);
+        loop {
+            // SAFETY: as in `transfer`: `count` vectors are initialised, and each is a range inside the arena.
+            let moved = unsafe {
+                match direction {
+                    Direction::Read => libc::preadv(fd, first, count as libc::c_int, offset),
+                    Direction::Write => libc::pwritev(fd, first, count as libc::c_int, offset),
+                }
+            };
+            if moved >= 0 {
+                return Ok(moved as usize);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
     }
 
     fn transfer(
@@ -268,10 +354,47 @@ fn aligned<W>(offset: usize) -> usize {
 /// Segments handed to the kernel in one call.
 const VECTORS: usize = 64;
 
-#[derive(Clone, Copy)]
-enum Direction {
+/// Most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.
+pub const TRANSFER_VECTORS: usize = 256;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the file into the arena.
     Read,
+    /// From the arena into the file.
     Write,
+}
+
+/// Segments with neighbours that touch made one.
+#[derive(Debug)]
+pub(crate) struct Runs<I> {
+    segments: I,
+    next: Option<Range<usize>>,
+}
+
+impl<I: Iterator<Item = Range<usize>>> Runs<I> {
+    pub(crate) fn new(mut segments: I) -> Self {
+        let next = segments.next();
+        Self { segments, next }
+    }
+}
+
+impl<I: Iterator<Item = Range<usize>>> Iterator for Runs<I> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let mut run = self.next.take()?;
+        for segment in self.segments.by_ref() {
+            assert!(segment.start <= segment.end, "segments go upwards");
+            if segment.start != run.end {
+                self.next = Some(segment);
+                break;
+            }
+            run.end = segment.end;
+        }
+        Some(run)
+    }
 }
 
 /// Copies by `rep movsb`, or word by word where that instruction's start-up (some 30 cycles) would dominate.
@@ -342,6 +465,59 @@ mod tests {
         assert!(segments.iter().all(|segment| arena.load::<u64>(segment.start) == segment.start as u64 + 1));
         let error = arena.read_file(file.as_fd(), 1 << 30, &segments).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn one_call_merges_neighbours_and_says_how_much_it_moved() {
+        let arena = ArenaBytes::new(4 << 20).unwrap();
+        let other = ArenaBytes::new(2 << 20).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        (0..512).for_each(|page| arena.store(page * 4096, page as u64));
+        // 300 neighbours are one run; 300 that do not touch are more than one call takes.
+        let together = (0..300).map(|page| page * 4096..(page + 1) * 4096);
+        let apart = (0..300).map(|page| page * 8192..page * 8192 + 4096);
+        let moved = arena.transfer_some(file.as_fd(), 0, Direction::Write, together).unwrap();
+        assert_eq!(moved, 300 * 4096);
+        let moved = arena.transfer_some(file.as_fd(), 0, Direction::Write, apart).unwrap();
+        assert_eq!(moved, TRANSFER_VECTORS * 4096);
+        let moved =
+            other.transfer_some(file.as_fd(), 0, Direction::Read, std::iter::once(0..400 * 4096)).unwrap();
+        assert_eq!(moved, 300 * 4096, "the file ends there");
+        assert_eq!(other.load::<u64>(255 * 4096), 510);
+        assert_eq!(other.load::<u64>(256 * 4096), 256);
+        other.copy_to(255 * 4096, &arena, 8, 8);
+        assert_eq!(arena.load::<u64>(8), 510);
+    }
+
+    #[test]
+    fn a_clone_keeps_the_memory_and_a_forked_child_unmaps_nothing() {
+        let arena = ArenaBytes::new(2 << 20).unwrap();
+        let clone = arena.clone();
+        arena.store(64, 7u64);
+        drop(arena);
+        assert_eq!(clone.load::<u64>(64), 7);
+        let (at, len) = (clone.pointer(0), clone.len());
+        let code = crate::run_in_forked_child(|| {
+            // What the child maps at the same addresses is the child's.
+            // SAFETY: the range was not inherited, so nothing lies there; MAP_FIXED_NOREPLACE would say so.
+            let mine = unsafe {
+                libc::mmap(
+                    at.cast(),
+                    len,
+                    libc::PROT_READ,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            if mine != at.cast() {
+                return 1;
+            }
+            drop(clone);
+            // SAFETY: asks about a range, touches nothing.
+            u8::from(unsafe { libc::msync(mine, len, libc::MS_ASYNC) } != 0) * 2
+        });
+        assert_eq!(code.unwrap(), 0);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub mod rseq;
 pub mod usage;
 mod zeroed_array;
 
-pub use arena_bytes::{ArenaBytes, Word};
+pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS, Word};
 pub use fork::{ForkCanary, run_in_forked_child};
 pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
