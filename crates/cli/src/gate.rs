@@ -1,6 +1,56 @@
 //! Where threads wait until all stand ready, so that time starts for all at once.
 
+use std::fmt::Display;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::failure::Failure;
+use crate::profile::Samples;
+
+/// Threads wait at a gate and touch memory: the depth of a call stack is known and small.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Runs `work` for each of `workers`, on threads of their own that all start at once, and answers what they
+/// answered, in order. Where one cannot be started, none works. `samples` takes note of what runs from the
+/// opening of the gate to the end of the last thread.
+pub fn all_at_once<W: Copy + Display + Send, T: Send>(
+    workers: impl IntoIterator<Item = W>,
+    work: impl Fn(W) -> Result<T, Failure> + Sync,
+    samples: Option<&mut Samples>,
+) -> Result<Vec<T>, Failure> {
+    let gate = Gate::default();
+    thread::scope(|scope| {
+        let (gate, work) = (&gate, &work);
+        let mut handles = Vec::new();
+        let mut refused = None;
+        for worker in workers {
+            let named = thread::Builder::new().name(format!("task {worker}")).stack_size(STACK_BYTES);
+            match named.spawn_scoped(scope, move || gate.pass().then(|| work(worker))) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    refused = Some(Failure::system(format!("cannot start task {worker}"), error));
+                    break;
+                }
+            }
+        }
+        gate.wait_for(handles.len() as u32);
+        let finish = || {
+            gate.open(refused.is_none());
+            handles.into_iter().map(|handle| handle.join()).collect::<Vec<_>>()
+        };
+        let joined = match samples {
+            Some(samples) => samples.during(finish),
+            None => finish(),
+        };
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let answers =
+            joined.into_iter().map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        // Nobody was sent home: nobody was refused.
+        answers.flatten().collect()
+    })
+}
 
 /// A gate that opens once. Unlike a barrier it can also send everyone home, when not all could be started.
 #[derive(Debug, Default)]
@@ -52,6 +102,16 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_come_in_order_and_the_first_failure_wins() {
+        assert_eq!(all_at_once(0..4, |worker| Ok(worker * 10), None).unwrap(), [0, 10, 20, 30]);
+        let odd = |worker: i32| match worker % 2 {
+            0 => Ok(()),
+            _ => Err(Failure::Said(format!("{worker} is odd"))),
+        };
+        assert_eq!(all_at_once(0..4, odd, None).unwrap_err().to_string(), "1 is odd");
+    }
 
     #[test]
     fn everyone_waits_for_the_verdict() {

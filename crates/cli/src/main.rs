@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | the command line, and what is refused before anything runs |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
+//! | `gate` | threads that start at once |
 //! | `report` | what `--json` writes, for every workload |
 //! | `table` | columns for people |
 //! | `profile` | the share of time each function takes |
@@ -15,6 +16,7 @@
 
 mod args;
 mod failure;
+mod gate;
 mod output;
 mod profile;
 mod progress;

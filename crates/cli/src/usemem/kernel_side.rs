@@ -19,9 +19,9 @@ use octavo_platform::{Backing, PlainMemory, usage};
 use serde::{Deserialize, Serialize};
 
 use super::Side;
-use super::gate::Gate;
 use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
 use crate::failure::Failure;
+use crate::gate::Gate;
 use crate::table;
 
 const READY: &str = "ready\n";

@@ -4,10 +4,9 @@
 //! machine hits all of them alike. Time is from the first task's start to the last task's last touch;
 //! throughput is the sum of what each task prints, as it is counted for usemem.
 
-mod gate;
 pub mod kernel_side;
-mod octavo_side;
-mod touch;
+pub(crate) mod octavo_side;
+pub(crate) mod touch;
 
 use std::collections::BTreeMap;
 

@@ -1,19 +1,16 @@
 //! Octavo's side: a task is a thread (or `-t` of them) with a space of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 
 use octavo::{Counter, CounterSnapshot, Manager, PercpuOrders, PinPath, RegionOptions, Space, ZeroPage};
 use octavo_platform::usage;
 
-use super::gate::Gate;
 use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
 use super::{Mode, Side};
 use crate::failure::Failure;
+use crate::gate::all_at_once;
 use crate::profile::Samples;
 
-/// Threads wait at a gate and touch memory: the depth of a call stack is known and small.
-const STACK_BYTES: usize = 256 << 10;
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
@@ -72,55 +69,21 @@ fn run_threads(
     progress: Option<&AtomicU64>,
     samples: Option<&mut Samples>,
 ) -> Result<Vec<Vec<Outcome>>, Failure> {
-    let gate = Gate::default();
     let stop = AtomicBool::new(false);
     let watch = Watch { stop: &stop, progress };
     let work = |toucher: Toucher| {
-        if !gate.pass() {
-            return Ok(Outcome::default());
-        }
         let memory = SpaceMemory(&spaces[toucher.task as usize]);
-        touch(&memory, plan, toucher, watch, || ()).inspect_err(|_| stop.store(true, Ordering::Relaxed))
+        let touched = touch(&memory, plan, toucher, watch, || ());
+        Ok(touched.inspect_err(|_| stop.store(true, Ordering::Relaxed))?)
     };
-    thread::scope(|scope| {
-        let work = &work;
-        let mut handles = Vec::new();
-        let mut refused = None;
-        'start: for task in 0..spaces.len() as u32 {
-            for thread in 0..plan.threads {
-                let toucher = Toucher { task, thread };
-                let named = thread::Builder::new().name(format!("task {task}.{thread}"));
-                match named.stack_size(STACK_BYTES).spawn_scoped(scope, move || work(toucher)) {
-                    Ok(handle) => handles.push(handle),
-                    Err(error) => {
-                        refused = Some(Failure::system(format!("cannot start task {task}"), error));
-                        break 'start;
-                    }
-                }
-            }
-        }
-        gate.wait_for(handles.len() as u32);
-        let finish = || {
-            gate.open(refused.is_none());
-            handles.into_iter().map(|handle| handle.join()).collect::<Vec<_>>()
-        };
-        let joined = match samples {
-            Some(samples) => samples.during(finish),
-            None => finish(),
-        };
-        if let Some(refused) = refused {
-            return Err(refused);
-        }
-        let mut outcomes = Vec::with_capacity(joined.len());
-        for result in joined {
-            outcomes.push(result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
-        Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
-    })
+    let tasks = 0..spaces.len() as u32;
+    let touchers = tasks.flat_map(|task| (0..plan.threads).map(move |thread| Toucher { task, thread }));
+    let outcomes = all_at_once(touchers, work, samples)?;
+    Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
 }
 
 /// Every counter by its name.
-fn named(counted: &CounterSnapshot) -> std::collections::BTreeMap<String, u64> {
+pub(crate) fn named(counted: &CounterSnapshot) -> std::collections::BTreeMap<String, u64> {
     counted.iter().map(|(counter, value)| (counter.name().to_string(), value)).collect()
 }
 

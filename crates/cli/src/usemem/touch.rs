@@ -8,6 +8,7 @@
 //! the last repeat's before: so a page that comes back from the wrong space, or an old version of the right
 //! page, is found out too. Random repeats then visit the same places again.
 
+use std::fmt;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -68,6 +69,12 @@ pub trait Memory {
 pub struct Toucher {
     pub task: u32,
     pub thread: u32,
+}
+
+impl fmt::Display for Toucher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.task, self.thread)
+    }
 }
 
 /// What a thread looks at between batches.
@@ -250,7 +257,7 @@ impl Places {
 
 /// SplitMix64's finisher: each input bit flips about half of the output's.
 #[inline]
-fn mix(value: u64) -> u64 {
+pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
