@@ -14,12 +14,12 @@ use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
 use crate::io::{Device, FileDevice, SwapFile};
 use crate::lru::Lru;
-use crate::reclaim::{Reclaimer, Running, reclaim, shrink_to_budget};
+use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
 use crate::swap::Swap;
 use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Shared};
 use crate::table::Table;
 use crate::table::translation::Translation;
 use crate::units::{FrameId, Order, PAGE_BYTES, bytes_for_people};
@@ -212,7 +212,7 @@ impl ManagerBuilder {
         let lru = Lru::new(usage::possible_cpus(), StackForm::probe())
             .map_err(system("cannot reserve LRU batches"))?;
         let swap = Swap::new(device, Arc::clone(&budget)).map_err(system("cannot reserve swap maps"))?;
-        let engine = Arc::new(Engine::new(EngineParts {
+        let engine = Engine::new(EngineParts {
             policy: self.policy,
             canary,
             budget,
@@ -223,7 +223,7 @@ impl ManagerBuilder {
             table,
             lru,
             swap,
-        }));
+        });
         let running =
             Running::start(engine, self.background).map_err(system("cannot start the background thread"))?;
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
@@ -255,7 +255,7 @@ impl Manager {
     }
 
     #[inline(always)]
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
+    pub(crate) fn engine(&self) -> &Shared<Engine> {
         &self.running.engine
     }
 
@@ -361,7 +361,7 @@ impl Manager {
     /// `ForkedChild` in one.
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
         self.engine().check_process()?;
-        Ok(reclaim(self.engine(), pages, Reclaimer::Direct))
+        Ok(reclaim_and_settle(self.engine(), pages, Reclaimer::Direct))
     }
 
     /// Allocates a block of 2^order frames that is no page of a space. It counts against the budget and is never moved or

@@ -3,7 +3,7 @@
 //! ```text
 //!  63    62      61 .. 60   59 ....... 36   35 ......... 0
 //! +-----+------+----------+---------------+---------------+
-//! |MANY |SINGLE|    -     |     space     |     page      |   SINGLE: the one owner, in the word
+//! |MANY |SINGLE|FORMER| - |     space     |     page      |   SINGLE: the one owner; FORMER: the last that was
 //! +-----+------+----------+---------------+---------------+
 //! |MANY |  0   |        -              |   list index     |   MANY: owners in a list of their own
 //! +-----+------+-----------------------+------------------+
@@ -26,6 +26,8 @@ use crate::units::PageNumber;
 
 const MANY: u64 = 1 << 63;
 const SINGLE: u64 = 1 << 62;
+/// The owner before the frame went into the swap cache: to be shown there again, should it not get out.
+const FORMER: u64 = 1 << 61;
 const SPACE_SHIFT: u32 = 36;
 
 /// A page of a space that shows a frame.
@@ -67,14 +69,21 @@ impl ReverseMap {
     /// Names the first owner of a frame that nobody else can reach yet. One store.
     #[inline]
     pub(crate) fn set_first(&self, words: &FrameWords, owner: Owner) {
-        debug_assert_eq!(words.owner.load(Ordering::Relaxed), 0, "a fresh frame has no owner");
+        debug_assert_eq!(
+            words.owner.load(Ordering::Relaxed) & (MANY | SINGLE),
+            0,
+            "a fresh frame has no owner"
+        );
         // Relaxed: the entry that publishes the frame releases it.
         words.owner.store(owner.word(), Ordering::Relaxed);
     }
 
     /// Adds an owner to a frame that the caller holds.
     pub(crate) fn add(&self, words: &FrameWords, owner: Owner) {
-        if words.owner.compare_exchange(0, owner.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let first = words.owner.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            (now & (MANY | SINGLE) == 0).then(|| owner.word())
+        });
+        if first.is_ok() {
             return;
         }
         let mut lists = self.lists.lock();
@@ -108,6 +117,20 @@ impl ReverseMap {
         if words.owner.compare_exchange(owner.word(), 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.remove_from_list(words, owner);
         }
+    }
+
+    /// As [`ReverseMap::remove`], of a frame on its way out: a single owner is remembered.
+    pub(crate) fn remember(&self, words: &FrameWords, owner: Owner) {
+        let former = owner.word() ^ SINGLE | FORMER;
+        if words.owner.compare_exchange(owner.word(), former, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.remove_from_list(words, owner);
+        }
+    }
+
+    /// The owner that [`ReverseMap::remember`] left, if there has been none since.
+    pub(crate) fn former_owner(&self, words: &FrameWords) -> Option<Owner> {
+        let word = words.owner.load(Ordering::Acquire);
+        (word & (MANY | SINGLE | FORMER) == FORMER).then(|| Owner::from_word(word))
     }
 
     #[cold]

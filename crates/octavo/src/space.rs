@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, resolve};
 use crate::reclaim::{Running, make_room_for_node};
 use crate::region::{Region, RegionOptions, RegionWriter};
-use crate::sync::Arc;
+use crate::sync::{Arc, Shared};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
@@ -22,7 +22,7 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber
 /// are dropped.
 pub struct Space {
     state: SpaceState,
-    engine: Arc<Engine>,
+    engine: Shared<Engine>,
     /// Keeps the manager at work as long as the space lives.
     _running: Arc<Running>,
 }
@@ -38,7 +38,7 @@ pub struct SpaceStats {
 
 impl Space {
     pub(crate) fn new(state: SpaceState, running: Arc<Running>) -> Self {
-        Self { state, engine: Arc::clone(&running.engine), _running: running }
+        Self { state, engine: Shared::clone(&running.engine), _running: running }
     }
 
     // --- layout ---

@@ -9,6 +9,7 @@
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
 //! | `split` | a huge leaf becomes 512 small ones |
+//! | `transfers` | pages under way to and from devices, and what follows |
 //!
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
@@ -17,6 +18,7 @@ mod backoff;
 mod edges;
 mod space_state;
 mod split;
+mod transfers;
 mod unmap;
 mod validate;
 
@@ -32,12 +34,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{Dropped, FrameAllocator};
+use crate::io::Host;
 use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
 use crate::swap::{self, Orphan, Swap};
 use crate::sync::park::block_until;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Shared, WeakShared};
 use crate::table::entry::{EntryWord, State};
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
@@ -47,6 +50,7 @@ use backoff::Backoff;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
 pub(crate) use split::{Split, split_leaf};
+pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
 pub(crate) use validate::validate_tables;
 
@@ -81,6 +85,9 @@ pub(crate) struct Engine {
     /// Held by whoever gives chunks back to meet the budget.
     pub(crate) shrinking: Mutex<()>,
     pub(crate) compaction: Backoff,
+    pub(crate) transfers: Transfers,
+    /// Itself, for transfers to come back to.
+    itself: WeakShared<Engine>,
 }
 
 /// What the manager keeps of a space beside its table.
@@ -104,10 +111,10 @@ pub(crate) struct EngineParts {
 }
 
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Self {
+    pub(crate) fn new(parts: EngineParts) -> Shared<Self> {
         let EngineParts { policy, canary, budget, counters, frames, small_zero, huge_zero, table, lru, swap } =
             parts;
-        Self {
+        Shared::new_cyclic(|itself| Self {
             policy,
             canary,
             budget,
@@ -125,7 +132,13 @@ impl Engine {
             reclaimers: AtomicU32::new(0),
             shrinking: Mutex::new(()),
             compaction: Backoff::default(),
-        }
+            transfers: Transfers::default(),
+            itself: WeakShared::clone(itself),
+        })
+    }
+
+    fn host(&self) -> Shared<dyn Host> {
+        self.itself.upgrade().expect("whoever calls the engine keeps it")
     }
 
     /// An error in a forked child, where none of this may be used.

@@ -23,6 +23,7 @@
 mod anon;
 mod swap_in;
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -32,9 +33,10 @@ use crate::counters::Counter;
 use crate::engine::{Engine, SpaceState, Split, split_leaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
+use crate::io::Waited;
 use crate::reclaim;
 use crate::region::Region;
-use crate::sync::park::block_until;
+use crate::sync::park::block_until_driven;
 use crate::sync::thread;
 use crate::sync::wait::Waiting;
 use crate::table::entry::State;
@@ -88,6 +90,8 @@ pub(crate) struct Fault<'a> {
     reading: Option<Reading<'a>>,
     /// Times a translation said Busy.
     refusals: u32,
+    /// Whoever polls sleeps until it is over.
+    blocking: bool,
 }
 
 /// Times a fault tries again when a translation is busy, before it says so.
@@ -96,7 +100,13 @@ const MAX_REFUSALS: u32 = 1000;
 impl<'a> Fault<'a> {
     pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
         let huge = Huge::Untried;
-        Self { engine, space, page, access, counted: false, huge, reading: None, refusals: 0 }
+        let (counted, reading, refusals, blocking) = (false, None, 0, false);
+        Self { engine, space, page, access, counted, huge, reading, refusals, blocking }
+    }
+
+    /// Brings about what a pending fault waits for, if that can be done from here.
+    fn drive(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| self.engine.drive(reading.frame()) == Waited::Progress)
     }
 
     /// Goes as far as it can. Pending: the waker will be called.
@@ -233,8 +243,10 @@ impl Drop for Fault<'_> {
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, access: Access) -> Result<()> {
     engine.check_process()?;
     let mut fault = Fault::new(engine, space, page, access);
+    fault.blocking = true;
     loop {
-        let outcome = block_until(|waker| fault.poll(waker));
+        let cell = RefCell::new(&mut fault);
+        let outcome = block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive());
         if let Some(result) = settle(&mut fault, outcome) {
             return result;
         }

@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::{Fault, Outcome, Step};
-use crate::lru::List;
+use crate::io::Urgency;
 use crate::region::Region;
 use crate::rmap::Owner;
 use crate::sync::thread;
@@ -30,6 +30,11 @@ pub(super) struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    /// What is waited for while it is read.
+    pub(super) fn frame(&self) -> FrameId {
+        self.frame
+    }
+
     /// The access is given up: the entry is as it was, the read goes on without it.
     pub(super) fn give_up(self, engine: &Engine) {
         engine.publish(self.word, self.busy.to_swapped(self.slot));
@@ -72,18 +77,15 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         engine.counters.count(Counter::MajorFault);
-        let result = engine.swap.read(&engine.frames, slot, frame);
-        engine.counters.count(if result.is_ok() { Counter::SwapIn } else { Counter::SwapReadError });
-        if engine.frames.words(frame).holds.end_read(result.is_ok()) {
-            engine.wake_io(frame);
-        }
-        if result.is_ok() {
-            // Compaction may have met it by its place since it is live: it is no newcomer.
-            engine.lru.put_back(&engine.frames, frame, List::Inactive);
-            return Step::Again;
-        }
-        let reading = self.reading.take().expect("set above");
-        self.fail(reading, engine.swap.read_error(result.as_ref().err()))
+        // One pin for the transfer, one for this fault.
+        engine.frames.words(frame).holds.take_pin();
+        engine.start_read(slot, &[frame], self.urgency());
+        Step::Again
+    }
+
+    /// A fault that its thread waits for may be read in place.
+    fn urgency(&self) -> Urgency {
+        if self.blocking { Urgency::Now } else { Urgency::Queued }
     }
 
     /// The frame for the slot, pinned, and whether this fault is to read it. `None`: there is no frame in the cache, and
@@ -115,9 +117,15 @@ impl<'a> Fault<'a> {
         let holds = &engine.frames.words(frame).holds;
         let seen = holds.load();
         if seen.is_reading() {
+            // It may have ended, and only have to be taken note of.
+            engine.swap.flush();
+            engine.poll_transfers();
             let waiting = engine.wait_for_io(frame, waker);
             self.reading = Some(reading);
             if waiting == Waiting::Registered {
+                if !self.blocking {
+                    engine.swap.serve();
+                }
                 return Step::Wait;
             }
             thread::yield_now();
@@ -125,7 +133,8 @@ impl<'a> Fault<'a> {
         }
         // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
         if seen.is_failed() && !seen.is_dirty() {
-            return self.fail(reading, engine.swap.read_error(None));
+            let error = engine.swap.read_failure(reading.slot);
+            return self.fail(reading, error);
         }
         match self.translate(frame, self.page, 1) {
             Installed::Done => {}

@@ -7,8 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use smallvec::SmallVec;
 
-use super::{Device, Pages};
+use super::{Device, Direction, Transfer, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 
@@ -94,12 +95,15 @@ impl Device for FileDevice {
         self.capacity_pages
     }
 
-    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        pages.arena.write_file(self.file.as_fd(), u64::from(place) * PAGE_BYTES as u64, pages.segments)
-    }
-
-    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        pages.arena.read_file(self.file.as_fd(), u64::from(place) * PAGE_BYTES as u64, pages.segments)
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+        let segments: SmallVec<[_; 32]> = transfer.segments().collect();
+        let offset = u64::from(transfer.place()) * PAGE_BYTES as u64;
+        let file = self.file.as_fd();
+        let result = match transfer.direction() {
+            Direction::Write => transfer.arena().write_file(file, offset, &segments),
+            Direction::Read => transfer.arena().read_file(file, offset, &segments),
+        };
+        transfer.complete(result);
     }
 
     fn describe(&self) -> String {

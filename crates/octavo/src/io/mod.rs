@@ -1,45 +1,26 @@
 //! Devices that pages go to and come from.
 //!
-//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told.
+//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It is given
+//! [`Transfer`]s, and completes each once. Completion may be inline, from a thread of the device's own, or *pulled*: by
+//! whoever needs it, through [`Device::poll`] in passing or [`Device::wait`] when there is nothing else to do. A device
+//! that must be pulled is told by [`Device::serve`] when somebody sleeps who cannot pull.
+//!
+//! Nobody holds a lock when a device is called.
 
 mod file;
-
-use std::io;
-use std::ops::Range;
-
-use octavo_platform::ArenaBytes;
+mod transfer;
 
 pub use file::{FileDevice, SwapFile};
+pub use transfer::{Direction, Transfer, Urgency};
+pub(crate) use transfer::{Host, Job};
 
-use crate::units::PAGE_BYTES;
-
-/// The pages of one transfer, in device order: each a page-aligned range of the arena.
-#[derive(Debug)]
-pub struct Pages<'a> {
-    arena: &'a ArenaBytes,
-    segments: &'a [Range<usize>],
-}
-
-impl<'a> Pages<'a> {
-    pub(crate) fn new(arena: &'a ArenaBytes, segments: &'a [Range<usize>]) -> Self {
-        Self { arena, segments }
-    }
-
-    /// How many pages.
-    #[allow(clippy::len_without_is_empty, reason = "a transfer is never empty")]
-    pub fn len(&self) -> usize {
-        self.segments.len()
-    }
-
-    /// Copies page `index` out.
-    pub fn copy_out(&self, index: usize, to: &mut [u8; PAGE_BYTES]) {
-        self.arena.copy_out(self.segments[index].start, to);
-    }
-
-    /// Copies page `index` in.
-    pub fn copy_in(&self, index: usize, from: &[u8; PAGE_BYTES]) {
-        self.arena.copy_in(self.segments[index].start, from);
-    }
+/// What [`Device::wait`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something may have been completed: look again.
+    Progress,
+    /// Completions come by themselves, or another thread sees to them: the caller may sleep until it is woken.
+    Sleep,
 }
 
 /// A device of page-sized places. Operations may be called from several threads at once.
@@ -47,17 +28,25 @@ pub trait Device: Send + Sync {
     /// Places there are, at most 2^32 - 2.
     fn capacity_pages(&self) -> u32;
 
-    /// Writes the pages to consecutive places from `place` on.
-    ///
-    /// # Errors
-    /// The device's. Any of the places may then hold anything; the pages are kept in memory.
-    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()>;
+    /// Takes a transfer over. It lies inside the device's places. After a failed write any of its places may hold anything;
+    /// the pages are kept in memory. After a failed read the pages' bytes are never shown to anyone.
+    fn submit(&self, transfer: Transfer, urgency: Urgency);
 
-    /// Reads consecutive places from `place` on into the pages.
-    ///
-    /// # Errors
-    /// The device's. The pages' bytes are then never shown to anyone.
-    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()>;
+    /// Starts what was only collected so far.
+    fn flush(&self) {}
+
+    /// Completes what has ended, without waiting. Called often: it costs a load where nothing has.
+    fn poll(&self) {}
+
+    /// Waits until something in `queue` (as noted in its transfer) has ended, and completes it; for as long as `still_waiting`
+    /// says. Or says that the caller may sleep.
+    fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        let _ = (queue, still_waiting);
+        Waited::Sleep
+    }
+
+    /// Somebody sleeps until a transfer ends: from now on until nothing is under way, completions must come by themselves.
+    fn serve(&self) {}
 
     /// What the device is, for messages.
     fn describe(&self) -> String;

@@ -25,6 +25,8 @@ use crate::units::FrameId;
 
 /// Frames that a batch collects before the lists are locked.
 const BATCH: usize = 32;
+/// Frames taken off together: what one transfer may hold.
+const ISOLATED: usize = if cfg!(loom) { 4 } else { 256 };
 /// Ends a list.
 const NIL: u32 = u32::MAX;
 
@@ -36,7 +38,7 @@ const LISTED: u8 = 2;
 const ACTIVE: u8 = 4;
 
 /// Frames taken off the lists together.
-pub(crate) type Isolated = SmallVec<[FrameId; BATCH]>;
+pub(crate) type Isolated = SmallVec<[FrameId; ISOLATED]>;
 
 /// Which of the two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,17 +161,18 @@ impl Lru {
         }
     }
 
-    /// Takes up to a batch of the coldest frames off `list`, each pinned for the caller. Frames found dying are
+    /// Takes up to `most` of the coldest frames off `list`, each pinned for the caller. Frames found dying are
     /// dropped through `free_last`.
     pub(crate) fn isolate(
         &self,
         frames: &FrameAllocator,
         list: List,
+        most: usize,
         free_last: impl Fn(FrameId),
     ) -> Isolated {
         let (mut taken, mut dying) = (Isolated::new(), Isolated::new());
         let mut lists = self.lists.lock();
-        while taken.len() + dying.len() < BATCH {
+        while taken.len() + dying.len() < ISOLATED.min(most) {
             let tail = lists.ends(list).tail;
             if tail == NIL {
                 break;

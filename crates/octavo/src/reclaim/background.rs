@@ -4,14 +4,14 @@
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::reclaim::{Reclaimer, reclaim, shrink_to_budget};
-use crate::sync::{Arc, Condvar, Duration, Mutex, thread};
+use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
 
 /// How often the per-CPU lists decay.
 const TICK: Duration = Duration::from_millis(200);
 /// Frames zeroed between two looks at whether there is something more pressing.
 const ZERO_BATCH: usize = 32;
 /// Frames freed between two looks at the watermark.
-const RECLAIM_BATCH: u64 = 128;
+const RECLAIM_BATCH: u64 = 256;
 
 #[derive(Debug, Default)]
 struct Signal {
@@ -28,7 +28,7 @@ struct SignalState {
 /// An engine, and the thread that keeps it ahead, for as long as anyone holds it.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Shared<Engine>,
     signal: Arc<Signal>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -38,7 +38,7 @@ impl Running {
     ///
     /// # Errors
     /// The system's, when it has no thread to give.
-    pub(crate) fn start(engine: Arc<Engine>, background: bool) -> std::io::Result<Self> {
+    pub(crate) fn start(engine: Shared<Engine>, background: bool) -> std::io::Result<Self> {
         let signal = Arc::new(Signal::default());
         let thread = background.then(|| spawn(&engine, &signal)).transpose()?;
         Ok(Self { engine, signal, thread })
@@ -50,13 +50,13 @@ impl Running {
     }
 }
 
-fn spawn(engine: &Arc<Engine>, signal: &Arc<Signal>) -> std::io::Result<thread::JoinHandle<()>> {
+fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<thread::JoinHandle<()>> {
     let hook = Arc::clone(signal);
     engine.frames.set_low_hook(move || hook.wake());
-    let (engine, signal) = (Arc::clone(engine), Arc::clone(signal));
+    let (engine, signal) = (Shared::clone(engine), Arc::clone(signal));
     thread::Builder::new()
         .name("octavo-background".into())
-        .stack_size(256 << 10)
+        .stack_size(512 << 10)
         .spawn(move || run(&engine, &signal))
 }
 
@@ -64,7 +64,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.engine.canary.is_original_process() {
             // A forked child has no such thread, and locks of the engine may be held for ever: it lets go of neither.
-            std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
+            std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
         }
         let Some(thread) = self.thread.take() else { return };
@@ -127,6 +127,11 @@ fn work(engine: &Engine, signal: &Signal) {
     }
     engine.counters.count(Counter::BackgroundRun);
     while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
+        let coming = u64::from(engine.transfers.writing_pages());
+        if engine.frames.available_frames() + coming >= marks.high_frames {
+            engine.wait_for_write();
+            continue;
+        }
         if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background) == 0 {
             // Nothing can go now; the access that needs the room will say why.
             break;

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
 use crate::lru::{Isolated, List};
-use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim};
+use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks tried for one request, emptiest first.
@@ -81,7 +81,7 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
         if failures == ATTEMPTS {
             return false;
         }
-        reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
+        reclaim_and_settle(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
     }
 }
 
@@ -161,6 +161,7 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
             }
         }
         evict_batch(engine, &out);
+        engine.settle_writes();
         engine.frames.drain();
     }
     engine.frames.isolate(chunk) == Some(0)
@@ -187,7 +188,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
         if migrate(engine, frame) != Migrated::NoFrame {
             return Moved::Settled;
         }
-        if elsewhere == Elsewhere::Free || reclaim(engine, MAKE_WAY, Reclaimer::Direct) == 0 {
+        if elsewhere == Elsewhere::Free || reclaim_and_settle(engine, MAKE_WAY, Reclaimer::Direct) == 0 {
             break;
         }
     }

@@ -9,10 +9,13 @@
 //!   ▼
 //! each entry: Present ──► Swapped(slot)       changed by others meanwhile: left alone
 //!   ▼
-//! dirty: WRITEBACK, written, ended            failed: dirty again, its entries Present again, its slot
+//! dirty: WRITEBACK, on its way to the device; the rest is the completion's   (engine/transfers.rs)
+//!   ▼                                         failed: dirty again, its entry Present again, its slot
 //!   ▼                                         given up ─────────────► back on a list
-//! one use (the cache), one pin (ours), clean: freed;  else ──────► back on a list
+//! one use (the cache), one pin, clean: freed;  else ──────────────► back on a list
 //! ```
+//!
+//! Nobody waits for the device here: a batch that is on its way is counted as started.
 
 use smallvec::SmallVec;
 
@@ -20,33 +23,23 @@ use crate::counters::Counter;
 use crate::engine::{Engine, split_leaf};
 use crate::lru::{Isolated, List};
 use crate::rmap::Owner;
-use crate::swap::{self, Evicted, WRITE_BATCH};
-use crate::table::entry::{Entry, State};
+use crate::swap::{self, WRITE_BATCH};
+use crate::table::entry::State;
 use crate::table::translation::{Installed, Run};
 use crate::units::{FrameId, Order, SwapSlot};
 
 /// What came of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
+    /// Frames that are free now.
     pub(crate) freed: u64,
-    /// No slot, or the device failed.
+    /// Frames on their way out: free when they are written, if nobody comes for them.
+    pub(crate) started: u64,
+    /// There was no slot.
     pub(crate) obstructed: bool,
 }
 
 type Going = SmallVec<[(SwapSlot, FrameId); WRITE_BATCH]>;
-
-/// An entry that a batch made Swapped, and what it was: to be put back where the device fails.
-#[derive(Clone, Copy, Debug)]
-struct Unmapped {
-    slot: SwapSlot,
-    frame: FrameId,
-    owner: Owner,
-    before: Entry,
-    now: Entry,
-}
-
-/// As many as fit: the entries of frames with more owners than that stay Swapped, which is right, if slower.
-type AllUnmapped = SmallVec<[Unmapped; 2 * WRITE_BATCH]>;
 
 /// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
 pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
@@ -57,32 +50,23 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
             Verdict::Evict if engine.swap.is_available() => candidates.push(frame),
             Verdict::Evict | Verdict::Split if !engine.swap.is_available() => {
                 outcome.obstructed = true;
-                keep(engine, frame, List::Inactive);
+                engine.keep(frame, List::Inactive);
             }
-            Verdict::Keep(list) => keep(engine, frame, list),
+            Verdict::Keep(list) => engine.keep(frame, list),
             Verdict::Evict => unreachable!("guarded above"),
             Verdict::Split => {
                 split_block_of(engine, frame);
-                keep(engine, frame, List::Inactive);
+                engine.keep(frame, List::Inactive);
             }
         }
     }
     let mut going = enter_cache(engine, &candidates, &mut outcome);
-    let mut unmapped = AllUnmapped::new();
     for &(slot, frame) in &going {
-        unmap_owners(engine, slot, frame, &mut unmapped);
+        unmap_owners(engine, slot, frame);
     }
-    write_dirty(engine, &mut going, &unmapped, &mut outcome);
+    write_dirty(engine, &mut going, &mut outcome);
     for (_, frame) in going {
-        match engine.swap.try_evict(&engine.frames, frame) {
-            Evicted::Freed => {
-                outcome.freed += 1;
-                engine.free_last(frame);
-            }
-            Evicted::Kept => {
-                keep(engine, frame, List::Inactive);
-            }
-        }
+        outcome.freed += u64::from(engine.evict_or_keep(frame));
     }
     outcome
 }
@@ -103,15 +87,6 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
         return Verdict::Keep(List::Active);
     }
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
-}
-
-/// Puts a frame back that does not go after all.
-fn keep(engine: &Engine, frame: FrameId, list: List) {
-    // What was unmapped while it was on its way is left to us.
-    let orphan = engine.swap.forget_orphan(&engine.frames, frame);
-    engine.release_orphan(orphan);
-    engine.lru.put_back(&engine.frames, frame, list);
-    engine.drop_pin(frame);
 }
 
 /// Whether any owner's entry was accessed since the last look.
@@ -158,7 +133,7 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
     while !rest.is_empty() {
         let Some(run) = engine.swap.allocate(rest.len() as u32) else {
             outcome.obstructed = true;
-            rest.iter().for_each(|(_, frame)| keep(engine, *frame, List::Inactive));
+            rest.iter().for_each(|(_, frame)| engine.keep(*frame, List::Inactive));
             break;
         };
         let (now, later) = rest.split_at(run.count as usize);
@@ -177,7 +152,7 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
 }
 
 /// Makes every entry that shows the frame lead to its slot instead.
-fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId, unmapped: &mut AllUnmapped) {
+fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId) {
     for owner in engine.rmap.owners(engine.frames.words(frame)) {
         let walk = engine.table.walk(owner.space, owner.page);
         if walk.entry().state() != State::Present(frame) || walk.level != 0 || !walk.links_hold() {
@@ -187,11 +162,8 @@ fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId, unmapped: &mut 
         if !engine.swap.add_reference(slot, frame) {
             return;
         }
-        if let Some(now) = change_to_swapped(engine, &walk, owner, slot, frame) {
-            if unmapped.len() < unmapped.inline_size() {
-                unmapped.push(Unmapped { slot, frame, owner, before: walk.entry(), now });
-            }
-            engine.rmap.remove(engine.frames.words(frame), owner);
+        if change_to_swapped(engine, &walk, owner, slot, frame) {
+            engine.rmap.remember(engine.frames.words(frame), owner);
             let left = engine.frames.words(frame).uses.remove();
             debug_assert!(left > 0, "the cache is a use");
         } else {
@@ -207,82 +179,42 @@ fn change_to_swapped(
     owner: Owner,
     slot: SwapSlot,
     frame: FrameId,
-) -> Option<Entry> {
+) -> bool {
     let (word, seen) = (walk.word(), walk.entry());
     let Some(translation) = engine.translation(owner.space) else {
         // Only the accessed mark may have changed: then the page is in use, and stays.
-        let now = seen.to_swapped(slot);
-        return word.change(seen, now).ok().map(|()| now);
+        return word.change(seen, seen.to_swapped(slot)).is_ok();
     };
     let busy = seen.to_busy();
-    word.change(seen, busy).ok()?;
-    let done = translation.remove(Run { page: owner.page, frame, count: 1 }) == Installed::Done;
-    let now = if done { busy.to_swapped(slot) } else { busy.to_present_again(seen) };
-    engine.publish(word, now);
-    done.then_some(now)
-}
-
-/// Shows a frame again that could not be written, as if it had never been on its way, and gives its slot up: another
-/// place on the device may do, and this one may never have been there.
-fn put_back_unwritten(engine: &Engine, frame: FrameId, unmapped: &AllUnmapped) {
-    let words = engine.frames.words(frame);
-    for gone in unmapped.iter().filter(|gone| gone.frame == frame) {
-        let walk = engine.table.walk(gone.owner.space, gone.owner.page);
-        // Exactly the word that was put there: nothing has happened to the page since, its permissions included. A
-        // window would have to be told; its pages are faulted in again instead.
-        if walk.entry() != gone.now || !walk.links_hold() || engine.translation(gone.owner.space).is_some() {
-            continue;
-        }
-        let added = words.uses.try_add();
-        assert!(added, "a cached frame is in use");
-        engine.rmap.add(words, gone.owner);
-        if walk.word().change(gone.now, gone.now.to_present_again(gone.before)).is_ok() {
-            let orphan = engine.swap.drop_reference(&engine.frames, gone.slot);
-            engine.release_orphan(orphan);
-        } else {
-            engine.disown(frame, gone.owner);
-        }
+    if word.change(seen, busy).is_err() {
+        return false;
     }
-    let orphan = engine.swap.detach(&engine.frames, frame);
-    engine.release_orphan(orphan);
+    let done = translation.remove(Run { page: owner.page, frame, count: 1 }) == Installed::Done;
+    engine.publish(word, if done { busy.to_swapped(slot) } else { busy.to_present_again(seen) });
+    done
 }
 
-/// Writes what is dirty, neighbours together. Frames that cannot be written leave `going`.
-fn write_dirty(engine: &Engine, going: &mut Going, unmapped: &AllUnmapped, outcome: &mut Outcome) {
+/// Starts to write what is dirty, neighbours together; frames that are under way, or that cannot go, leave `going`.
+fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
     let mut writing = Going::new();
     going.retain(|&mut (slot, frame)| {
         if !engine.frames.words(frame).holds.load().is_dirty() {
             return true;
         }
-        let started = engine.swap.start_writeback(&engine.frames, slot, frame);
-        if started {
+        if engine.swap.start_writeback(&engine.frames, slot, frame) {
             writing.push((slot, frame));
         } else {
             // Somebody pinned it just now, or it was faulted back and left the cache.
-            keep(engine, frame, List::Inactive);
+            engine.keep(frame, List::Inactive);
         }
-        started
+        false
     });
-    let mut rest = writing.as_slice();
-    while let Some(&(first, _)) = rest.first() {
-        let run = rest
-            .iter()
-            .enumerate()
-            .take_while(|(index, (slot, _))| slot.0 == first.0 + *index as u32)
-            .count();
-        let frames: Isolated = rest[..run].iter().map(|(_, frame)| *frame).collect();
-        let written = engine.swap.write(&engine.frames, first, &frames).is_ok();
-        engine.counters.add(if written { Counter::SwapOut } else { Counter::SwapWriteError }, run as u64);
-        outcome.obstructed |= !written;
-        for frame in frames {
-            if engine.frames.words(frame).holds.end_writeback(written) {
-                engine.wake_io(frame);
-            }
-            if !written {
-                put_back_unwritten(engine, frame, unmapped);
-            }
-        }
-        rest = &rest[run..];
+    let neighbours = writing.chunk_by(|(slot, _), (next, _)| next.0 == slot.0 + 1);
+    for run in neighbours.flat_map(|run| run.chunks(engine.swap.write_batch())) {
+        let frames: Isolated = run.iter().map(|(_, frame)| *frame).collect();
+        outcome.started += frames.len() as u64;
+        engine.start_write(run[0].0, &frames);
     }
+    engine.swap.flush();
 }

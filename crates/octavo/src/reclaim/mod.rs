@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::lru::List;
 use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
-use crate::units::CHUNK_BYTES;
+use crate::units::{CHUNK_BYTES, PAGE_BYTES};
 
 pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
@@ -38,15 +38,19 @@ pub(crate) enum Reclaimer {
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
+/// Frames of the active list looked at for each batch of the inactive one.
+const BALANCED: usize = 32;
+/// Pages under way at the most: a few times what keeps a device busy.
+const MOST_WRITING_PAGES: u64 = 8192;
 /// Batches looked at for one target before giving up: several times round a small memory.
 const PASSES: u32 = 256;
 /// How long to wait for what others are freeing: longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Frees about `target` frames, or as many as can be. Says how many.
+/// Frees about `target` frames, or as many as can be. Says how many, those included that are on their way out.
 pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     engine.reclaimers.fetch_add(1, Ordering::AcqRel);
-    let mut freed = match engine.huge_zero.shrinkable_frames() {
+    let mut done = match engine.huge_zero.shrinkable_frames() {
         0 => 0,
         _ => u64::from(engine.huge_zero.shrink(&engine.frames)),
     };
@@ -56,9 +60,13 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     let once_round = 8 + ((active + inactive) / 32).min(1 << 20) as u32;
     let give_up = PASSES + ((active + inactive) / 8).min(1 << 20) as u32;
     let mut stuck = false;
-    while freed < target && fruitless < give_up {
+    while done < target && fruitless < give_up {
+        if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
+            engine.wait_for_write();
+        }
         balance(engine, stuck);
-        let batch = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
+        let most = engine.swap.write_batch();
+        let batch = engine.lru.isolate(&engine.frames, List::Inactive, most, |frame| engine.free_last(frame));
         if batch.is_empty() {
             // What is left may be on its way there, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
@@ -73,18 +81,49 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
             Reclaimer::Background => (Counter::ScanBackground, Counter::StealBackground),
         };
         engine.counters.add(scan, batch.len() as u64);
+        let written_before = engine.transfers.freed_pages();
         let outcome = evict_batch(engine, &batch);
-        engine.counters.add(steal, outcome.freed);
-        freed += outcome.freed;
-        fruitless = if outcome.freed > 0 { 0 } else { fruitless + 1 };
+        let gone = if engine.swap.is_failing() {
+            // Only what has got out counts.
+            engine.settle_writes();
+            outcome.freed + engine.transfers.freed_pages() - written_before
+        } else {
+            outcome.freed + outcome.started
+        };
+        engine.counters.add(steal, gone);
+        done += gone;
+        fruitless = if gone > 0 { 0 } else { fruitless + 1 };
         // What cannot be written stays; behind it, and on the active list, may be what need not be.
-        stuck = outcome.obstructed;
-        if outcome.obstructed && freed == 0 && fruitless > once_round {
+        stuck = outcome.obstructed || engine.swap.is_failing();
+        if stuck && done == 0 && fruitless > once_round {
             break;
         }
     }
     engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
+    done
+}
+
+/// As [`reclaim`], and waits for what is on its way out. Says how many frames were freed meanwhile.
+pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
+    let mut freed = 0;
+    while freed < target {
+        let before = engine.transfers.freed_pages();
+        let (started_before, steal) =
+            (engine.transfers.started_pages(), reclaim(engine, target - freed, who));
+        engine.settle_writes();
+        let started = engine.transfers.started_pages() - started_before;
+        let now = steal.saturating_sub(started) + engine.transfers.freed_pages() - before;
+        freed += now;
+        if now == 0 {
+            break;
+        }
+    }
     freed
+}
+
+/// More pages under way would take memory from those who use it, and gain no speed.
+fn most_writing_pages(engine: &Engine) -> u64 {
+    (engine.budget.limit_bytes() / PAGE_BYTES as u64 / 8).min(MOST_WRITING_PAGES)
 }
 
 /// Keeps the inactive list at least as long as the active one; when what is on it is `stuck`, longer.
@@ -93,7 +132,7 @@ fn balance(engine: &Engine, stuck: bool) {
     if active <= inactive && !stuck {
         return;
     }
-    let batch = engine.lru.isolate(&engine.frames, List::Active, |frame| engine.free_last(frame));
+    let batch = engine.lru.isolate(&engine.frames, List::Active, BALANCED, |frame| engine.free_last(frame));
     for frame in batch {
         let list = if evict::test_and_clear_accessed(engine, frame) { List::Active } else { List::Inactive };
         if list == List::Inactive {
@@ -124,8 +163,18 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
         shrink_to_budget(engine, 0);
     }
     for look in 0.. {
-        if reclaim(engine, DIRECT_TARGET, Reclaimer::Direct) > 0
-            || engine.frames.free_frames() >= DIRECT_TARGET
+        let ended = engine.transfers.freed_pages();
+        let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct);
+        // What has only been started is no room yet.
+        while engine.frames.free_frames() < DIRECT_TARGET
+            && engine.transfers.freed_pages() == ended
+            && engine.transfers.writing_pages() > 0
+        {
+            engine.wait_for_write();
+        }
+        if engine.frames.free_frames() >= DIRECT_TARGET
+            || engine.transfers.freed_pages() != ended
+            || (gone > 0 && !engine.swap.is_failing())
         {
             return Ok(());
         }

@@ -12,32 +12,32 @@
 //! |---|---|---|
 //! | `allocate`, `insert` | reclaim | before the entries of a page are made Swapped |
 //! | `add_reference` | reclaim | before each entry is |
-//! | `start_writeback`, `write` | reclaim | after all entries are |
-//! | `try_evict` | reclaim | the page is clean: forget the frame, keep the slot |
-//! | `look_up`, `begin_read`, `read` | fault | an entry says Swapped |
+//! | `start_writeback`, `submit` | reclaim | after all entries are |
+//! | `end_writeback`, `try_evict` | completion, reclaim | the page is clean: forget the frame, keep the slot |
+//! | `look_up`, `begin_read`, `submit` | fault | an entry says Swapped |
 //! | `drop_reference` | fault, unmap | an entry no longer says Swapped |
 //! | `forget_orphan` | unmap, reclaim | only the cache still knows the frame |
 //! | `detach` | fault, migration | the frame leaves the cache, dirty again |
 
+#[allow(dead_code, reason = "`Swap` goes over to it")]
+mod clusters;
 mod slots;
 
 use std::collections::HashMap;
 use std::io;
 
-use smallvec::SmallVec;
-
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
-use crate::io::{Device, Pages};
-use crate::sync::{Arc, Mutex};
+use crate::io::{Device, Host, Job, Transfer, Urgency, Waited};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Shared};
 use crate::units::{FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
 
 pub(crate) use slots::{Evicted, Orphan};
 use slots::{NO_SLOT, Slots};
 
-/// Pages written in one call.
-pub(crate) const WRITE_BATCH: usize = 32;
+/// Pages written in one transfer at the most: 1 MiB.
+pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// A run of consecutive slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,16 @@ pub(crate) struct Swap {
     slots: Slots,
     /// What the device last said when it failed to write, for the access that needs the room.
     write_failure: Mutex<Option<Error>>,
+    /// The last write failed.
+    cautious: AtomicBool,
+    read_failures: Mutex<ReadFailures>,
+}
+
+/// How the last reads failed that did: those who wait for one of them ask soon.
+#[derive(Debug, Default)]
+struct ReadFailures {
+    last: [Option<(SwapSlot, Error)>; 16],
+    next: usize,
 }
 
 impl std::fmt::Debug for Swap {
@@ -69,7 +79,13 @@ pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlo
 impl Swap {
     pub(crate) fn new(device: Option<Box<dyn Device>>, budget: Arc<Budget>) -> io::Result<Self> {
         let capacity = device.as_ref().map_or(0, |device| device.capacity_pages());
-        Ok(Self { device, slots: Slots::new(capacity, budget)?, write_failure: Mutex::new(None) })
+        Ok(Self {
+            device,
+            slots: Slots::new(capacity, budget)?,
+            write_failure: Mutex::new(None),
+            cautious: AtomicBool::new(false),
+            read_failures: Mutex::default(),
+        })
     }
 
     /// Whether there is anywhere to go.
@@ -80,7 +96,7 @@ impl Swap {
     /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
     pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
         // A device that failed may have no room to grow.
-        let may_grow = self.write_failure.lock().is_none();
+        let may_grow = !self.cautious.load(Ordering::Relaxed);
         self.slots.allocate(count, may_grow)
     }
 
@@ -152,24 +168,91 @@ impl Swap {
         self.slots.used() > self.slots.capacity() / 2
     }
 
-    /// Writes frames to the slots they belong to, which are consecutive from `first`.
-    pub(crate) fn write(&self, frames: &FrameAllocator, first: SwapSlot, run: &[FrameId]) -> io::Result<()> {
-        let segments: SmallVec<[_; WRITE_BATCH]> = run.iter().map(|frame| segment(*frame)).collect();
-        let result = self.device().write(first.0, &Pages::new(frames.bytes(), &segments));
-        *self.write_failure.lock() = match &result {
-            Ok(()) => None,
-            Err(error) => Some(self.write_error(error)),
-        };
-        result
+    /// Hands a job over to the device of its slots.
+    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) {
+        self.device().submit(Transfer::new(host, job, job.first.0), urgency);
     }
 
-    /// Reads a slot into a frame under READING, and ends it.
-    pub(crate) fn read(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> io::Result<()> {
-        self.device().read(slot.0, &Pages::new(frames.bytes(), &[segment(frame)]))
+    /// Starts what was only collected so far.
+    pub(crate) fn flush(&self) {
+        self.device.iter().for_each(|device| device.flush());
+    }
+
+    /// Completes what has ended.
+    pub(crate) fn poll(&self) {
+        self.device.iter().for_each(|device| device.poll());
+    }
+
+    /// Completes transfers as long as `still_waiting`, or says that the caller may sleep. See [`Device::wait`].
+    pub(crate) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.device.as_ref().map_or(Waited::Sleep, |device| device.wait(queue, still_waiting))
+    }
+
+    /// Somebody who cannot pull completions waits for one.
+    pub(crate) fn serve(&self) {
+        self.device.iter().for_each(|device| device.serve());
+    }
+
+    /// What came of a write, for the access that needs the room.
+    pub(crate) fn note_write(&self, result: io::Result<()>) {
+        self.cautious.store(result.is_err(), Ordering::Relaxed);
+        *self.write_failure.lock() = result.err().map(|error| self.write_error(&error));
+    }
+
+    /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.
+    pub(crate) fn write_batch(&self) -> usize {
+        if self.cautious.load(Ordering::Relaxed) { WRITE_BATCH / 8 } else { WRITE_BATCH }
+    }
+
+    /// Whether the device failed to write, and nothing went well since.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.write_failure.lock().is_some()
+    }
+
+    /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
+    pub(crate) fn end_writeback(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        written: bool,
+    ) -> bool {
+        let _ = slot;
+        frames.words(frame).holds.end_writeback(written)
+    }
+
+    /// Whether what was read into a frame is what was written from one.
+    pub(crate) fn check_read(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+    ) -> Result<(), Error> {
+        let _ = (frames, slot, frame);
+        Ok(())
     }
 
     fn device(&self) -> &dyn Device {
         self.device.as_deref().expect("slots come only from a device")
+    }
+
+    /// Keeps why a slot could not be read, for those who wait for it.
+    pub(crate) fn note_read_failure(&self, slot: SwapSlot, error: Error) {
+        let mut failures = self.read_failures.lock();
+        let at = failures.next;
+        failures.last[at] = Some((slot, error));
+        failures.next = (at + 1) % failures.last.len();
+    }
+
+    /// Why a slot could not be read.
+    #[cold]
+    pub(crate) fn read_failure(&self, slot: SwapSlot) -> Error {
+        let failures = self.read_failures.lock();
+        let known = failures.last.iter().flatten().find(|(failed, _)| *failed == slot);
+        known.map_or_else(
+            || self.read_error(&io::Error::other("another access met the failure")),
+            |(_, error)| error.clone(),
+        )
     }
 
     /// Forgets how the device last failed.
@@ -207,8 +290,7 @@ impl Swap {
 
     /// The error of an access whose page could not be read.
     #[cold]
-    pub(crate) fn read_error(&self, error: Option<&io::Error>) -> Error {
-        let why = error.map_or_else(|| "another access met the failure".to_string(), ToString::to_string);
+    pub(crate) fn read_error(&self, why: &io::Error) -> Error {
         let device = self.device().describe();
         Error::new(
             ErrorKind::SwapRead,
@@ -230,11 +312,6 @@ impl Swap {
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         self.slots.validate(frames);
     }
-}
-
-fn segment(frame: FrameId) -> std::ops::Range<usize> {
-    let start = frame.home_offset();
-    start..start + PAGE_BYTES
 }
 
 /// The one failure of a write that has a kind of its own.

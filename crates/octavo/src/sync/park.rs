@@ -27,10 +27,20 @@ thread_local! {
 }
 
 /// Polls until ready, parking between polls. `poll` leaves the waker with whoever will make it ready.
-pub(crate) fn block_until<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+pub(crate) fn block_until<T>(poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+    block_until_driven(poll, || false)
+}
+
+/// As [`block_until`]; instead of parking, the thread first tries to bring about what it waits for: `drive` says whether it
+/// may have.
+pub(crate) fn block_until_driven<T>(
+    mut poll: impl FnMut(&Waker) -> Poll<T>,
+    mut drive: impl FnMut() -> bool,
+) -> T {
     let mut run = |waker: &Waker| loop {
         match poll(waker) {
             Poll::Ready(value) => return value,
+            Poll::Pending if drive() => {}
             // A spurious return only polls again.
             Poll::Pending => thread::park(),
         }

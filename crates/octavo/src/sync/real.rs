@@ -2,6 +2,9 @@
 
 pub(crate) use std::time::{Duration, Instant};
 
+/// A reference count that orders nothing else: the same in every face.
+pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
+
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Arc, OnceLock};
 pub(crate) use std::thread;

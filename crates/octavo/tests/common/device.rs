@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use octavo::PAGE_BYTES;
-use octavo::io::{Device, Pages};
+use octavo::io::{Device, Direction, Transfer, Urgency};
 
 pub const EIO: i32 = 5;
 pub const ENOSPC: i32 = 28;
@@ -143,33 +143,45 @@ impl Device for TestDevice {
     }
 
     /// Takes the bytes at the end, as a device may; a failed write leaves garbage.
-    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        assert!(place as usize + pages.len() <= self.0.capacity as usize, "a write past the device's end");
-        let result = self.0.writes.pass();
-        for index in 0..pages.len() {
-            let mut bytes = Box::new([0xEE; PAGE_BYTES]);
-            if result.is_ok() {
-                pages.copy_out(index, &mut bytes);
-            }
-            self.0.places.lock().unwrap().insert(place + index as u32, bytes);
-        }
-        result
-    }
-
-    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        let result = self.0.reads.pass();
-        for index in 0..pages.len() {
-            let places = self.0.places.lock().unwrap();
-            match places.get(&(place + index as u32)) {
-                Some(bytes) if result.is_ok() => pages.copy_in(index, bytes),
-                Some(_) => pages.copy_in(index, &[0xDD; PAGE_BYTES]),
-                None => panic!("place {place} was read but never written"),
-            }
-        }
-        result
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+        let place = transfer.place();
+        let end = place as usize + transfer.len();
+        assert!(end <= self.0.capacity as usize, "a transfer past the device's end");
+        let result = match transfer.direction() {
+            Direction::Write => self.write(&transfer),
+            Direction::Read => self.read(&transfer),
+        };
+        transfer.complete(result);
     }
 
     fn describe(&self) -> String {
         "the test device".into()
+    }
+}
+
+impl TestDevice {
+    fn write(&self, transfer: &Transfer) -> io::Result<()> {
+        let result = self.0.writes.pass();
+        for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+            let mut bytes = Box::new([0xEE; PAGE_BYTES]);
+            if result.is_ok() {
+                transfer.copy_out(&page, &mut bytes);
+            }
+            self.0.places.lock().unwrap().insert(place, bytes);
+        }
+        result
+    }
+
+    fn read(&self, transfer: &Transfer) -> io::Result<()> {
+        let result = self.0.reads.pass();
+        for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+            let places = self.0.places.lock().unwrap();
+            match places.get(&place) {
+                Some(bytes) if result.is_ok() => transfer.copy_in(&page, bytes),
+                Some(_) => transfer.copy_in(&page, &[0xDD; PAGE_BYTES]),
+                None => panic!("place {place} was read but never written"),
+            }
+        }
+        result
     }
 }

@@ -10,8 +10,6 @@ mod hits;
 mod paths;
 mod waiting;
 
-use std::io;
-
 use octavo_platform::{Backing, ForkCanary};
 
 use crate::access;
@@ -22,20 +20,20 @@ use crate::engine::{Engine, EngineParts, Policy, SpaceState, protect_range, unma
 use crate::frame::state::Kind;
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
-use crate::io::{Device, Pages};
+use crate::io::{Device, Direction, Transfer, Urgency};
 use crate::lru::{Isolated, List, Lru};
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::Swap;
 use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, thread};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, thread};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection, Table};
 use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, PageNumber};
 
 /// An engine and two spaces.
 struct Model {
-    engine: Engine,
+    engine: Shared<Engine>,
     spaces: [SpaceState; 2],
 }
 
@@ -47,25 +45,24 @@ impl Device for WordDevice {
         self.0.len() as u32
     }
 
-    fn write(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        for index in 0..pages.len() {
-            let (word, busy) = &self.0[place as usize + index];
-            assert_eq!(busy.swap(1, Ordering::Relaxed), 0, "two writes to one place at once");
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+        for (index, bytes) in transfer.pages().enumerate() {
+            let (word, busy) = &self.0[transfer.place() as usize + index];
             let mut page = [0; PAGE_BYTES];
-            pages.copy_out(index, &mut page);
-            word.store(u64::from(page[0]), Ordering::Relaxed);
-            busy.store(0, Ordering::Relaxed);
+            match transfer.direction() {
+                Direction::Write => {
+                    assert_eq!(busy.swap(1, Ordering::Relaxed), 0, "two writes to one place at once");
+                    transfer.copy_out(&bytes, &mut page);
+                    word.store(u64::from(page[0]), Ordering::Relaxed);
+                    busy.store(0, Ordering::Relaxed);
+                }
+                Direction::Read => {
+                    page[0] = word.load(Ordering::Relaxed) as u8;
+                    transfer.copy_in(&bytes, &page);
+                }
+            }
         }
-        Ok(())
-    }
-
-    fn read(&self, place: u32, pages: &Pages<'_>) -> io::Result<()> {
-        for index in 0..pages.len() {
-            let mut page = [0; PAGE_BYTES];
-            page[0] = self.0[place as usize + index].0.load(Ordering::Relaxed) as u8;
-            pages.copy_in(index, &page);
-        }
-        Ok(())
+        transfer.complete(Ok(()));
     }
 
     fn describe(&self) -> String {
@@ -176,8 +173,11 @@ impl Model {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
         }
         engine.lru.drain_all(&engine.frames);
-        let mut all = engine.lru.isolate(&engine.frames, List::Inactive, |frame| engine.free_last(frame));
-        all.extend(engine.lru.isolate(&engine.frames, List::Active, |frame| engine.free_last(frame)));
+        let mut all =
+            engine.lru.isolate(&engine.frames, List::Inactive, usize::MAX, |frame| engine.free_last(frame));
+        all.extend(
+            engine.lru.isolate(&engine.frames, List::Active, usize::MAX, |frame| engine.free_last(frame)),
+        );
         all
     }
 

@@ -1,0 +1,292 @@
+//! Transfers under way, and what happens when a device is done with one.
+//!
+//! A transfer holds a pin on each of its frames. A page that was written and that nobody came for meanwhile is freed
+//! right here, by whoever took the completion; a page that was read is live from here on.
+//!
+//! Locking: completions take the swap cache's and the LRU's locks, one after the other, and may run inside `submit`: so nobody
+//! submits while holding a lock.
+
+use std::io;
+use std::task::Waker;
+
+use octavo_platform::ArenaBytes;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::io::{Direction, Host, Job, Waited};
+use crate::lru::List;
+use crate::swap::{Evicted, SlotRun};
+use crate::sync::park::block_until_driven;
+use crate::sync::wait::{Waiting, key_of};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::table::Protection;
+use crate::table::entry::State;
+use crate::units::{FrameId, SwapSlot};
+
+/// Pages under way, each way.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    writing_pages: AtomicU32,
+    reading_pages: AtomicU32,
+    /// Pages whose write was started, so far.
+    started_pages: AtomicU64,
+    /// Pages freed because they had been written.
+    freed_pages: AtomicU64,
+    /// Writes that have ended.
+    ended_writes: AtomicU64,
+    /// Somebody waits for a write to end.
+    awaited: AtomicBool,
+}
+
+impl Transfers {
+    /// Pages being written now.
+    pub(crate) fn writing_pages(&self) -> u32 {
+        self.writing_pages.load(Ordering::Acquire)
+    }
+
+    /// Pages being read now.
+    pub(crate) fn reading_pages(&self) -> u32 {
+        self.reading_pages.load(Ordering::Acquire)
+    }
+
+    /// Pages whose write was started, so far.
+    pub(crate) fn started_pages(&self) -> u64 {
+        self.started_pages.load(Ordering::Acquire)
+    }
+
+    /// Pages freed by writes that ended, so far.
+    pub(crate) fn freed_pages(&self) -> u64 {
+        self.freed_pages.load(Ordering::Acquire)
+    }
+
+    fn are_under_way(&self) -> bool {
+        self.writing_pages() + self.reading_pages() > 0
+    }
+}
+
+impl Engine {
+    /// Links `frames` to a chain, in order. They are off the LRU, and the caller's.
+    pub(crate) fn chain(&self, frames: &[FrameId]) {
+        for pair in frames.windows(2) {
+            // Relaxed: whoever follows the chain was handed the transfer.
+            self.frames.words(pair[0]).next.store(pair[1].0, Ordering::Relaxed);
+        }
+    }
+
+    /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each.
+    pub(crate) fn start_write(&self, first: SwapSlot, frames: &[FrameId]) {
+        self.chain(frames);
+        let count = frames.len() as u32;
+        self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
+        self.transfers.started_pages.fetch_add(u64::from(count), Ordering::AcqRel);
+        let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: frames[0] };
+        self.swap.submit(self.host(), job, crate::io::Urgency::Queued);
+    }
+
+    /// Starts to read consecutive slots into `frames`, which are under READING. Takes over a pin on each.
+    pub(crate) fn start_read(&self, first: SwapSlot, frames: &[FrameId], urgency: crate::io::Urgency) {
+        self.chain(frames);
+        let count = frames.len() as u32;
+        self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
+        let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
+        self.swap.submit(self.host(), job, urgency);
+    }
+
+    /// Completes what has ended, in passing.
+    #[inline]
+    pub(crate) fn poll_transfers(&self) {
+        if self.transfers.are_under_way() {
+            self.swap.poll();
+        }
+    }
+
+    /// For a thread that has left its waker with a frame under I/O: completes transfers while there are any to wait for, and
+    /// sleeps otherwise.
+    pub(crate) fn drive(&self, frame: FrameId) -> Waited {
+        let words = self.frames.words(frame);
+        let waiting = || {
+            let holds = words.holds.load();
+            holds.is_reading() || holds.is_writeback()
+        };
+        // A hint: it tells where to wait, not whether.
+        self.swap.wait(words.prev.load(Ordering::Relaxed), &waiting)
+    }
+
+    /// Waits until some write has ended. Returns at once when none is under way.
+    pub(crate) fn wait_for_write(&self) {
+        self.swap.flush();
+        let Transfers { writing_pages, ended_writes, .. } = &self.transfers;
+        let before = ended_writes.load(Ordering::SeqCst);
+        let waits =
+            || writing_pages.load(Ordering::SeqCst) != 0 && ended_writes.load(Ordering::SeqCst) == before;
+        block_until_driven(
+            |waker| self.poll_writes(waker, &waits),
+            || self.swap.wait(u32::MAX, &waits) == Waited::Progress,
+        );
+    }
+
+    fn poll_writes(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
+        if !waits() {
+            return std::task::Poll::Ready(());
+        }
+        let awaited = &self.transfers.awaited;
+        let announce = || {
+            // In one order with the end of a write, which counts first and asks then.
+            awaited.swap(true, Ordering::SeqCst);
+            waits()
+        };
+        match self.waits.register(key_of(awaited), waker, announce) {
+            Waiting::Registered => std::task::Poll::Pending,
+            Waiting::Retry => std::task::Poll::Ready(()),
+        }
+    }
+
+    /// Waits until nothing is being written.
+    pub(crate) fn settle_writes(&self) {
+        while self.transfers.writing_pages() > 0 {
+            self.wait_for_write();
+        }
+    }
+
+    /// Puts a frame back that does not go out after all, and drops the caller's pin.
+    pub(crate) fn keep(&self, frame: FrameId, list: List) {
+        // What was unmapped while it was on its way is left to us.
+        let orphan = self.swap.forget_orphan(&self.frames, frame);
+        self.release_orphan(orphan);
+        self.lru.put_back(&self.frames, frame, list);
+        self.drop_pin(frame);
+    }
+
+    /// Frees a clean frame of the swap cache if nobody uses it; else puts it back. Drops the caller's pin. Says whether it is
+    /// free.
+    pub(crate) fn evict_or_keep(&self, frame: FrameId) -> bool {
+        match self.swap.try_evict(&self.frames, frame) {
+            Evicted::Freed => {
+                self.free_last(frame);
+                true
+            }
+            Evicted::Kept => {
+                self.keep(frame, List::Inactive);
+                false
+            }
+        }
+    }
+
+    fn end_write(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
+        let written = result.is_ok();
+        let counter = if written { Counter::SwapOut } else { Counter::SwapWriteError };
+        self.counters.add(counter, u64::from(run.count));
+        self.swap.note_write(result);
+        let mut freed = 0;
+        self.for_each_chained(run, head, |slot, frame| {
+            if self.swap.end_writeback(&self.frames, slot, frame, written) {
+                self.wake_io(frame);
+            }
+            if written {
+                freed += u64::from(self.evict_or_keep(frame));
+            } else {
+                self.put_back_unwritten(slot, frame);
+                self.keep(frame, List::Inactive);
+            }
+        });
+        self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
+        self.transfers.writing_pages.fetch_sub(run.count, Ordering::SeqCst);
+        self.transfers.ended_writes.fetch_add(1, Ordering::SeqCst);
+        if self.transfers.awaited.swap(false, Ordering::SeqCst) {
+            self.waits.wake(key_of(&self.transfers.awaited));
+        }
+    }
+
+    /// Shows a page again that could not be written, as if it had never been on its way, and gives its slot up: another
+    /// place on the device may do, and this one may never have been there.
+    fn put_back_unwritten(&self, slot: SwapSlot, frame: FrameId) {
+        let words = self.frames.words(frame);
+        if let Some(owner) = self.rmap.former_owner(words) {
+            let walk = self.table.walk(owner.space, owner.page);
+            let seen = walk.entry();
+            // While the entry leads to the slot, the slot is the frame's. A window would have to be told; its pages are faulted
+            // in again instead.
+            let unchanged = seen.state() == State::Swapped(slot) && walk.level == 0 && walk.links_hold();
+            if unchanged && self.translation(owner.space).is_none() && words.uses.try_add() {
+                self.rmap.add(words, owner);
+                // What may be done with it, the next access asks the region.
+                let shown = seen.to_present(frame, Protection::NONE);
+                if walk.word().change(seen, shown).is_ok() {
+                    let orphan = self.swap.drop_reference(&self.frames, slot);
+                    self.release_orphan(orphan);
+                } else {
+                    self.disown(frame, owner);
+                }
+            }
+        }
+        let orphan = self.swap.detach(&self.frames, frame);
+        self.release_orphan(orphan);
+    }
+
+    fn end_read(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
+        let read = result.is_ok();
+        let counter = if read { Counter::SwapIn } else { Counter::SwapReadError };
+        self.counters.add(counter, u64::from(run.count));
+        self.for_each_chained(run, head, |slot, frame| {
+            let outcome = match &result {
+                Ok(()) => self.swap.check_read(&self.frames, slot, frame),
+                Err(error) => Err(self.swap.read_error(error)),
+            };
+            self.end_read_of(slot, frame, outcome.err());
+        });
+        self.transfers.reading_pages.fetch_sub(run.count, Ordering::AcqRel);
+    }
+
+    /// The bytes of a frame under READING are there, or cannot be had. Drops the reader's pin.
+    pub(crate) fn end_read_of(&self, slot: SwapSlot, frame: FrameId, failure: Option<crate::error::Error>) {
+        let read = failure.is_none();
+        if let Some(error) = failure {
+            // Before those who wait can ask why.
+            self.swap.note_read_failure(slot, error);
+        }
+        if self.frames.words(frame).holds.end_read(read) {
+            self.wake_io(frame);
+        }
+        if read {
+            // Compaction may have met it by its place since it is live: it is no newcomer.
+            self.lru.put_back(&self.frames, frame, List::Inactive);
+        } else {
+            // Those who wait for it hold it; whoever comes later reads again.
+            let orphan = self.swap.forget_failed(&self.frames, slot, frame);
+            self.release_orphan(orphan);
+        }
+        self.drop_pin(frame);
+    }
+
+    fn for_each_chained(&self, run: SlotRun, head: FrameId, mut each: impl FnMut(SwapSlot, FrameId)) {
+        let mut frame = head;
+        for index in 0..run.count {
+            // Read first: the frame may be somebody else's afterwards.
+            let next = FrameId(self.frames.words(frame).next.load(Ordering::Relaxed));
+            each(SwapSlot(run.first.0 + index), frame);
+            frame = next;
+        }
+    }
+}
+
+impl Host for Engine {
+    fn arena(&self) -> &ArenaBytes {
+        self.frames.bytes()
+    }
+
+    fn chained(&self, frame: FrameId) -> FrameId {
+        FrameId(self.frames.words(frame).next.load(Ordering::Relaxed))
+    }
+
+    fn note_queue(&self, frame: FrameId, queue: u32) {
+        self.frames.words(frame).prev.store(queue, Ordering::Relaxed);
+    }
+
+    fn ended(&self, job: Job, result: io::Result<()>) {
+        let run = SlotRun { first: job.first, count: job.count };
+        match job.direction {
+            Direction::Write => self.end_write(run, job.head, result),
+            Direction::Read => self.end_read(run, job.head, result),
+        }
+    }
+}

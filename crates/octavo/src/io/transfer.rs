@@ -1,0 +1,158 @@
+//! One transfer under way: pages of the arena and consecutive places of a device, in the hands of that device.
+//!
+//! A transfer is a few words, moved by value: no allocation on the way out. Its pages are chained through the links of
+//! their frame words, which are nobody else's while the frames are off the LRU. The device completes it once, from any
+//! thread, perhaps before `submit` returns.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use octavo_platform::ArenaBytes;
+
+use crate::sync::Shared;
+use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the device into the arena.
+    Read,
+    /// From the arena to the device.
+    Write,
+}
+
+/// How the caller of `submit` goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// It sleeps until this transfer is done: a device that blocks a thread for each transfer may as well block this one.
+    Now,
+    /// It goes on with other things; the transfer must be on its way after the next `flush`.
+    Queued,
+}
+
+/// What a transfer is about, to the one who gets it back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) direction: Direction,
+    pub(crate) first: SwapSlot,
+    pub(crate) count: u32,
+    /// First of the chain of frames whose pages are moved.
+    pub(crate) head: FrameId,
+    /// First of the chain of frames whose bytes are moved: `head`, or stand-ins where those must not be written as they are.
+    pub(crate) bytes: FrameId,
+}
+
+/// Where transfers come from and go back to.
+pub(crate) trait Host: Send + Sync {
+    fn arena(&self) -> &ArenaBytes;
+    /// The frame that follows in a chain.
+    fn chained(&self, frame: FrameId) -> FrameId;
+    /// Notes beside a frame which queue of its device it waits in.
+    fn note_queue(&self, frame: FrameId, queue: u32);
+    /// The device is done.
+    fn ended(&self, job: Job, result: io::Result<()>);
+}
+
+/// One transfer under way. Dropped without [`Transfer::complete`], it has failed.
+#[must_use = "a transfer that is dropped has failed"]
+pub struct Transfer {
+    host: Shared<dyn Host>,
+    job: Job,
+    place: u32,
+    ended: bool,
+}
+
+impl Transfer {
+    pub(crate) fn new(host: Shared<dyn Host>, job: Job, place: u32) -> Self {
+        debug_assert!(job.count > 0, "a transfer moves pages");
+        Self { host, job, place, ended: false }
+    }
+
+    /// Which way the bytes go.
+    pub fn direction(&self) -> Direction {
+        self.job.direction
+    }
+
+    /// The first of the consecutive places on the device, in pages.
+    pub fn place(&self) -> u32 {
+        self.place
+    }
+
+    /// How many pages, at least one.
+    #[allow(clippy::len_without_is_empty, reason = "a transfer is never empty")]
+    pub fn len(&self) -> usize {
+        self.job.count as usize
+    }
+
+    /// The arena's memory.
+    pub fn arena(&self) -> &ArenaBytes {
+        self.host.arena()
+    }
+
+    /// Byte ranges of the arena, one page each, in device order.
+    pub fn pages(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut next = Some(self.job.bytes);
+        (0..self.job.count).map(move |index| {
+            let frame = next.expect("a chain is as long as its count");
+            next = (index + 1 < self.job.count).then(|| self.host.chained(frame));
+            frame.home_offset()..frame.home_offset() + PAGE_BYTES
+        })
+    }
+
+    /// As [`Transfer::pages`], with neighbours in the arena joined.
+    pub fn segments(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut pages = self.pages().peekable();
+        std::iter::from_fn(move || {
+            let mut segment = pages.next()?;
+            while let Some(page) = pages.next_if(|page| page.start == segment.end) {
+                segment.end = page.end;
+            }
+            Some(segment)
+        })
+    }
+
+    /// Copies the bytes of a page of [`Transfer::pages`] out.
+    pub fn copy_out(&self, page: &Range<usize>, to: &mut [u8; PAGE_BYTES]) {
+        self.arena().copy_out(page.start, to);
+    }
+
+    /// Copies bytes into a page of [`Transfer::pages`].
+    pub fn copy_in(&self, page: &Range<usize>, from: &[u8; PAGE_BYTES]) {
+        self.arena().copy_in(page.start, from);
+    }
+
+    /// Notes which of its queues the device keeps this transfer in, for those who come to [`super::Device::wait`].
+    pub fn note_queue(&self, queue: u32) {
+        let mut frame = self.job.head;
+        for index in 0..self.job.count {
+            let next = (index + 1 < self.job.count).then(|| self.host.chained(frame));
+            self.host.note_queue(frame, queue);
+            frame = next.unwrap_or(frame);
+        }
+    }
+
+    /// The device is done: all bytes are where they should be, or any of them may be missing.
+    pub fn complete(mut self, result: io::Result<()>) {
+        self.end(result);
+    }
+
+    fn end(&mut self, result: io::Result<()>) {
+        self.ended = true;
+        self.host.ended(self.job, result);
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(Err(io::Error::other("the device gave the transfer up")));
+        }
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("job", &self.job).field("place", &self.place).finish_non_exhaustive()
+    }
+}
