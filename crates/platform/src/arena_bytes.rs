@@ -140,7 +140,7 @@ impl ArenaBytes {
     }
 
     #[inline(always)]
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "offset inside the arena");
         // SAFETY: inside the reservation, just checked.
         unsafe { self.base.as_ptr().add(offset) }
@@ -226,7 +226,8 @@ impl ArenaBytes {
         if word(8) != first || word(len - 8) != first || word(len / 2) != first {
             return None;
         }
-        let differs = |line: usize| (0..64).step_by(8).fold(0, |bits, at| bits | (word(line + at) ^ first)) != 0;
+        let differs =
+            |line: usize| (0..64).step_by(8).fold(0, |bits, at| bits | (word(line + at) ^ first)) != 0;
         (!(0..len).step_by(64).any(differs)).then_some(first)
     }
 
@@ -503,7 +504,11 @@ mod tests {
         assert_eq!(arena.repeated_word(4096, 4096), Some(0));
         arena.fill(4096, 4096, 0x0102_0304_0506_0708);
         assert_eq!(arena.repeated_word(4096, 4096), Some(0x0102_0304_0506_0708));
-        assert_eq!((arena.load::<u64>(4088), arena.load::<u64>(8192)), (0, 0), "its neighbours are as they were");
+        assert_eq!(
+            (arena.load::<u64>(4088), arena.load::<u64>(8192)),
+            (0, 0),
+            "its neighbours are as they were"
+        );
         for at in 4096..8192 {
             let byte = arena.load::<u8>(at);
             arena.store(at, !byte);

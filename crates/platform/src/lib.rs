@@ -13,7 +13,9 @@
 //! | `reservation` | address space taken once; pages come and go inside it |
 //! | `zeroed_array` | a reserved array of atomics, zero until written |
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
+//! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
+//! | `seccomp` | system calls forbidden to a thread, for tests |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `plain_memory` | the kernel's own memory, word by word, to compare with |
 //! | `usage` | what the kernel says this process and machine use |
@@ -26,6 +28,8 @@ mod fork;
 mod plain_memory;
 mod reservation;
 pub mod rseq;
+mod seccomp;
+pub mod uring;
 pub mod usage;
 mod zeroed_array;
 
@@ -33,6 +37,7 @@ pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS, Word};
 pub use fork::{ForkCanary, run_in_forked_child};
 pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
+pub use seccomp::forbid_io_uring;
 pub use zeroed_array::ZeroedArray;
 
 /// The kernel's page size on x86-64, and the size of a frame.
