@@ -20,6 +20,8 @@
 //! | `detach` | fault, migration | the frame leaves the cache, dirty again |
 
 #[allow(dead_code, reason = "`Swap` goes over to it")]
+mod areas;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
 mod clusters;
 mod slots;
 

@@ -65,7 +65,8 @@ mod face {
     use super::{Pop, Push};
     use octavo_platform::rseq::{self, StackArea};
 
-    pub(super) use octavo_platform::rseq::{CellArea, current_cpu};
+    pub(super) use octavo_platform::rseq::CellArea;
+    pub(crate) use octavo_platform::rseq::current_cpu;
 
     pub(super) fn sections_work() -> bool {
         rseq::Rseq::probe().is_some()
@@ -251,7 +252,10 @@ mod face {
     }
 }
 
-use face::{CellArea, Storage, current_cpu, sections_work};
+pub(crate) use face::current_cpu;
+#[cfg(all(test, loom))]
+pub(crate) use face::run_on;
+use face::{CellArea, Storage, sections_work};
 
 fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     let top = storage.top(cpu, class);

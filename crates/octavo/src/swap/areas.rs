@@ -1,0 +1,169 @@
+//! The areas that pages go to, as one row of slots.
+//!
+//! Each area is a device of its own; which slots of it are free is known to [`Clusters`](super::clusters::Clusters),
+//! made from the same [`AreaShape`]s in the same order. Nothing changes after they were opened.
+
+use crate::io::Device;
+use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
+use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
+
+/// A device, and which slots are its places.
+struct Area {
+    device: Box<dyn Device>,
+    shape: AreaShape,
+    first_slot: u32,
+}
+
+/// All areas, in the order in which they were given.
+pub(crate) struct Areas {
+    areas: Box<[Area]>,
+}
+
+impl Areas {
+    /// Numbers the places of all devices. Those that no number is left for are not used: there are 2^32 in all.
+    pub(crate) fn new(devices: Vec<(Box<dyn Device>, i32)>) -> Self {
+        let mut next = 0;
+        let area = |(device, priority): (Box<dyn Device>, i32)| {
+            let first = next;
+            let left = MOST_SLOTS.saturating_sub(first).try_into().unwrap_or(u32::MAX);
+            let shape = AreaShape { capacity_pages: device.capacity_pages().min(left), priority };
+            next = next_first_slot(first, shape.capacity_pages);
+            // Where no number is left there are no places either.
+            Area { device, shape, first_slot: first.try_into().unwrap_or(u32::MAX) }
+        };
+        Self { areas: devices.into_iter().map(area).collect() }
+    }
+
+    /// No area at all: nowhere to go.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.areas.is_empty()
+    }
+
+    /// What each area offers.
+    pub(crate) fn shapes(&self) -> Vec<AreaShape> {
+        self.areas.iter().map(|area| area.shape).collect()
+    }
+
+    /// Every device.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &dyn Device> {
+        self.areas.iter().map(|area| &*area.device)
+    }
+
+    /// Whose place a slot is, as an index, and which.
+    #[inline]
+    pub(crate) fn locate(&self, slot: SwapSlot) -> (usize, u32) {
+        let after = self.areas.partition_point(|area| area.first_slot <= slot.0);
+        let index = after.checked_sub(1).expect("a slot of some area");
+        (index, slot.0 - self.areas[index].first_slot)
+    }
+
+    /// The device that has a slot's page, and where there.
+    #[inline]
+    pub(crate) fn device_of(&self, slot: SwapSlot) -> (&dyn Device, u32) {
+        let (index, place) = self.locate(slot);
+        (&*self.areas[index].device, place)
+    }
+
+    /// All areas by name, for messages.
+    pub(crate) fn describe(&self) -> String {
+        if self.areas.is_empty() {
+            return "nothing".into();
+        }
+        let names: Vec<_> = self.areas.iter().map(|area| area.device.describe()).collect();
+        names.join(", ")
+    }
+
+    /// That all areas are full, and what is in use of each, as the start of a message.
+    #[cold]
+    pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
+        let full = self.areas.iter().enumerate().map(|(index, area)| {
+            let used = bytes_for_people(u64::from(used_pages(index)) * PAGE_BYTES as u64);
+            format!("{} is full ({used} in use)", area.device.describe())
+        });
+        full.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl std::fmt::Debug for Areas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Areas").field(&self.describe()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::swap::clusters::{CLUSTER_SLOTS, Clusters};
+    use crate::sync::Arc;
+
+    struct Named(&'static str, u32);
+
+    impl Device for Named {
+        fn capacity_pages(&self) -> u32 {
+            self.1
+        }
+
+        fn submit(&self, _: crate::io::Transfer, _: crate::io::Urgency) {
+            unreachable!()
+        }
+
+        fn describe(&self) -> String {
+            self.0.into()
+        }
+    }
+
+    fn areas(devices: &[(&'static str, u32, i32)]) -> Areas {
+        let boxed = |&(name, pages, priority)| (Box::new(Named(name, pages)) as Box<dyn Device>, priority);
+        Areas::new(devices.iter().map(boxed).collect())
+    }
+
+    fn clusters(areas: &Areas) -> Clusters {
+        Clusters::new(&areas.shapes(), Arc::new(Budget::new(1 << 30)), 0, (1, || 0)).unwrap()
+    }
+
+    #[test]
+    fn every_slot_handed_out_is_a_place_of_its_own() {
+        let areas = areas(&[("a", 700, 0), ("none", 0, 7), ("b", 512, 3), ("c", 1, 3), ("d", 1500, -2)]);
+        let clusters = clusters(&areas);
+        let mut places = std::collections::HashSet::new();
+        while let Some(run) = clusters.allocate(300, true) {
+            for slot in run.first.0..run.first.0 + run.count {
+                let (device, place) = areas.device_of(SwapSlot(slot));
+                assert!(place < device.capacity_pages(), "place {place} of {}", device.describe());
+                assert!(places.insert((device.describe(), place)));
+            }
+        }
+        assert_eq!(places.len(), 700 + 512 + 1 + 1500);
+        let full = areas.describe_full(|area| clusters.area_used(area));
+        assert_eq!(
+            full,
+            "a is full (2.7 MiB in use), none is full (0 bytes in use), b is full (2 MiB in use), \
+             c is full (4 KiB in use), d is full (5.9 MiB in use)"
+        );
+        assert_eq!(areas.describe(), "a, none, b, c, d");
+    }
+
+    #[test]
+    fn an_area_begins_at_a_cluster() {
+        let areas = areas(&[("a", 513, 0), ("b", 1, 0), ("c", 1, 0)]);
+        let place = |slot| {
+            let (device, place) = areas.device_of(SwapSlot(slot));
+            (device.describe(), place)
+        };
+        let cluster = CLUSTER_SLOTS as u32;
+        assert_eq!(place(cluster), ("a".into(), cluster));
+        assert_eq!(place(2 * cluster), ("b".into(), 0));
+        assert_eq!(place(3 * cluster), ("c".into(), 0));
+    }
+
+    #[test]
+    fn places_without_a_number_are_not_used() {
+        let huge = u32::MAX - 1;
+        let areas = areas(&[("a", huge - 700, 0), ("b", huge, 0), ("c", huge, 0)]);
+        let places: Vec<_> = areas.shapes().iter().map(|shape| shape.capacity_pages).collect();
+        assert_eq!(places[0], huge - 700);
+        assert!((1..700).contains(&places[1]) && places[2] == 0, "{places:?}");
+        assert_eq!(clusters(&areas).capacity(), places.iter().sum());
+    }
+}

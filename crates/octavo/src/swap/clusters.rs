@@ -1,0 +1,667 @@
+//! Which slots are free, over all areas.
+//!
+//! Slots are numbered through; each area begins at a cluster (512 slots, 2 MiB of pages). A [`SlotRun`] lies in one
+//! cluster, and so in one area. Long runs are what lets a device write much at once: CPUs take slots from clusters
+//! of their own, in ascending order, and a cluster with a long run is preferred to one with short ones.
+//!
+//! Search order of [`Clusters::allocate`], among areas of the highest priority first, by turns among equals:
+//!
+//! 1. the CPU's current cluster, from where it was left, while that has good runs (64 slots, or what is asked);
+//! 2. *nonfull*: a cluster that has a run of all that is asked, and of 64;
+//! 3. a whole cluster: one used before and free again, then one never used (the next in order);
+//! 4. nonfull with a run of 64;
+//! 5. *fragmented*: the longest run there is. The CPU keeps to that cluster until it has no more runs like it, or
+//!    something better is there;
+//! 6. *steal*: what was freed of a block of order 9. If left alone it may become a whole cluster again;
+//! 7. other CPUs' current clusters.
+//!
+//! Whoever asks not to grow gets clusters never used before only after step 7. `None` is said only after all lists were
+//! empty and all named clusters full, with no cluster moving meanwhile. A whole block
+//! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that slots
+//! of clean pages had better be given up.
+//!
+//! Locking: a lock for each group of clusters with the same number modulo 64, over their bits; under it the lock of
+//! an area's lists, over `place` and links of its clusters. Neither is held while anything else is taken. What a
+//! CPU's current cluster is changes from none to one under the lists' lock, and back under both; so who finds it named
+//! again under the cluster's lock may take slots from it. Off the lists, a cluster with free slots is always named.
+//!
+//! Cost: on the current cluster a run is one lock and some ten words. 128 bytes for each cluster, with what the slots
+//! themselves need charged to the budget when it is first used. Reclaim must not be refused memory for them, so
+//! that charge may go over the limit; reclaim then empties a chunk. Nothing is allocated later.
+
+mod bits;
+mod lists;
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crossbeam_utils::CachePadded;
+
+use crate::budget::Budget;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, WordArray};
+use crate::units::SwapSlot;
+
+use bits::{SlotBits, WORDS};
+use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
+
+/// Slots of a cluster: 2 MiB of pages.
+pub(crate) const CLUSTER_SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
+const LOCKS: usize = if cfg!(loom) { 4 } else { 64 };
+/// Runs of 2^6 slots, 256 KiB, are long enough for a device to be near its speed.
+const GOOD_CLASS: usize = if cfg!(loom) { 0 } else { 6 };
+
+/// A run of consecutive slots, in one cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRun {
+    pub(crate) first: SwapSlot,
+    pub(crate) count: u32,
+}
+
+/// What an area offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AreaShape {
+    pub(crate) capacity_pages: u32,
+    /// Higher is used first.
+    pub(crate) priority: i32,
+}
+
+/// Where the next area begins.
+pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
+    first_slot + u64::from(capacity_pages).next_multiple_of(CLUSTER_SLOTS as u64)
+}
+
+/// How many slots there can be at most: each, and two more values, fit in 32 bits.
+pub(crate) const MOST_SLOTS: u64 = u32::MAX as u64 - 1;
+
+/// What is known of a cluster, all of it on two lines of its own.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(C, align(128))]
+struct Cluster {
+    /// Under the cluster's lock; read by [`SlotBits::load`].
+    bits: [AtomicU64; WORDS],
+    /// A [`Place`]. Changes under the lists' lock; away from `Held`, under the cluster's lock too.
+    place: AtomicU32,
+    /// Neighbours on the list, + 1; 0: none. Under the lists' lock.
+    next: AtomicU32,
+    previous: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Area {
+    first_cluster: u32,
+    clusters: u32,
+    /// Slots.
+    capacity: u32,
+    used: AtomicU32,
+    lists: Mutex<Lists>,
+    hints: ListHints,
+}
+
+/// Areas of one priority.
+#[derive(Debug)]
+struct Group {
+    members: Box<[usize]>,
+    /// Each CPU's current cluster: a [`Current`].
+    currents: Box<[CachePadded<AtomicU64>]>,
+    /// Whose turn it is.
+    turn: AtomicU32,
+}
+
+/// A CPU's current cluster.
+///
+/// ```text
+/// | 0 .. 16 | run class it was picked for, 8 | next slot to try, 16 | cluster + 1, 32 |
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Current {
+    cluster: u32,
+    next: usize,
+    /// Runs of 2^class are taken from it.
+    class: usize,
+}
+
+const NONE: u64 = 0;
+
+impl Current {
+    /// Acquire: what the cluster was given before it was named.
+    fn load(word: &AtomicU64) -> Option<Self> {
+        let word = word.load(Ordering::Acquire);
+        (word != NONE).then(|| Self {
+            cluster: word as u32 - 1,
+            next: (word >> 32) as u16 as usize,
+            class: (word >> 48) as u8 as usize,
+        })
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.cluster + 1) | (self.next as u64) << 32 | (self.class as u64) << 48
+    }
+}
+
+/// All slots of all areas.
+#[derive(Debug)]
+pub(crate) struct Clusters {
+    clusters: WordArray<Cluster>,
+    locks: Box<[CachePadded<Mutex<()>>]>,
+    areas: Box<[CachePadded<Area>]>,
+    /// Highest priority first.
+    groups: Box<[Group]>,
+    capacity: u32,
+    cpu: fn() -> u32,
+    budget: Arc<Budget>,
+    bytes_per_cluster: u64,
+}
+
+impl Clusters {
+    /// All slots free. `bytes_per_cluster` is what others keep for the slots of a cluster in use. `cpu` says which
+    /// of `cpus` the thread is on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more slots than have numbers; the kernel's, when the address space is exhausted.
+    pub(crate) fn new(
+        shapes: &[AreaShape],
+        budget: Arc<Budget>,
+        bytes_per_cluster: u64,
+        (cpus, cpu): (usize, fn() -> u32),
+    ) -> std::io::Result<Self> {
+        let mut next = 0;
+        let areas: Box<[_]> = shapes
+            .iter()
+            .map(|shape| {
+                let first = next;
+                next = next_first_slot(first, shape.capacity_pages);
+                CachePadded::new(Area::new(first, shape.capacity_pages))
+            })
+            .collect();
+        let has_slots = |area: &&CachePadded<Area>| area.capacity > 0;
+        let last =
+            areas.iter().rfind(has_slots).map_or(0, |area| area.first_slot() + u64::from(area.capacity));
+        if last > MOST_SLOTS {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "the swap areas have more than 2^32 pages in all",
+            ));
+        }
+        let mut priorities: Vec<_> = shapes.iter().map(|shape| shape.priority).collect();
+        priorities.sort_unstable();
+        priorities.dedup();
+        let group = |&priority: &i32| Group {
+            members: (0..shapes.len()).filter(|&area| shapes[area].priority == priority).collect(),
+            currents: (0..cpus).map(|_| CachePadded::new(AtomicU64::new(NONE))).collect(),
+            turn: AtomicU32::new(0),
+        };
+        let clusters = areas.last().map_or(0, |area| area.first_cluster + area.clusters);
+        Ok(Self {
+            clusters: WordArray::new((clusters as usize).max(1))?,
+            locks: (0..LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
+            capacity: areas.iter().map(|area| area.capacity).sum(),
+            areas,
+            groups: priorities.iter().rev().map(group).collect(),
+            cpu,
+            budget,
+            bytes_per_cluster,
+        })
+    }
+
+    /// Slots in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.areas.iter().map(|area| area.used()).sum()
+    }
+
+    /// Slots there are.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Slots in use of one area.
+    pub(crate) fn area_used(&self, area: usize) -> u32 {
+        self.areas[area].used()
+    }
+
+    /// Slots of one area.
+    pub(crate) fn area_capacity(&self, area: usize) -> u32 {
+        self.areas[area].capacity
+    }
+
+    /// More than half of all slots is in use: those kept for clean pages should be given up.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.used() > self.capacity / 2
+    }
+
+    /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places never used before come last.
+    /// `None`: all areas are full.
+    pub(crate) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
+        let count = (count as usize).clamp(1, CLUSTER_SLOTS);
+        self.groups.iter().find_map(|group| self.allocate_in(group, count, may_grow))
+    }
+
+    /// A whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
+    pub(crate) fn allocate_huge(&self, may_grow: bool) -> Option<SwapSlot> {
+        self.groups.iter().find_map(|group| self.take_whole(group, may_grow))
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn free(&self, slot: SwapSlot) {
+        self.free_run(SlotRun { first: slot, count: 1 });
+    }
+
+    /// Gives the slots of a run, or of a part of one, back.
+    pub(crate) fn free_run(&self, run: SlotRun) {
+        let slot = run.first.0 as usize;
+        let (index, first) = ((slot / CLUSTER_SLOTS) as u32, slot % CLUSTER_SLOTS);
+        let end = first + run.count as usize;
+        let area = self.area_of(index);
+        assert!(end <= area.slots_of(index), "{run:?} is no run of slots");
+        let _lock = self.lock(index);
+        let cluster = self.cluster(index);
+        let mut bits = SlotBits::load(&cluster.bits);
+        assert!(bits.all_used(first, end), "{run:?} was freed twice, or never allocated");
+        bits.clear(first, end);
+        bits.store(&cluster.bits);
+        area.used.fetch_sub(run.count, Ordering::Relaxed);
+
+        // Leaving Held takes the cluster's lock, so Held is true; anything else may be out of date.
+        let before = Place::of(cluster);
+        let run_class = || List::runs(bits.run_around(first, end).ilog2() as usize);
+        let to = match before {
+            Place::Held => return,
+            Place::NeverUsed => unreachable!("its slots were in use"),
+            _ if area.is_whole(index, &bits) => List::FREE,
+            Place::FullHuge => List::PARTLY,
+            Place::On(List::PARTLY) => return,
+            Place::Full => run_class(),
+            Place::On(list) => match run_class() {
+                longer if longer.0 > list.0 => longer,
+                _ => return,
+            },
+        };
+        let mut lists = area.lists.lock();
+        if Place::of(cluster) != Place::Held {
+            lists.move_to(&self.clusters, index, Place::On(to), &area.hints);
+        }
+    }
+
+    fn lock(&self, cluster: u32) -> MutexGuard<'_, ()> {
+        self.locks[cluster as usize % LOCKS].lock()
+    }
+
+    fn cluster(&self, cluster: u32) -> &Cluster {
+        &self.clusters[cluster as usize]
+    }
+
+    fn area_of(&self, cluster: u32) -> &Area {
+        let after = self.areas.partition_point(|area| area.first_cluster <= cluster);
+        // The last that begins there: areas without slots have no clusters.
+        &self.areas[after.checked_sub(1).expect("a slot of some area")]
+    }
+
+    fn current_of<'a>(&self, group: &'a Group) -> &'a AtomicU64 {
+        &group.currents[(self.cpu)() as usize % group.currents.len()]
+    }
+
+    fn allocate_in(&self, group: &Group, count: usize, may_grow: bool) -> Option<SlotRun> {
+        if group.members.iter().all(|&area| self.areas[area].is_full()) {
+            return None;
+        }
+        let current = self.current_of(group);
+        let mut may_grow = may_grow;
+        loop {
+            if let Some(run) = self.take_from_current(group, current, count, may_grow) {
+                return Some(run);
+            }
+            if self.pick(group, current, count, may_grow) {
+                continue;
+            }
+            let before = self.moves(group, may_grow);
+            if let Some(run) = group.currents.iter().find_map(|other| self.take_any(other, count)) {
+                return Some(run);
+            }
+            if before.is_none() || self.moves(group, may_grow) != before {
+                continue;
+            }
+            // All that was listed or named had nothing.
+            if may_grow {
+                return None;
+            }
+            may_grow = true;
+        }
+    }
+
+    /// How often clusters of a group were listed or named; `None` while any is listed that may have free slots.
+    fn moves(&self, group: &Group, may_grow: bool) -> Option<u64> {
+        let moves_of = |&area: &usize| {
+            let lists = self.areas[area].lists.lock();
+            let any = lists.any() || may_grow && lists.touched < self.areas[area].clusters;
+            (!any).then_some(lists.moves)
+        };
+        group.members.iter().map(moves_of).sum()
+    }
+
+    /// From the CPU's current cluster, which is left if it has no good run.
+    fn take_from_current(
+        &self,
+        group: &Group,
+        current: &AtomicU64,
+        count: usize,
+        may_grow: bool,
+    ) -> Option<SlotRun> {
+        loop {
+            let Current { cluster, .. } = Current::load(current)?;
+            let _lock = self.lock(cluster);
+            let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
+            let bits = SlotBits::load(&self.cluster(cluster).bits);
+            let least = count.min(1 << now.class);
+            let leave = now.class < GOOD_CLASS && self.has_better(group, may_grow);
+            let run = if leave {
+                None
+            } else {
+                bits.find(now.next, least).or_else(|| bits.find(0, least)).or_else(|| {
+                    // A short run is taken where that leaves the cluster full.
+                    bits.runs(0).next().filter(|(_, len)| *len == bits.free_slots())
+                })
+            };
+            let Some((first, len)) = run else {
+                self.leave(current, cluster, &bits);
+                return None;
+            };
+            let len = len.min(count);
+            let run = self.take(cluster, bits, first, len);
+            current.store(Current { next: first + len, ..now }.word(), Ordering::Release);
+            return Some(run);
+        }
+    }
+
+    /// Under the cluster's lock.
+    fn take(&self, cluster: u32, mut bits: SlotBits, first: usize, len: usize) -> SlotRun {
+        bits.set(first, first + len);
+        bits.store(&self.cluster(cluster).bits);
+        self.area_of(cluster).used.fetch_add(len as u32, Ordering::Relaxed);
+        SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
+    }
+
+    /// Under the cluster's lock: it is nobody's current cluster any more, and goes where it belongs.
+    fn leave(&self, current: &AtomicU64, cluster: u32, bits: &SlotBits) {
+        let area = self.area_of(cluster);
+        let to = match bits.longest() {
+            None => Place::Full,
+            Some(_) if area.is_whole(cluster, bits) => Place::On(List::FREE),
+            Some((_, len)) => Place::On(List::runs(len.ilog2() as usize)),
+        };
+        let mut lists = area.lists.lock();
+        current.store(NONE, Ordering::Release);
+        lists.move_to(&self.clusters, cluster, to, &area.hints);
+    }
+
+    /// Whether there are clusters with good runs.
+    fn has_better(&self, group: &Group, may_grow: bool) -> bool {
+        group.members.iter().any(|&area| {
+            let hints = &self.areas[area].hints;
+            (GOOD_CLASS..RUN_CLASSES).any(|class| hints.may_have(List::runs(class)))
+                || hints.may_have(List::FREE)
+                || may_grow && hints.may_have_never_used()
+        })
+    }
+
+    /// Makes the best cluster there is the CPU's current one. True: it has one now, this or another thread's choice.
+    fn pick(&self, group: &Group, current: &AtomicU64, count: usize, may_grow: bool) -> bool {
+        // Runs of this class and above have all that is asked.
+        let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
+        let longest_first = |classes: std::ops::Range<usize>| {
+            self.by_turns(group, |area| {
+                let mut classes = classes.clone().rev();
+                classes.find_map(|class| self.pick_from(area, List::runs(class), current, class))
+            })
+        };
+        self.by_turns(group, |area| {
+            (enough..RUN_CLASSES)
+                .find_map(|class| self.pick_from(area, List::runs(class), current, class))
+                .or_else(|| self.pick_from(area, List::FREE, current, RUN_CLASSES))
+                .or_else(|| if may_grow { self.pick_never_used(area, current) } else { None })
+        }) || longest_first(GOOD_CLASS..enough)
+            || longest_first(0..GOOD_CLASS)
+            || self.by_turns(group, |area| self.steal(area, current))
+    }
+
+    /// Asks the areas of a group, beginning with the one whose turn it is; true where one had something.
+    fn by_turns(&self, group: &Group, mut ask: impl FnMut(&Area) -> Option<()>) -> bool {
+        let (turn, areas) = (group.turn.load(Ordering::Relaxed) as usize, group.members.len());
+        (0..areas).map(|step| (turn + step) % areas).any(|member| {
+            let found = ask(&self.areas[group.members[member]]).is_some();
+            if found {
+                group.turn.store(((member + 1) % areas) as u32, Ordering::Relaxed);
+            }
+            found
+        })
+    }
+
+    /// `Some`: the CPU has a current cluster.
+    fn pick_from(&self, area: &Area, list: List, current: &AtomicU64, class: usize) -> Option<()> {
+        if !area.hints.may_have(list) {
+            return None;
+        }
+        let mut lists = area.lists.lock();
+        let cluster = lists.head(list)?;
+        if name(current, cluster, class) {
+            lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+        }
+        Some(())
+    }
+
+    /// What is left of a block of order 9 becomes a cluster like others.
+    fn steal(&self, area: &Area, current: &AtomicU64) -> Option<()> {
+        if !area.hints.may_have(List::PARTLY) {
+            return None;
+        }
+        let mut lists = area.lists.lock();
+        let cluster = lists.head(List::PARTLY)?;
+        // Without the cluster's lock: a guess, which only says what runs to begin with.
+        let longest = SlotBits::load(&self.cluster(cluster).bits).longest();
+        if name(current, cluster, longest.map_or(0, |(_, len)| len.ilog2() as usize)) {
+            lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+        }
+        Some(())
+    }
+
+    fn pick_never_used(&self, area: &Area, current: &AtomicU64) -> Option<()> {
+        if !area.hints.may_have_never_used() {
+            return None;
+        }
+        let mut lists = area.lists.lock();
+        let cluster = self.touch(area, &mut lists, 1)?;
+        lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+        // Where somebody else was faster it is a free one.
+        let place = if name(current, cluster, RUN_CLASSES) {
+            return Some(());
+        } else if area.slots_of(cluster) == CLUSTER_SLOTS {
+            Place::On(List::FREE)
+        } else {
+            Place::On(List::runs(area.slots_of(cluster).ilog2() as usize))
+        };
+        lists.move_to(&self.clusters, cluster, place, &area.hints);
+        Some(())
+    }
+
+    /// The first cluster of an area that was never used, if it has at least so many slots.
+    fn touch(&self, area: &Area, lists: &mut Lists, least: usize) -> Option<u32> {
+        if lists.touched == area.clusters {
+            return None;
+        }
+        let cluster = area.first_cluster + lists.touched;
+        let slots = area.slots_of(cluster);
+        if slots < least {
+            return None;
+        }
+        lists.touched += 1;
+        area.hints.set_never_used(lists.touched < area.clusters);
+        self.budget.charge_over(size_of::<Cluster>() as u64 + self.bytes_per_cluster);
+        SlotBits::free(slots).store(&self.cluster(cluster).bits);
+        Some(cluster)
+    }
+
+    /// The longest run of some CPU's current cluster.
+    fn take_any(&self, current: &AtomicU64, count: usize) -> Option<SlotRun> {
+        loop {
+            let Current { cluster, .. } = Current::load(current)?;
+            let _lock = self.lock(cluster);
+            if Current::load(current).is_some_and(|now| now.cluster == cluster) {
+                let bits = SlotBits::load(&self.cluster(cluster).bits);
+                let (first, len) = bits.longest()?;
+                return Some(self.take(cluster, bits, first, len.min(count)));
+            }
+        }
+    }
+
+    fn take_whole(&self, group: &Group, may_grow: bool) -> Option<SwapSlot> {
+        let mut found = None;
+        let mut take = |area: &Area, cluster: &mut dyn FnMut(&mut Lists) -> Option<u32>| {
+            let mut lists = area.lists.lock();
+            let cluster = cluster(&mut lists)?;
+            lists.move_to(&self.clusters, cluster, Place::FullHuge, &area.hints);
+            found = Some(cluster);
+            Some(())
+        };
+        let used_before = self.by_turns(group, |area| {
+            let may_have = area.hints.may_have(List::FREE);
+            if may_have { take(area, &mut |lists| lists.head(List::FREE)) } else { None }
+        });
+        if !used_before {
+            if let Some(first) = self.take_whole_current(self.current_of(group)) {
+                return Some(first);
+            }
+            if may_grow {
+                self.by_turns(group, |area| take(area, &mut |lists| self.touch(area, lists, CLUSTER_SLOTS)));
+            }
+        }
+        match found {
+            // On no list and named nowhere: nobody else comes here.
+            Some(cluster) => {
+                let _lock = self.lock(cluster);
+                Some(self.take(cluster, SlotBits::free(CLUSTER_SLOTS), 0, CLUSTER_SLOTS).first)
+            }
+            None => group.currents.iter().find_map(|current| self.take_whole_current(current)),
+        }
+    }
+
+    /// A CPU's current cluster, if all of it is free.
+    fn take_whole_current(&self, current: &AtomicU64) -> Option<SwapSlot> {
+        let Current { cluster, .. } = Current::load(current)?;
+        let _lock = self.lock(cluster);
+        Current::load(current).filter(|now| now.cluster == cluster)?;
+        let bits = SlotBits::load(&self.cluster(cluster).bits);
+        let area = self.area_of(cluster);
+        if !area.is_whole(cluster, &bits) {
+            return None;
+        }
+        let mut lists = area.lists.lock();
+        current.store(NONE, Ordering::Release);
+        lists.move_to(&self.clusters, cluster, Place::FullHuge, &area.hints);
+        drop(lists);
+        Some(self.take(cluster, bits, 0, CLUSTER_SLOTS).first)
+    }
+
+    /// Slots in use, as they are when their cluster is come by.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = SwapSlot> {
+        self.touched().flat_map(move |cluster| {
+            let bits = {
+                let _lock = self.lock(cluster);
+                SlotBits::load(&self.cluster(cluster).bits)
+            };
+            (0..self.area_of(cluster).slots_of(cluster))
+                .filter(move |&at| bits.is_used(at))
+                .map(move |at| SwapSlot(cluster * CLUSTER_SLOTS as u32 + at as u32))
+        })
+    }
+
+    /// Clusters that have been used.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
+        self.areas.iter().flat_map(|area| area.first_cluster..area.first_cluster + area.lists.lock().touched)
+    }
+
+    /// Places, lists and counts agree with the bits. Linear; nobody else is at work.
+    pub(crate) fn validate(&self) {
+        for area in &self.areas {
+            let lists = area.lists.lock();
+            let (mut used, mut listed) = (0, 0);
+            for index in area.first_cluster..area.first_cluster + lists.touched {
+                let bits = SlotBits::load(&self.cluster(index).bits);
+                let slots = area.slots_of(index);
+                used += slots - bits.free_slots();
+                let place = Place::of(self.cluster(index));
+                let named = self
+                    .groups
+                    .iter()
+                    .flat_map(|group| &group.currents)
+                    .filter(|current| Current::load(current).is_some_and(|now| now.cluster == index));
+                assert_eq!(named.count(), usize::from(place == Place::Held), "cluster {index} is {place:?}");
+                listed += usize::from(matches!(place, Place::On(_)));
+                let right = match place {
+                    Place::NeverUsed => false,
+                    Place::Held => true,
+                    Place::Full | Place::FullHuge => bits.free_slots() == 0,
+                    Place::On(List::FREE) => area.is_whole(index, &bits),
+                    Place::On(List::PARTLY) => bits.free_slots() > 0 && !area.is_whole(index, &bits),
+                    Place::On(List(class)) => {
+                        bits.longest().is_some_and(|(_, len)| len.ilog2() == class)
+                            && !area.is_whole(index, &bits)
+                    }
+                };
+                assert!(right, "cluster {index} is {place:?} with {bits:?}");
+            }
+            assert_eq!(used, area.used() as usize, "slots add up");
+            let counted: usize = (0..List::COUNT)
+                .map(|list| lists.validate(&self.clusters, List(list as u32), &area.hints))
+                .sum();
+            assert_eq!(counted, listed, "clusters are on one list each");
+            assert_eq!(area.hints.may_have_never_used(), lists.touched < area.clusters);
+        }
+    }
+}
+
+/// Under the lists' lock of the cluster's area: makes it the current one of a CPU that has none.
+fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
+    let word = Current { cluster, next: 0, class: class.min(GOOD_CLASS) }.word();
+    // Release: what the cluster was given. Threads of one CPU may meet here, under different areas' locks.
+    current.compare_exchange(NONE, word, Ordering::Release, Ordering::Relaxed).is_ok()
+}
+
+impl Area {
+    fn new(first_slot: u64, capacity: u32) -> Self {
+        let clusters = (capacity as usize).div_ceil(CLUSTER_SLOTS) as u32;
+        let hints = ListHints::default();
+        hints.set_never_used(clusters > 0);
+        Self {
+            // More than there are numbers for is told by `Clusters::new`.
+            first_cluster: (first_slot / CLUSTER_SLOTS as u64) as u32,
+            clusters,
+            capacity,
+            used: AtomicU32::new(0),
+            lists: Mutex::new(Lists::default()),
+            hints,
+        }
+    }
+
+    fn first_slot(&self) -> u64 {
+        u64::from(self.first_cluster) * CLUSTER_SLOTS as u64
+    }
+
+    fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.used() == self.capacity
+    }
+
+    /// Slots of a cluster: fewer in the last.
+    fn slots_of(&self, cluster: u32) -> usize {
+        let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
+        (self.capacity as usize).saturating_sub(before).min(CLUSTER_SLOTS)
+    }
+
+    /// Whether a cluster is one of full size, with nothing in use.
+    fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
+        *bits == SlotBits::free(CLUSTER_SLOTS) && self.slots_of(cluster) == CLUSTER_SLOTS
+    }
+}

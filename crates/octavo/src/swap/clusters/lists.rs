@@ -1,0 +1,198 @@
+//! Where each cluster of an area is: on one of the area's lists, in a CPU's hands, or full.
+//!
+//! ```text
+//!             touch                take slots              leave
+//! NeverUsed ---------> Held by a CPU -------> (bits set) -------> Full | Runs(k) | Free
+//!                        ^                                          |
+//!   Free, Runs(k) -------+ pick                 free a slot --------+--> Runs(k), Free
+//!   Free ----> FullHuge (one block of order 9) --> Partly --> Free
+//!                                                    +-- pick (steal) --> Held
+//! ```
+//!
+//! `Runs(k)`: the longest run of free slots has 2^k of them or more, and less than 2^(k+1). Lists are queues, linked
+//! through the clusters.
+
+use crate::sync::{AtomicU32, Ordering};
+
+use super::{CLUSTER_SLOTS, Cluster};
+
+/// Lengths of runs are told apart by powers of two; a run as long as a cluster is a free one.
+pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
+
+/// Which list, as its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct List(pub(super) u32);
+
+impl List {
+    /// Used before, and all free.
+    pub(super) const FREE: List = List(RUN_CLASSES as u32);
+    /// Blocks of order 9 some of whose slots were freed.
+    pub(super) const PARTLY: List = List(RUN_CLASSES as u32 + 1);
+    pub(super) const COUNT: usize = RUN_CLASSES + 2;
+
+    /// Clusters whose longest run is of this class.
+    pub(super) const fn runs(class: usize) -> List {
+        List(class as u32)
+    }
+
+    /// The list's bit among [`ListHints`].
+    fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+/// Where a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nothing of it was used yet.
+    NeverUsed,
+    /// A CPU's current cluster.
+    Held,
+    /// All slots in use.
+    Full,
+    /// All slots in use, by one block of order 9.
+    FullHuge,
+    /// On a list.
+    On(List),
+}
+
+impl Place {
+    fn word(self) -> u32 {
+        match self {
+            Place::NeverUsed => 0,
+            Place::Held => 1,
+            Place::Full => 2,
+            Place::FullHuge => 3,
+            Place::On(list) => 4 + list.0,
+        }
+    }
+
+    fn from_word(word: u32) -> Self {
+        match word {
+            0 => Place::NeverUsed,
+            1 => Place::Held,
+            2 => Place::Full,
+            3 => Place::FullHuge,
+            on => Place::On(List(on - 4)),
+        }
+    }
+
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        Self::from_word(cluster.place.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(self, cluster: &Cluster) {
+        cluster.place.store(self.word(), Ordering::Relaxed);
+    }
+}
+
+/// Which lists have something, for a look without the lock.
+#[derive(Debug, Default)]
+pub(super) struct ListHints(AtomicU32);
+
+impl ListHints {
+    const NEVER_USED: u32 = 1 << 31;
+
+    pub(super) fn may_have(&self, list: List) -> bool {
+        self.0.load(Ordering::Relaxed) & list.bit() != 0
+    }
+
+    pub(super) fn may_have_never_used(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::NEVER_USED != 0
+    }
+
+    /// Under the lists' lock.
+    fn set(&self, bit: u32, present: bool) {
+        let before = self.0.load(Ordering::Relaxed);
+        let after = if present { before | bit } else { before & !bit };
+        if before != after {
+            self.0.store(after, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn set_never_used(&self, present: bool) {
+        self.set(Self::NEVER_USED, present);
+    }
+}
+
+/// Ends of a queue: cluster + 1, or 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    head: u32,
+    tail: u32,
+}
+
+/// The lists of one area.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    ends: [Ends; List::COUNT],
+    /// Clusters of the area that have been used: those come first.
+    pub(super) touched: u32,
+    /// How often clusters came here, or went to another place.
+    pub(super) moves: u64,
+}
+
+impl Lists {
+    /// The cluster that has been there longest.
+    pub(super) fn head(&self, list: List) -> Option<u32> {
+        self.ends[list.0 as usize].head.checked_sub(1)
+    }
+
+    /// Whether any cluster is here.
+    pub(super) fn any(&self) -> bool {
+        self.ends.iter().any(|ends| ends.head != 0)
+    }
+
+    /// Moves a cluster: off its list, if it is on one, and to where it belongs now.
+    pub(super) fn move_to(&mut self, clusters: &[Cluster], index: u32, to: Place, hints: &ListHints) {
+        let cluster = &clusters[index as usize];
+        if let Place::On(list) = Place::of(cluster) {
+            self.unlink(clusters, cluster, list);
+            hints.set(list.bit(), self.head(list).is_some());
+        }
+        if let Place::On(list) = to {
+            let ends = &mut self.ends[list.0 as usize];
+            cluster.next.store(0, Ordering::Relaxed);
+            cluster.previous.store(ends.tail, Ordering::Relaxed);
+            match ends.tail {
+                0 => ends.head = index + 1,
+                tail => clusters[tail as usize - 1].next.store(index + 1, Ordering::Relaxed),
+            }
+            ends.tail = index + 1;
+            hints.set(list.bit(), true);
+        }
+        to.set(cluster);
+        self.moves += 1;
+    }
+
+    fn unlink(&mut self, clusters: &[Cluster], cluster: &Cluster, list: List) {
+        let ends = &mut self.ends[list.0 as usize];
+        let (next, previous) =
+            (cluster.next.load(Ordering::Relaxed), cluster.previous.load(Ordering::Relaxed));
+        match previous {
+            0 => ends.head = next,
+            before => clusters[before as usize - 1].next.store(next, Ordering::Relaxed),
+        }
+        match next {
+            0 => ends.tail = previous,
+            after => clusters[after as usize - 1].previous.store(previous, Ordering::Relaxed),
+        }
+    }
+
+    /// Every cluster of a list is linked both ways and knows where it is; how many there are.
+    pub(super) fn validate(&self, clusters: &[Cluster], list: List, hints: &ListHints) -> usize {
+        let ends = self.ends[list.0 as usize];
+        assert_eq!(hints.may_have(list), ends.head != 0, "the hint of {list:?} tells the truth");
+        let (mut at, mut before, mut count) = (ends.head, 0, 0);
+        while at != 0 {
+            let cluster = &clusters[at as usize - 1];
+            assert_eq!(Place::of(cluster), Place::On(list), "cluster {} knows its list", at - 1);
+            assert_eq!(cluster.previous.load(Ordering::Relaxed), before, "{list:?} is linked both ways");
+            (before, at) = (at, cluster.next.load(Ordering::Relaxed));
+            count += 1;
+            assert!(count <= clusters.len(), "{list:?} is a circle");
+        }
+        assert_eq!(ends.tail, before, "{list:?} ends where it says");
+        count
+    }
+}
