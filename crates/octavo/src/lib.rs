@@ -37,6 +37,7 @@ pub mod frame;
 pub mod io;
 mod lru;
 mod manager;
+pub mod policy;
 mod reclaim;
 mod region;
 mod rmap;

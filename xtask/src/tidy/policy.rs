@@ -8,7 +8,7 @@
 /// forms. `lib.rs` is the one file above all layers: it only declares and re-exports. A module in no layer is
 /// reported.
 pub const LAYERS: &[&[&str]] = &[
-    &["sync", "units", "error", "config", "counters", "budget"],
+    &["sync", "units", "error", "config", "counters", "budget", "policy"],
     &["frame", "io"],
     &["table", "region", "lru", "rmap"],
     &["swap"],

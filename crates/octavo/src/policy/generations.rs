@@ -1,0 +1,123 @@
+//! Generations, like Linux's multi-generational LRU: four queues by age, of which the oldest is emptied.
+//!
+//! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest, and as its fault
+//! leaves a mark, the first mark found only takes it one generation up. A page that returns while the generation it was
+//! evicted from would still be among the four joins the youngest: the refault distance decides. When the oldest is empty
+//! the next takes its place, and where only two are left a new youngest begins.
+
+use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
+
+/// Generations there may be.
+const COUNT: usize = 4;
+/// The fewest: newcomers join the last but one.
+const FEWEST: u64 = 2;
+/// A tag's generation.
+const GENERATION: u8 = COUNT as u8 - 1;
+/// Its first mark has been cleared.
+const SEEN: u8 = 4;
+
+/// Generations.
+#[derive(Debug, Default)]
+pub struct Generations {
+    queues: [Queue; COUNT],
+    /// Number of the oldest; it and the youngest are numbered without end.
+    oldest: u64,
+    /// How many more there are.
+    younger: u64,
+    evictions: u64,
+}
+
+impl Generations {
+    fn push(&mut self, links: &dyn Links, frame: u32, number: u64, seen: bool) -> Place {
+        let index = (number % COUNT as u64) as usize;
+        self.queues[index].push(links, frame, index as u8 | if seen { SEEN } else { 0 });
+        if number >= self.oldest + FEWEST { Place::Hot } else { Place::Cold }
+    }
+
+    fn youngest(&self) -> u64 {
+        self.oldest + self.younger
+    }
+
+    fn total(&self) -> u64 {
+        self.queues.iter().map(Queue::pages).sum()
+    }
+
+    /// Makes the oldest generation one that holds a frame, if any does, and keeps two others above it.
+    fn age(&mut self) {
+        for _ in 0..COUNT {
+            while self.younger < FEWEST {
+                self.younger += 1;
+            }
+            if self.queues[(self.oldest % COUNT as u64) as usize].oldest().is_some() {
+                // A youngest of its full share ends where there is room for another.
+                let share = self.total() / COUNT as u64;
+                let youngest = (self.youngest() % COUNT as u64) as usize;
+                if self.younger + 1 < COUNT as u64 && self.queues[youngest].pages() > share {
+                    self.younger += 1;
+                }
+                return;
+            }
+            self.oldest += 1;
+            self.younger -= 1;
+        }
+    }
+}
+
+impl Policy for Generations {
+    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place {
+        while self.younger < FEWEST {
+            self.younger += 1;
+        }
+        let number = match arrival {
+            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.total() => self.youngest(),
+            _ => self.oldest + 1,
+        };
+        self.push(links, frame, number, false)
+    }
+
+    fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        self.age();
+        self.queues[(self.oldest % COUNT as u64) as usize].pop(links)
+    }
+
+    fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict {
+        match (accessed, tag & SEEN != 0) {
+            (true, true) => Verdict::Keep(self.push(links, frame, self.youngest(), true)),
+            (true, false) => Verdict::Keep(self.push(links, frame, self.oldest + 1, true)),
+            (false, _) => {
+                self.evictions += links.pages(frame);
+                Verdict::Evict(Shadow::at(self.evictions))
+            }
+        }
+    }
+
+    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+        let number = if to == Place::Hot { self.youngest() } else { self.oldest + 1 };
+        self.push(links, frame, number, tag & SEEN != 0);
+    }
+
+    fn remove(&mut self, links: &dyn Links, frame: u32) -> u8 {
+        self.queues[usize::from(links.tag(frame) & GENERATION)].unlink(links, frame)
+    }
+
+    fn place(&self, tag: u8) -> Place {
+        let index = u64::from(tag & GENERATION);
+        let is_cold = (self.oldest..self.oldest + FEWEST).any(|number| number % COUNT as u64 == index);
+        if is_cold { Place::Cold } else { Place::Hot }
+    }
+
+    fn pages(&self) -> (u64, u64) {
+        let cold: u64 = (self.oldest..self.oldest + FEWEST)
+            .map(|number| self.queues[(number % COUNT as u64) as usize].pages())
+            .sum();
+        (self.total() - cold, cold)
+    }
+
+    fn queues(&self) -> Vec<&Queue> {
+        self.queues.iter().collect()
+    }
+
+    fn belongs(&self, tag: u8, queue: usize) -> bool {
+        usize::from(tag & GENERATION) == queue
+    }
+}

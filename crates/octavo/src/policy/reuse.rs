@@ -1,0 +1,244 @@
+//! Who is used again soonest stays: reuse distances decide, measured by shadows and the age of generations.
+//!
+//! ```text
+//!        fresh             back, and not         back, and there is room, or
+//!          │               soon enough           there is when it has passed
+//!          ▼                    ▼                             ▼
+//!   young ┌──────────────────────────┐ old           ┌──────┬──────┬─   ─┬──────┐
+//!   ────► │ cold: a twentieth        │ ── used ────► │ hot: by when each was      │
+//!         │ gone through twice       │    again      │ last looked at             │
+//!         └──────────────────────────┘ ◄──────────── └──────┴──────┴─   ─┴──────┘
+//!                    │                  unused for longer than a challenger was away
+//!                    ▼ evicted
+//! ```
+//!
+//! Time is counted in evictions. A page that comes back was away for so many (its shadow says), and had been as many
+//! in memory as the cold queue is long: that is its *reuse distance*. It belongs among the hot exactly if some hot page has
+//! not been used for longer. So it *challenges* the oldest hot pages, those which were last looked at before it left:
+//! each challenge pays for a few looks. A hot page found marked is young again; one found unmarked makes room (after a
+//! second look, if it was marked the time before). The challenger waits in the cold queue for that.
+//!
+//! - A **scan** challenges nobody, as its pages do not come back: it passes through the cold queue.
+//! - In a **loop** larger than memory all distances are the same, so no challenge succeeds, and the part that is hot is
+//!   hit each time round: as many hits as there can be, but for the cold queue's share.
+//! - When the **hot set moves**, most looks find nothing used: then challenges pay for more looks and there is no second.
+//!   It still costs two faults a page where an LRU needs one, which is the price of resisting scans.
+//!
+//! This is LIRS (Jiang, Zhang, SIGMETRICS 2002) as far as marks tell it apart, and CLOCK-Pro (Jiang, Chen, Zhang, USENIX
+//! 2005) with two differences: the ghosts are shadows, as in Linux's `workingset.c`, so a test period is a
+//! comparison of numbers and not a hand; and hot pages are kept in generations, each of which knows when it was closed, so
+//! that an unmarked page's disuse has a length. The cold queue is gone through twice, as the fault itself leaves a
+//! mark: only what is found at the second time says that a page was used again.
+
+use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
+
+/// The cold queue's share of memory: one in so many. Less, and no page is used again in it; more is missing in a loop.
+const COLD_SHARE: u64 = 20;
+/// Generations of hot pages, at most.
+const GENERATIONS: usize = 8;
+/// The youngest generation is closed when it holds one hot page in so many.
+const GENERATION_SHARE: u64 = 4;
+/// Hot pages looked at for a challenge.
+const LOOKS: u64 = 4;
+/// The same, while the hot set is stale.
+const LOOKS_IF_STALE: u64 = 64;
+/// Looks that may be owed.
+const MOST_LOOKS: u64 = 1024;
+/// Of `UNUSED_SCALE` looks, how many found a page unused where the hot set is stale.
+const STALE: u32 = 600;
+const UNUSED_SCALE: u32 = 1024;
+/// One in so many of what is known of earlier looks is forgotten at each.
+const UNUSED_MEMORY: u32 = 32;
+
+/// In a tag: a hot page's generation.
+const GENERATION: u8 = GENERATIONS as u8 - 1;
+/// Hot.
+const HOT: u8 = 8;
+/// Hot, and found used at the last look.
+const USED: u8 = 16;
+/// Cold, and its first mark has been cleared.
+const SEEN: u8 = 16;
+/// Cold, and has challenged.
+const CHALLENGER: u8 = 32;
+
+/// Hot and cold pages by reuse distance.
+#[derive(Debug, Default)]
+pub struct Reuse {
+    cold: Queue,
+    hot: [Queue; GENERATIONS],
+    /// When each generation was closed: its pages were looked at before.
+    closed_at: [u64; GENERATIONS],
+    /// Numbers of the oldest and youngest generation, without end.
+    oldest: u64,
+    youngest: u64,
+    hot_pages: u64,
+    evictions: u64,
+    /// Looks at hot pages that challenges have paid for, and the distance of the last one.
+    looks: u64,
+    challenge: u64,
+    /// How many looks find hot pages unused, in `UNUSED_SCALE`ths, the latest counting most.
+    unused: u32,
+}
+
+fn index(number: u64) -> usize {
+    (number % GENERATIONS as u64) as usize
+}
+
+impl Reuse {
+    fn cold_target(&self) -> u64 {
+        (self.cold.pages() + self.hot_pages) / COLD_SHARE
+    }
+
+    fn has_room(&self) -> bool {
+        self.cold.pages() > self.cold_target()
+    }
+
+    fn is_stale(&self) -> bool {
+        self.unused > STALE
+    }
+
+    fn to_cold(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
+        self.cold.push(links, frame, tag);
+        Place::Cold
+    }
+
+    fn to_hot(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
+        let is_full = self.hot[index(self.youngest)].pages() * GENERATION_SHARE > self.hot_pages;
+        if is_full && self.youngest - self.oldest + 1 < GENERATIONS as u64 {
+            self.closed_at[index(self.youngest)] = self.evictions;
+            self.youngest += 1;
+        }
+        let youngest = index(self.youngest);
+        self.hot[youngest].push(links, frame, HOT | youngest as u8 | tag);
+        self.hot_pages += links.pages(frame);
+        Place::Hot
+    }
+
+    fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        self.skip_empty();
+        let taken = self.hot[index(self.oldest)].pop(links)?;
+        self.hot_pages -= links.pages(taken.0);
+        Some(taken)
+    }
+
+    fn skip_empty(&mut self) {
+        while self.oldest < self.youngest && self.hot[index(self.oldest)].oldest().is_none() {
+            self.oldest += 1;
+        }
+    }
+
+    /// Whether the oldest hot pages have not been looked at for longer than `distance`.
+    fn is_beaten_by(&mut self, distance: u64) -> bool {
+        self.skip_empty();
+        // The youngest is not closed: somebody in it may just have been looked at.
+        self.oldest < self.youngest && self.evictions - self.closed_at[index(self.oldest)] > distance
+    }
+
+    /// A page with this reuse distance asks for room among the hot.
+    fn challenge(&mut self, distance: u64) {
+        if self.is_beaten_by(distance) {
+            let looks = if self.is_stale() { LOOKS_IF_STALE } else { LOOKS };
+            self.looks = (self.looks + looks).min(MOST_LOOKS);
+            self.challenge = distance;
+        }
+    }
+
+    fn judge_hot(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Place {
+        self.unused -= self.unused / UNUSED_MEMORY;
+        if accessed {
+            return self.to_hot(links, frame, USED);
+        }
+        self.unused += UNUSED_SCALE / UNUSED_MEMORY;
+        if tag & USED != 0 && !self.is_stale() {
+            self.to_hot(links, frame, 0)
+        } else {
+            self.to_cold(links, frame, SEEN)
+        }
+    }
+}
+
+impl Policy for Reuse {
+    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place {
+        let Arrival::Back(shadow) = arrival else { return self.to_cold(links, frame, 0) };
+        if self.has_room() {
+            return self.to_hot(links, frame, 0);
+        }
+        let distance = shadow.distance(self.evictions) + self.cold.pages();
+        if !self.is_beaten_by(distance) {
+            return self.to_cold(links, frame, 0);
+        }
+        self.challenge(distance);
+        self.to_cold(links, frame, CHALLENGER)
+    }
+
+    fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        if self.looks > 0 {
+            self.looks -= 1;
+            if self.is_beaten_by(self.challenge) {
+                return self.take_hot(links);
+            }
+            self.looks = 0;
+        }
+        if self.cold.pages() <= self.cold_target() / 2
+            && let Some(taken) = self.take_hot(links)
+        {
+            return Some(taken);
+        }
+        self.cold.pop(links)
+    }
+
+    fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict {
+        if tag & HOT != 0 {
+            return Verdict::Keep(self.judge_hot(links, frame, tag, accessed));
+        }
+        let is_used_again = accessed && tag & SEEN != 0;
+        if (is_used_again || tag & CHALLENGER != 0) && self.has_room() {
+            return Verdict::Keep(self.to_hot(links, frame, 0));
+        }
+        if is_used_again {
+            self.challenge(self.cold.pages());
+            return Verdict::Keep(self.to_cold(links, frame, SEEN | CHALLENGER));
+        }
+        if accessed {
+            return Verdict::Keep(self.to_cold(links, frame, tag | SEEN));
+        }
+        self.evictions += links.pages(frame);
+        Verdict::Evict(Shadow::at(self.evictions))
+    }
+
+    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+        match to {
+            Place::Hot => self.to_hot(links, frame, 0),
+            Place::Cold if tag & HOT != 0 => self.to_cold(links, frame, SEEN),
+            Place::Cold => self.to_cold(links, frame, tag),
+        };
+    }
+
+    fn remove(&mut self, links: &dyn Links, frame: u32) -> u8 {
+        let tag = links.tag(frame);
+        if tag & HOT == 0 {
+            return self.cold.unlink(links, frame);
+        }
+        self.hot_pages -= links.pages(frame);
+        self.hot[usize::from(tag & GENERATION)].unlink(links, frame)
+    }
+
+    fn place(&self, tag: u8) -> Place {
+        if tag & HOT != 0 { Place::Hot } else { Place::Cold }
+    }
+
+    fn pages(&self) -> (u64, u64) {
+        (self.hot_pages, self.cold.pages())
+    }
+
+    fn queues(&self) -> Vec<&Queue> {
+        std::iter::once(&self.cold).chain(&self.hot).collect()
+    }
+
+    fn belongs(&self, tag: u8, queue: usize) -> bool {
+        match self.place(tag) {
+            Place::Cold => queue == 0,
+            Place::Hot => queue == usize::from(tag & GENERATION) + 1,
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Every policy against a model that only knows which frames are listed; and what each is for.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use super::*;
+
+const FRAMES: u32 = 200;
+
+#[derive(Clone, Debug, Default)]
+struct Words {
+    next: Cell<u32>,
+    prev: Cell<u32>,
+    tag: Cell<Option<u8>>,
+    pages: Cell<u64>,
+}
+
+#[derive(Debug)]
+struct Memory(Vec<Words>);
+
+impl Memory {
+    fn new(frames: u32) -> Self {
+        let words = Words { pages: Cell::new(1), ..Words::default() };
+        Self(vec![words; frames as usize])
+    }
+
+    fn words(&self, frame: u32) -> &Words {
+        &self.0[frame as usize]
+    }
+}
+
+impl Links for Memory {
+    fn next(&self, frame: u32) -> u32 {
+        self.words(frame).next.get()
+    }
+    fn set_next(&self, frame: u32, to: u32) {
+        self.words(frame).next.set(to);
+    }
+    fn prev(&self, frame: u32) -> u32 {
+        self.words(frame).prev.get()
+    }
+    fn set_prev(&self, frame: u32, to: u32) {
+        self.words(frame).prev.set(to);
+    }
+    fn tag(&self, frame: u32) -> u8 {
+        self.words(frame).tag.get().expect("only listed frames have tags")
+    }
+    fn list(&self, frame: u32, tag: u8) {
+        assert_eq!(self.words(frame).tag.replace(Some(tag)), None, "frame {frame} is listed twice");
+    }
+    fn unlist(&self, frame: u32) {
+        assert!(self.words(frame).tag.replace(None).is_some(), "frame {frame} is not listed");
+    }
+    fn pages(&self, frame: u32) -> u64 {
+        self.words(frame).pages.get()
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 32) * u64::from(n) >> 32) as u32
+    }
+}
+
+fn all() -> Vec<Box<dyn Policy>> {
+    vec![
+        Box::new(Fifo::default()),
+        Box::new(Clock::default()),
+        Box::new(Sieve::default()),
+        Box::new(S3Fifo::default()),
+        Box::new(Generations::default()),
+        Box::new(Reuse::default()),
+    ]
+}
+
+/// Where the model believes a frame to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Model {
+    Free,
+    Listed,
+    /// Taken off, with this tag.
+    Held(u8),
+}
+
+fn check(policy: &dyn Policy, memory: &Memory, model: &[Model]) {
+    let listed: Vec<u32> = (0..FRAMES).filter(|f| model[*f as usize] == Model::Listed).collect();
+    for frame in 0..FRAMES {
+        let is_listed = model[frame as usize] == Model::Listed;
+        assert_eq!(memory.words(frame).tag.get().is_some(), is_listed, "frame {frame} of {policy:?}");
+    }
+    assert_eq!(
+        validate(policy, memory),
+        listed.len() as u64,
+        "every listed frame is on one queue of {policy:?}"
+    );
+    let pages: u64 = listed.iter().map(|frame| memory.pages(*frame)).sum();
+    let (hot, cold) = policy.pages();
+    assert_eq!(hot + cold, pages, "pages of {policy:?} add up");
+}
+
+#[test]
+fn every_frame_is_on_one_queue_or_in_one_hand() {
+    for seed in 1..=20 {
+        for mut policy in all() {
+            let (mut random, memory) = (Random(seed * 0x9e37_79b9), Memory::new(FRAMES));
+            let mut model = vec![Model::Free; FRAMES as usize];
+            let mut shadows = Vec::new();
+            for step in 0..3000 {
+                let frame = random.below(FRAMES);
+                let at = &mut model[frame as usize];
+                match (*at, random.below(8)) {
+                    (Model::Free, _) => {
+                        memory.words(frame).pages.set(if random.below(10) == 0 { 512 } else { 1 });
+                        let back = shadows.pop().filter(|_| random.below(2) == 0);
+                        policy.insert(&memory, frame, back.map_or(Arrival::Fresh, Arrival::Back));
+                        *at = Model::Listed;
+                    }
+                    (Model::Listed, 0 | 1) => *at = Model::Held(policy.remove(&memory, frame)),
+                    (Model::Listed, 2) => {
+                        policy.remove(&memory, frame);
+                        *at = Model::Free;
+                    }
+                    (Model::Listed, _) => {
+                        let (next, tag) = policy.take_next(&memory).expect("a frame is listed");
+                        assert_eq!(model[next as usize], Model::Listed, "only what is listed is taken");
+                        model[next as usize] = Model::Held(tag);
+                    }
+                    (Model::Held(_), 0) => *at = Model::Free,
+                    (Model::Held(tag), 1 | 2) => {
+                        policy.put_back(
+                            &memory,
+                            frame,
+                            tag,
+                            [Place::Cold, Place::Hot][random.below(2) as usize],
+                        );
+                        *at = Model::Listed;
+                    }
+                    (Model::Held(tag), _) => match policy.judge(&memory, frame, tag, random.below(2) == 0) {
+                        Verdict::Keep(_) => *at = Model::Listed,
+                        Verdict::Evict(shadow) => {
+                            shadows.push(shadow);
+                            *at = Model::Free;
+                        }
+                    },
+                }
+                if step % 50 == 0 {
+                    check(&*policy, &memory, &model);
+                }
+            }
+            check(&*policy, &memory, &model);
+            let listed = model.iter().filter(|at| **at == Model::Listed).count();
+            let taken = std::iter::from_fn(|| policy.take_next(&memory)).count();
+            assert_eq!(taken, listed, "what is listed can be taken, once: {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn scans_end_even_if_every_page_is_always_marked_once_more() {
+    for mut policy in all() {
+        let memory = Memory::new(FRAMES);
+        for frame in 0..FRAMES {
+            policy.insert(&memory, frame, Arrival::Fresh);
+        }
+        // Each page is found marked twice, and then no more: something goes within a few rounds.
+        let mut marks = vec![2_u32; FRAMES as usize];
+        let looks = (1..).find(|_| {
+            let (frame, tag) = policy.take_next(&memory).expect("all are listed");
+            let accessed = marks[frame as usize] > 0;
+            marks[frame as usize] = marks[frame as usize].saturating_sub(1);
+            matches!(policy.judge(&memory, frame, tag, accessed), Verdict::Evict(_))
+        });
+        assert!(looks.unwrap() <= 4 * FRAMES + 1, "{policy:?}");
+    }
+}
+
+/// Replays pages over so many frames under a policy, as the engine would; answers the faults in the second half.
+fn faults(policy: &mut dyn Policy, frames: u32, trace: &[u32]) -> usize {
+    let memory = Memory::new(frames);
+    let mut free: Vec<u32> = (0..frames).collect();
+    let mut at = BTreeMap::new();
+    let mut shadows = BTreeMap::new();
+    let mut page_of = vec![0; frames as usize];
+    let mut marked = vec![false; frames as usize];
+    let mut faults = 0;
+    for (time, page) in trace.iter().enumerate() {
+        if let Some(frame) = at.get(page) {
+            marked[*frame as usize] = true;
+            continue;
+        }
+        faults += usize::from(time >= trace.len() / 2);
+        while free.is_empty() {
+            let (frame, tag) = policy.take_next(&memory).expect("memory is full");
+            let accessed = std::mem::take(&mut marked[frame as usize]);
+            if let Verdict::Evict(shadow) = policy.judge(&memory, frame, tag, accessed) {
+                let gone = page_of[frame as usize];
+                at.remove(&gone);
+                shadows.insert(gone, shadow);
+                free.push(frame);
+            }
+        }
+        let frame = free.pop().expect("just made");
+        (page_of[frame as usize], marked[frame as usize]) = (*page, true);
+        at.insert(*page, frame);
+        policy.insert(&memory, frame, shadows.remove(page).map_or(Arrival::Fresh, Arrival::Back));
+    }
+    validate(policy, &memory);
+    faults
+}
+
+#[test]
+fn first_in_is_first_out() {
+    let memory = Memory::new(10);
+    let mut policy = Fifo::default();
+    for frame in 0..10 {
+        policy.insert(&memory, frame, Arrival::Fresh);
+    }
+    for expected in 0..10 {
+        let (frame, tag) = policy.take_next(&memory).unwrap();
+        assert_eq!(frame, expected);
+        assert!(
+            matches!(policy.judge(&memory, frame, tag, true), Verdict::Evict(_)),
+            "marks count for nothing"
+        );
+    }
+}
+
+#[test]
+fn a_clock_gives_a_second_chance() {
+    let memory = Memory::new(3);
+    let mut policy = Clock::default();
+    for frame in 0..3 {
+        policy.insert(&memory, frame, Arrival::Fresh);
+    }
+    let order: Vec<_> = [true, false, false, false]
+        .map(|accessed| {
+            let (frame, tag) = policy.take_next(&memory).unwrap();
+            policy.judge(&memory, frame, tag, accessed);
+            frame
+        })
+        .into();
+    assert_eq!(order, [0, 1, 2, 0]);
+}
+
+#[test]
+fn what_a_sieve_keeps_stays_where_it_is() {
+    let memory = Memory::new(5);
+    let mut policy = Sieve::default();
+    for frame in 0..4 {
+        policy.insert(&memory, frame, Arrival::Fresh);
+    }
+    // Taken together and put back: in their old order, behind the hand.
+    let taken = [policy.take_next(&memory).unwrap(), policy.take_next(&memory).unwrap()];
+    for (frame, tag) in taken {
+        assert_eq!(policy.judge(&memory, frame, tag, true), Verdict::Keep(Place::Cold));
+    }
+    policy.insert(&memory, 4, Arrival::Fresh);
+    let order: Vec<u32> = std::iter::from_fn(|| policy.take_next(&memory)).map(|(frame, _)| frame).collect();
+    assert_eq!(order, [2, 3, 4, 0, 1]);
+}
+
+/// Every other access goes to a hot set of half the memory, the others never to the same page again.
+fn hot_set_under_a_scan(frames: u32) -> Vec<u32> {
+    let mut random = Random(7);
+    let hot = frames / 2;
+    (0..frames * 40).map(|time| if time % 2 == 0 { random.below(hot) } else { hot + time }).collect()
+}
+
+#[test]
+fn a_scan_does_not_evict_the_hot_set() {
+    let (frames, trace) = (1000, hot_set_under_a_scan(1000));
+    let scanned = trace.len() / 4;
+    for (mut policy, most) in
+        [(Box::new(Reuse::default()) as Box<dyn Policy>, 2), (Box::new(S3Fifo::default()), 4)]
+    {
+        let hot_faults = faults(&mut *policy, frames, &trace) - scanned;
+        assert!(hot_faults * 100 <= scanned * most, "{hot_faults} of {scanned} hits were lost: {policy:?}");
+    }
+}
+
+#[test]
+fn a_loop_larger_than_memory_is_kept_in_part() {
+    let frames = 1000;
+    let trace: Vec<u32> = (0..100_000).map(|time| time % 1250).collect();
+    assert_eq!(faults(&mut Clock::default(), frames, &trace), trace.len() / 2, "a clock keeps nothing of it");
+    let faults = faults(&mut Reuse::default(), frames, &trace);
+    assert!(faults * 100 < trace.len() / 2 * 30, "{faults} faults; the optimum is 20 in a hundred");
+}
+
+#[test]
+fn a_hot_set_that_moved_is_followed() {
+    let (frames, mut random) = (1000, Random(3));
+    let trace: Vec<u32> =
+        (0..200_000).map(|time| random.below(700) + if time < 100_000 { 0 } else { 5000 }).collect();
+    let faults = faults(&mut Reuse::default(), frames, &trace);
+    // Each page comes once to be forgotten, and once more to be remembered; a few come thrice.
+    assert!(faults < 700 * 4, "{faults} faults for 700 pages");
+}
+
+#[test]
+fn shadows_tell_distances_across_the_wrap() {
+    let wrap = Shadow::WRAP * Shadow::UNIT;
+    for then in [0, 1 << 20, wrap - 320, wrap, wrap + 16] {
+        for away in [0, 16, 4096, 1 << 24] {
+            let shadow = Shadow::at(then);
+            assert_eq!(shadow.distance(then + away) / Shadow::UNIT, away / Shadow::UNIT);
+            assert_eq!(Shadow::from_bits(shadow.bits()), Some(shadow));
+        }
+    }
+    assert_eq!(Shadow::from_bits(0), None);
+    assert_eq!(Shadow::from_bits(1 << Shadow::BITS), None);
+}
