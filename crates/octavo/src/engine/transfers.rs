@@ -28,12 +28,10 @@ use crate::units::{FrameId, SwapSlot};
 pub(crate) struct Transfers {
     writing_pages: AtomicU32,
     reading_pages: AtomicU32,
-    /// Pages whose write was started, so far.
-    started_pages: AtomicU64,
     /// Pages freed because they had been written.
     freed_pages: AtomicU64,
-    /// Writes that have ended.
-    ended_writes: AtomicU64,
+    /// Pages whose write has ended, so far.
+    ended_pages: AtomicU64,
     /// Somebody waits for a write to end.
     awaited: AtomicBool,
 }
@@ -49,14 +47,14 @@ impl Transfers {
         self.reading_pages.load(Ordering::Acquire)
     }
 
-    /// Pages whose write was started, so far.
-    pub(crate) fn started_pages(&self) -> u64 {
-        self.started_pages.load(Ordering::Acquire)
-    }
-
     /// Pages freed by writes that ended, so far.
     pub(crate) fn freed_pages(&self) -> u64 {
         self.freed_pages.load(Ordering::Acquire)
+    }
+
+    /// Pages whose write has ended, so far.
+    pub(crate) fn ended_pages(&self) -> u64 {
+        self.ended_pages.load(Ordering::Acquire)
     }
 
     fn are_under_way(&self) -> bool {
@@ -78,7 +76,6 @@ impl Engine {
         self.chain(frames);
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
-        self.transfers.started_pages.fetch_add(u64::from(count), Ordering::AcqRel);
         let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: frames[0] };
         self.swap.submit(self.host(), job, crate::io::Urgency::Queued);
     }
@@ -114,11 +111,15 @@ impl Engine {
 
     /// Waits until some write has ended. Returns at once when none is under way.
     pub(crate) fn wait_for_write(&self) {
+        self.wait_until_ended(self.transfers.ended_pages() + 1);
+    }
+
+    /// Waits until as many pages as that have been written since the beginning, or nothing is being written.
+    pub(crate) fn wait_until_ended(&self, pages: u64) {
         self.swap.flush();
-        let Transfers { writing_pages, ended_writes, .. } = &self.transfers;
-        let before = ended_writes.load(Ordering::SeqCst);
+        let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
         let waits =
-            || writing_pages.load(Ordering::SeqCst) != 0 && ended_writes.load(Ordering::SeqCst) == before;
+            || writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages;
         block_until_driven(
             |waker| self.poll_writes(waker, &waits),
             || self.swap.wait(u32::MAX, &waits) == Waited::Progress,
@@ -138,13 +139,6 @@ impl Engine {
         match self.waits.register(key_of(awaited), waker, announce) {
             Waiting::Registered => std::task::Poll::Pending,
             Waiting::Retry => std::task::Poll::Ready(()),
-        }
-    }
-
-    /// Waits until nothing is being written.
-    pub(crate) fn settle_writes(&self) {
-        while self.transfers.writing_pages() > 0 {
-            self.wait_for_write();
         }
     }
 
@@ -191,7 +185,7 @@ impl Engine {
         });
         self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
         self.transfers.writing_pages.fetch_sub(run.count, Ordering::SeqCst);
-        self.transfers.ended_writes.fetch_add(1, Ordering::SeqCst);
+        self.transfers.ended_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
         if self.transfers.awaited.swap(false, Ordering::SeqCst) {
             self.waits.wake(key_of(&self.transfers.awaited));
         }

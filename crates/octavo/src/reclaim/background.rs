@@ -132,7 +132,7 @@ fn work(engine: &Engine, signal: &Signal) {
             engine.wait_for_write();
             continue;
         }
-        if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background) == 0 {
+        if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background).total() == 0 {
             // Nothing can go now; the access that needs the room will say why.
             break;
         }

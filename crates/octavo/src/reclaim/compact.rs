@@ -150,18 +150,19 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
             Some(0) => return true,
             Some(_) => {}
         }
-        let mut out = Isolated::new();
+        let (mut out, mut started) = (Isolated::new(), 0);
+        let ended = engine.transfers.ended_pages();
         for index in 0..CHUNK_FRAMES {
             let frame = chunk.first().plus(index);
             if move_page(engine, frame, elsewhere) == Moved::MustGoOut && pin_page(engine, frame) {
                 out.push(frame);
             }
             if out.len() == out.inline_size() {
-                evict_batch(engine, &std::mem::take(&mut out));
+                started += evict_batch(engine, &std::mem::take(&mut out)).started;
             }
         }
-        evict_batch(engine, &out);
-        engine.settle_writes();
+        started += evict_batch(engine, &out).started;
+        engine.wait_until_ended(ended + started);
         engine.frames.drain();
     }
     engine.frames.isolate(chunk) == Some(0)

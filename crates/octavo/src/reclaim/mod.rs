@@ -47,20 +47,35 @@ const PASSES: u32 = 256;
 /// How long to wait for what others are freeing: longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Frees about `target` frames, or as many as can be. Says how many, those included that are on their way out.
-pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
+/// Frames that reclaim has seen to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reclaimed {
+    /// Free now.
+    pub(crate) freed: u64,
+    /// On their way out: free when they are written, if nobody comes for them.
+    pub(crate) started: u64,
+}
+
+impl Reclaimed {
+    pub(crate) fn total(self) -> u64 {
+        self.freed + self.started
+    }
+}
+
+/// Frees about `target` frames, or as many as can be, or starts to.
+pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed {
     engine.reclaimers.fetch_add(1, Ordering::AcqRel);
-    let mut done = match engine.huge_zero.shrinkable_frames() {
-        0 => 0,
-        _ => u64::from(engine.huge_zero.shrink(&engine.frames)),
-    };
+    let mut done = Reclaimed::default();
+    if engine.huge_zero.shrinkable_frames() > 0 {
+        done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));
+    }
     let mut fruitless = 0;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     let (active, inactive) = engine.lru.pages();
     let once_round = 8 + ((active + inactive) / 32).min(1 << 20) as u32;
     let give_up = PASSES + ((active + inactive) / 8).min(1 << 20) as u32;
     let mut stuck = false;
-    while done < target && fruitless < give_up {
+    while done.total() < target && fruitless < give_up {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
             engine.wait_for_write();
         }
@@ -81,21 +96,22 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
             Reclaimer::Background => (Counter::ScanBackground, Counter::StealBackground),
         };
         engine.counters.add(scan, batch.len() as u64);
-        let written_before = engine.transfers.freed_pages();
-        let outcome = evict_batch(engine, &batch);
-        let gone = if engine.swap.is_failing() {
+        let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
+        let mut outcome = evict_batch(engine, &batch);
+        if engine.swap.is_failing() {
             // Only what has got out counts.
-            engine.settle_writes();
-            outcome.freed + engine.transfers.freed_pages() - written_before
-        } else {
-            outcome.freed + outcome.started
-        };
+            engine.wait_until_ended(ended + outcome.started);
+            outcome.freed += engine.transfers.freed_pages() - freed;
+            outcome.started = 0;
+        }
+        let gone = outcome.freed + outcome.started;
         engine.counters.add(steal, gone);
-        done += gone;
+        done.freed += outcome.freed;
+        done.started += outcome.started;
         fruitless = if gone > 0 { 0 } else { fruitless + 1 };
         // What cannot be written stays; behind it, and on the active list, may be what need not be.
         stuck = outcome.obstructed || engine.swap.is_failing();
-        if stuck && done == 0 && fruitless > once_round {
+        if stuck && done.total() == 0 && fruitless > once_round {
             break;
         }
     }
@@ -103,22 +119,20 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     done
 }
 
-/// As [`reclaim`], and waits for what is on its way out. Says how many frames were freed meanwhile.
+/// As [`reclaim`], and waits for what it started. Says how many frames were freed meanwhile.
 pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
-    let mut freed = 0;
-    while freed < target {
-        let before = engine.transfers.freed_pages();
-        let (started_before, steal) =
-            (engine.transfers.started_pages(), reclaim(engine, target - freed, who));
-        engine.settle_writes();
-        let started = engine.transfers.started_pages() - started_before;
-        let now = steal.saturating_sub(started) + engine.transfers.freed_pages() - before;
-        freed += now;
-        if now == 0 {
+    let mut all = 0;
+    while all < target {
+        let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
+        let done = reclaim(engine, target - all, who);
+        engine.wait_until_ended(ended + done.started);
+        let written = if done.started > 0 { engine.transfers.freed_pages() - freed } else { 0 };
+        if done.freed + written == 0 {
             break;
         }
+        all += done.freed + written;
     }
-    freed
+    all
 }
 
 /// More pages under way would take memory from those who use it, and gain no speed.
@@ -174,7 +188,7 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
         }
         if engine.frames.free_frames() >= DIRECT_TARGET
             || engine.transfers.freed_pages() != ended
-            || (gone > 0 && !engine.swap.is_failing())
+            || (gone.total() > 0 && !engine.swap.is_failing())
         {
             return Ok(());
         }
