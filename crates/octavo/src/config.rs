@@ -38,6 +38,18 @@ impl PercpuOrders {
     }
 }
 
+/// How the swap cache finds the frame of a slot (seed 001).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwapCache {
+    /// Base: a tree with one lock and writeback tags; a page takes the lock four times on its way out.
+    TaggedTree,
+    /// Patched: the same tree without tags; the start and the end of a write take no lock.
+    Tree,
+    /// Best: a word for each slot, and a lock for each 512, which consecutive pages take together.
+    #[default]
+    Table,
+}
+
 /// How pages are pinned (seed 004).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinPath {

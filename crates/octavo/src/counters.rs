@@ -50,6 +50,11 @@ counters! {
     SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";
     SwapWriteError "swap_write_error" "Pages whose write to swap failed; they stayed in memory.";
     SwapReadError "swap_read_error" "Pages whose read from swap failed.";
+    SwapLockAdd "swap_lock_add" "Acquisitions of the swap cache's lock to add pages.";
+    SwapLockStartWriteback "swap_lock_start_writeback" "Acquisitions of the swap cache's lock as a write starts.";
+    SwapLockEndWriteback "swap_lock_end_writeback" "Acquisitions of the swap cache's lock as a write ends.";
+    SwapLockRemove "swap_lock_remove" "Acquisitions of the swap cache's lock to remove a page.";
+    SwapLockOther "swap_lock_other" "Acquisitions of the swap cache's lock by faults, and for what pages left behind.";
     ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
     ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";

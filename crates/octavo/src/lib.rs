@@ -37,6 +37,8 @@ pub mod frame;
 pub mod io;
 mod lru;
 mod manager;
+#[allow(dead_code, reason = "files will ask for more of it than swap does")]
+mod mapping;
 pub mod policy;
 mod reclaim;
 mod region;
@@ -48,7 +50,7 @@ mod table;
 mod units;
 
 pub use access::{Pin, PinnedPages};
-pub use config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
+pub use config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use io::SwapFile;

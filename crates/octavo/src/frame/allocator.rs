@@ -323,6 +323,12 @@ impl FrameAllocator {
         &self.arena.words[frame]
     }
 
+    /// The words of what may be no frame at all.
+    #[inline]
+    pub(crate) fn words_if_any(&self, frame: FrameId) -> Option<&FrameWords> {
+        self.arena.words.get(frame)
+    }
+
     /// The arena's bytes; frame `f` is at home at `f.0 * 4096`.
     #[inline]
     pub fn bytes(&self) -> &ArenaBytes {

@@ -191,6 +191,18 @@ impl HoldWord {
         }
     }
 
+    /// As [`HoldWord::release`], but not while the frame is being written. The caller has a pin, which keeps the frame until it
+    /// is dropped. Says whether the frame is released.
+    pub(crate) fn release_unless_writeback(&self) -> bool {
+        // AcqRel: a writeback that starts after this fails, and one that started before it is seen.
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+                debug_assert!(seen & LIVE != 0 && seen & PINS != 0, "not pinned, or not live: {:?}", Holds(seen));
+                (seen & WRITEBACK == 0).then_some(seen & !LIVE | DYING)
+            })
+            .is_ok()
+    }
+
     /// Marks the bytes as newer than any copy elsewhere. The caller holds a pin.
     #[inline]
     pub(crate) fn mark_dirty(&self) {
@@ -218,6 +230,12 @@ impl HoldWord {
     /// Ends a writeback; a failed one leaves the frame dirty. Says whether somebody waits for it.
     pub(crate) fn end_writeback(&self, written: bool) -> bool {
         self.end_io(WRITEBACK, if written { 0 } else { DIRTY | IO_ERROR })
+    }
+
+    /// Takes a writeback back that should not have been started: the frame is dirty again, as it was. Says whether
+    /// somebody waits for it.
+    pub(crate) fn cancel_writeback(&self) -> bool {
+        self.end_io(WRITEBACK, DIRTY)
     }
 
     /// Ends a read. Says whether somebody waits for it.

@@ -22,6 +22,8 @@
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 mod areas;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
+mod cache;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
 mod clusters;
 mod slots;
 

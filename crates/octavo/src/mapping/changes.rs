@@ -1,0 +1,298 @@
+//! What is done to a mapping under its lock.
+
+use std::ops::Range;
+
+use crate::mapping::nodes::{MAX_LEVELS, NODE_WORDS, Stock, offset};
+use crate::mapping::{Mapping, NODE_BITS, PageWord, Tag, pack, reaches, unpack};
+use crate::sync::{MutexGuard, Ordering};
+
+/// The mapping, locked.
+#[derive(Debug)]
+pub(crate) struct Changes<'a> {
+    mapping: &'a Mapping,
+    stock: MutexGuard<'a, Stock>,
+}
+
+/// Where the word of an index is: the nodes on the way, found once for all that is done to it. Good until the lock is let go,
+/// or another index is set or removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    index: u64,
+    levels: u32,
+    /// The node of each level; 0 is the leaf.
+    path: [u32; MAX_LEVELS],
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn new(mapping: &'a Mapping, stock: MutexGuard<'a, Stock>) -> Self {
+        Self { mapping, stock }
+    }
+
+    /// The place of an index that has a word.
+    pub(crate) fn find(&self, index: u64) -> Option<Place> {
+        let (mut node, levels) = self.root();
+        if !reaches(levels, index) {
+            return None;
+        }
+        let mut path = [0; MAX_LEVELS];
+        for level in (0..levels).rev() {
+            path[level as usize] = node;
+            node = self.mapping.nodes.at(node).word(offset(index, level)).load(Ordering::Relaxed);
+            if node == 0 {
+                return None;
+            }
+        }
+        Some(Place { index, levels, path })
+    }
+
+    /// The word of an index.
+    pub(crate) fn get(&self, index: u64) -> PageWord {
+        self.find(index).map_or(PageWord::NOTHING, |place| self.word(&place))
+    }
+
+    pub(crate) fn word(&self, place: &Place) -> PageWord {
+        let leaf = self.mapping.nodes.at(place.path[0]);
+        PageWord::from_bits(leaf.word(offset(place.index, 0)).load(Ordering::Relaxed))
+    }
+
+    /// Gives an index a word, and says what it had. Its tags stay.
+    pub(crate) fn set(&mut self, index: u64, word: PageWord) -> PageWord {
+        assert_ne!(word, PageWord::NOTHING, "an index is removed, not set to nothing");
+        let (mut node, levels) = self.grow_to(index);
+        let nodes = &self.mapping.nodes;
+        for level in (1..levels).rev() {
+            let parent = nodes.at(node);
+            let link = parent.word(offset(index, level));
+            node = link.load(Ordering::Relaxed);
+            if node == 0 {
+                node = nodes.take(&mut self.stock);
+                parent.set_used(parent.used() + 1);
+                // Release: the node was empty before it became part of the tree.
+                link.store(node, Ordering::Release);
+            }
+        }
+        let leaf = nodes.at(node);
+        let place = leaf.word(offset(index, 0));
+        let before = PageWord::from_bits(place.load(Ordering::Relaxed));
+        if before == PageWord::NOTHING {
+            leaf.set_used(leaf.used() + 1);
+        }
+        // Release: what was said of the frame comes before it can be found.
+        place.store(word.bits(), Ordering::Release);
+        before
+    }
+
+    /// Changes the word of a place, which stays.
+    pub(crate) fn replace(&mut self, place: &Place, word: PageWord) {
+        assert_ne!(word, PageWord::NOTHING, "a place is removed, not emptied");
+        let leaf = self.mapping.nodes.at(place.path[0]);
+        leaf.word(offset(place.index, 0)).store(word.bits(), Ordering::Release);
+    }
+
+    /// Takes the word of a place away, its tags, and the nodes that only it needed. `left`: what stays there instead.
+    pub(crate) fn remove(&mut self, place: &Place, left: PageWord) {
+        if self.mapping.keeps_tags() {
+            Tag::ALL.iter().for_each(|tag| self.clear_tag(place, *tag));
+        }
+        if left != PageWord::NOTHING {
+            self.replace(place, left);
+            return;
+        }
+        let nodes = &self.mapping.nodes;
+        for level in 0..place.levels {
+            let node = place.path[level as usize];
+            let words = nodes.at(node);
+            words.word(offset(place.index, level)).store(0, Ordering::Release);
+            words.set_used(words.used() - 1);
+            if words.used() != 0 {
+                return;
+            }
+            if level + 1 == place.levels {
+                self.set_root(0, 0);
+            }
+            nodes.give_back(&mut self.stock, node);
+        }
+    }
+
+    fn root(&self) -> (u32, u32) {
+        unpack(self.mapping.root.load(Ordering::Relaxed))
+    }
+
+    fn set_root(&self, node: u32, levels: u32) {
+        self.mapping.root.store(pack(node, levels), Ordering::Release);
+    }
+
+    /// Makes the tree high enough for an index. It is never made lower, but for good when it is empty: so a path that was
+    /// there stays.
+    fn grow_to(&mut self, index: u64) -> (u32, u32) {
+        let nodes = &self.mapping.nodes;
+        let (mut root, mut levels) = self.root();
+        if levels == 0 {
+            root = nodes.take(&mut self.stock);
+            levels = 1;
+        }
+        while !reaches(levels, index) {
+            let above = nodes.take(&mut self.stock);
+            let words = nodes.at(above);
+            // An empty node above another only where this call made both.
+            if nodes.at(root).used() == 0 {
+                nodes.give_back(&mut self.stock, root);
+            } else {
+                words.word(0).store(root, Ordering::Release);
+                words.set_used(1);
+                for tag in Tag::ALL {
+                    words.set_tagged(tag, u64::from(nodes.at(root).tagged(tag) != 0));
+                }
+            }
+            root = above;
+            levels += 1;
+        }
+        self.set_root(root, levels);
+        (root, levels)
+    }
+
+    // --- tags ---
+
+    fn assert_tags(&self) {
+        assert!(self.mapping.keeps_tags(), "this mapping keeps no tags");
+    }
+
+    pub(crate) fn set_tag(&mut self, place: &Place, tag: Tag) {
+        self.assert_tags();
+        for level in 0..place.levels {
+            let node = self.mapping.nodes.at(place.path[level as usize]);
+            let (before, bit) = (node.tagged(tag), 1 << offset(place.index, level));
+            if before & bit != 0 {
+                return;
+            }
+            node.set_tagged(tag, before | bit);
+        }
+    }
+
+    pub(crate) fn clear_tag(&mut self, place: &Place, tag: Tag) {
+        self.assert_tags();
+        for level in 0..place.levels {
+            let node = self.mapping.nodes.at(place.path[level as usize]);
+            let (before, bit) = (node.tagged(tag), 1 << offset(place.index, level));
+            if before & bit == 0 {
+                return;
+            }
+            node.set_tagged(tag, before & !bit);
+            if before != bit {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn has_tag(&self, place: &Place, tag: Tag) -> bool {
+        self.assert_tags();
+        self.mapping.nodes.at(place.path[0]).tagged(tag) >> offset(place.index, 0) & 1 == 1
+    }
+
+    /// Whether any page has the tag.
+    pub(crate) fn any_tagged(&self, tag: Tag) -> bool {
+        self.assert_tags();
+        let (root, levels) = self.root();
+        levels != 0 && self.mapping.nodes.at(root).tagged(tag) != 0
+    }
+
+    /// The first index from `from` on with the tag, and its word.
+    pub(crate) fn next_tagged(&self, from: u64, tag: Tag) -> Option<(u64, PageWord)> {
+        self.next_tagged_counting(from, tag, &mut 0)
+    }
+
+    /// As `next_tagged`; counts the nodes it looked at.
+    pub(super) fn next_tagged_counting(
+        &self,
+        from: u64,
+        tag: Tag,
+        seen: &mut usize,
+    ) -> Option<(u64, PageWord)> {
+        self.assert_tags();
+        let (root, levels) = self.root();
+        if !reaches(levels, from) {
+            return None;
+        }
+        let index = self.next_below(root, levels - 1, 0, from, tag, seen)?;
+        Some((index, self.get(index)))
+    }
+
+    fn next_below(
+        &self,
+        node: u32,
+        level: u32,
+        base: u64,
+        from: u64,
+        tag: Tag,
+        seen: &mut usize,
+    ) -> Option<u64> {
+        *seen += 1;
+        let words = self.mapping.nodes.at(node);
+        let first = if from > base { offset(from, level) } else { 0 };
+        let mut bits = words.tagged(tag) & u64::MAX << first;
+        while bits != 0 {
+            let at = bits.trailing_zeros();
+            let start = base | u64::from(at) << (level * NODE_BITS);
+            if level == 0 {
+                return Some(start);
+            }
+            let child = words.word(at as usize).load(Ordering::Relaxed);
+            // Only the child that `from` falls into may have its tagged pages before it.
+            if let Some(index) = self.next_below(child, level - 1, start, from, tag, seen) {
+                return Some(index);
+            }
+            bits &= bits - 1;
+        }
+        None
+    }
+
+    /// Tags up to `at_most` dirty pages of a range as to be written. `Some`: where to go on.
+    pub(crate) fn tag_dirty_to_write(&mut self, range: Range<u64>, at_most: usize) -> Option<u64> {
+        let mut from = range.start;
+        for _ in 0..at_most.max(1) {
+            let (index, _) = self.next_tagged(from, Tag::Dirty).filter(|next| next.0 < range.end)?;
+            let place = self.find(index).expect("a tagged page is there");
+            self.set_tag(&place, Tag::ToWrite);
+            from = index.checked_add(1)?;
+        }
+        Some(from)
+    }
+
+    // --- checks ---
+
+    /// Nodes in use.
+    pub(crate) fn nodes_in_use(&self) -> usize {
+        self.stock.in_use()
+    }
+
+    /// Counts add up, and a node is tagged where a word of it is. Linear.
+    ///
+    /// # Panics
+    /// When not.
+    pub(crate) fn validate(&self) {
+        let (root, levels) = self.root();
+        let nodes = if levels == 0 { 0 } else { self.validate_below(root, levels - 1) };
+        assert_eq!(nodes, self.nodes_in_use(), "every node in use is part of the tree");
+    }
+
+    fn validate_below(&self, node: u32, level: u32) -> usize {
+        let words = self.mapping.nodes.at(node);
+        let (mut used, mut nodes) = (0, 1);
+        for at in 0..NODE_WORDS {
+            let word = words.word(at).load(Ordering::Relaxed);
+            used += u32::from(word != 0);
+            let below = (level > 0 && word != 0).then(|| self.mapping.nodes.at(word));
+            nodes += below.map_or(0, |_| self.validate_below(word, level - 1));
+            for tag in Tag::ALL {
+                let tagged = words.tagged(tag) >> at & 1 == 1;
+                assert!(!tagged || word != 0, "only what is there is tagged");
+                assert!(
+                    below.is_none_or(|below| (below.tagged(tag) != 0) == tagged),
+                    "a node is tagged where one of its words is"
+                );
+            }
+        }
+        assert!(used != 0 && used == words.used(), "words of a node add up");
+        nodes
+    }
+}

@@ -1,0 +1,165 @@
+//! Mappings: pages by index, in a tree with one lock, with or without tags.
+//!
+//! ```text
+//!                 root: node, levels           an index is read six bits a level, from the top
+//!                  │
+//!           ┌──────▼──────┐  words: numbers of nodes one level down
+//!           │ inner node  │  tags:  which of them have a tagged page below
+//!           └─┬─────────┬─┘
+//!        ┌────▼───┐ ┌───▼────┐  words: a frame + 1, or a shadow ([`PageWord`])
+//!        │  leaf  │ │  leaf  │  tags:  which of them are tagged
+//!        └────────┘ └────────┘
+//! ```
+//!
+//! Whether a mapping keeps tags is said when it is made, and never changes: files need to find their dirty pages, swap
+//! does not. A tag of a page is a bit in its leaf and in every node above, so that a search for tagged pages steps
+//! over all that have none.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod` | the mapping; look-ups without the lock |
+//! | `changes` | what is done under the lock |
+//! | `nodes` | the nodes, and where they come from |
+//! | `word` | what an index says of a page |
+//!
+//! Invariants: a node in use has at least one word; a path to a word that is there is never taken down or moved; node
+//! memory is never anything else.
+//!
+//! Locking: one lock for everything but [`Mapping::peek`]. Under it no other is taken.
+//!
+//! Cost: 320 bytes for each 64 neighbouring pages, charged to the budget by 20 KiB, over the limit if need be: reclaim
+//! cannot do without. Nothing comes from the program's allocator after the mapping is made.
+
+mod changes;
+mod nodes;
+mod word;
+
+use std::ops::Range;
+
+use crate::budget::Budget;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+
+pub(crate) use changes::Changes;
+use nodes::{MAX_LEVELS, NODE_BITS, Nodes, Stock};
+pub(crate) use word::{PageWord, Shadow};
+
+/// What may be said of a page beside where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// It may have to be written.
+    Dirty,
+    /// It is to be written by the pass under way: those that get dirty after its beginning are not.
+    ToWrite,
+    /// It is being written.
+    Writeback,
+}
+
+impl Tag {
+    pub(crate) const ALL: [Tag; 3] = [Tag::Dirty, Tag::ToWrite, Tag::Writeback];
+}
+
+/// Whether a mapping keeps tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tags {
+    Kept,
+    None,
+}
+
+/// A tree of pages by index.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    nodes: Nodes,
+    /// Levels in the upper half, the topmost node in the lower; 0: nothing is mapped.
+    root: AtomicU64,
+    tags: Tags,
+    stock: Mutex<Stock>,
+}
+
+impl Mapping {
+    /// A mapping with room for `pages` pages below `end`, wherever they lie.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub(crate) fn new(pages: usize, end: u64, tags: Tags, budget: Arc<Budget>) -> std::io::Result<Self> {
+        let nodes = Nodes::new(nodes::most_nodes(pages, end), budget)?;
+        Ok(Self { nodes, root: AtomicU64::new(0), tags, stock: Mutex::new(Stock::default()) })
+    }
+
+    pub(crate) fn keeps_tags(&self) -> bool {
+        self.tags == Tags::Kept
+    }
+
+    /// Takes the lock, for changes and for all that must be exact.
+    pub(crate) fn lock(&self) -> Changes<'_> {
+        Changes::new(self, self.stock.lock())
+    }
+
+    /// The word of a page, without the lock.
+    ///
+    /// Exact for an index that nobody changes meanwhile *and that has a word*: then its path stands. Of an index that has
+    /// none, what comes back may be the word of another, or no word at all: the node on its way may have gone to
+    /// other pages. So whoever finds a frame here asks the frame.
+    pub(crate) fn peek(&self, index: u64) -> PageWord {
+        // Acquire, all the way: pairs with the stores that made each node part of the tree.
+        let (mut node, levels) = unpack(self.root.load(Ordering::Acquire));
+        if !reaches(levels, index) {
+            return PageWord::NOTHING;
+        }
+        for level in (0..levels).rev() {
+            // None: that was no number of a node. It is a leaf by now, somewhere else.
+            let Some(words) = self.nodes.get(node) else { return PageWord::NOTHING };
+            node = words.word(nodes::offset(index, level)).load(Ordering::Acquire);
+            if node == 0 {
+                return PageWord::NOTHING;
+            }
+        }
+        PageWord::from_bits(node)
+    }
+
+    /// The first pages of `range` with a tag, each with its index, up to the end or until `each` says false. The lock is let go
+    /// before each is called.
+    pub(crate) fn for_each_tagged(
+        &self,
+        range: Range<u64>,
+        tag: Tag,
+        mut each: impl FnMut(u64, PageWord) -> bool,
+    ) {
+        let mut from = range.start;
+        loop {
+            let Some((index, word)) = self.lock().next_tagged(from, tag).filter(|next| next.0 < range.end)
+            else {
+                return;
+            };
+            if !each(index, word) {
+                return;
+            }
+            from = index + 1;
+        }
+    }
+
+    /// Marks the pages of `range` that are dirty now as to be written, `batch` of them under one lock: a pass over those ends,
+    /// however fast others get dirty behind it.
+    pub(crate) fn tag_dirty_to_write(&self, range: Range<u64>, batch: usize) {
+        let mut from = range.start;
+        while let Some(next) = self.lock().tag_dirty_to_write(from..range.end, batch) {
+            from = next;
+        }
+    }
+}
+
+fn pack(node: u32, levels: u32) -> u64 {
+    u64::from(levels) << 32 | u64::from(node)
+}
+
+fn unpack(root: u64) -> (u32, u32) {
+    (root as u32, (root >> 32) as u32)
+}
+
+/// Whether a tree of so many levels has a place for the index.
+fn reaches(levels: u32, index: u64) -> bool {
+    debug_assert!(levels as usize <= MAX_LEVELS);
+    levels != 0 && index.checked_shr(levels * NODE_BITS).unwrap_or(0) == 0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

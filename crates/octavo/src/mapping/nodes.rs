@@ -1,0 +1,154 @@
+//! The nodes of a mapping: 64 words, and a bitmap of them for each tag.
+//!
+//! They lie in one reservation and are numbered from 1; what is given back goes to other pages of the same mapping, so
+//! a late reader that still looks at it reads words, whatever they say by then.
+
+use crate::budget::Budget;
+use crate::mapping::Tag;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, WordArray};
+
+/// log2 of [`NODE_WORDS`].
+pub(super) const NODE_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
+/// Words of a node.
+pub(super) const NODE_WORDS: usize = 1 << NODE_BITS;
+/// Levels that reach every index.
+pub(super) const MAX_LEVELS: usize = if cfg!(loom) { 3 } else { u64::BITS.div_ceil(NODE_BITS) as usize };
+/// Nodes charged at once.
+const GROW_NODES: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// A node. All zero: free, or about to get its first word.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[cfg_attr(loom, derive(Default))]
+#[repr(C, align(64))]
+pub(super) struct Node {
+    words: [AtomicU32; NODE_WORDS],
+    /// By tag: the words with that tag.
+    tags: [AtomicU64; Tag::ALL.len()],
+    /// How many words are not 0.
+    used: AtomicU32,
+    next_free: AtomicU32,
+}
+
+impl Node {
+    #[inline]
+    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+        &self.words[offset]
+    }
+
+    // The rest is read and written under the lock only: Relaxed.
+
+    pub(super) fn tagged(&self, tag: Tag) -> u64 {
+        self.tags[tag as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_tagged(&self, tag: Tag, bits: u64) {
+        self.tags[tag as usize].store(bits, Ordering::Relaxed);
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_used(&self, words: u32) {
+        self.used.store(words, Ordering::Relaxed);
+    }
+}
+
+/// Where in a node of this level the index has its word.
+#[inline]
+pub(super) fn offset(index: u64, level: u32) -> usize {
+    (index >> (level * NODE_BITS)) as usize & (NODE_WORDS - 1)
+}
+
+/// Nodes that `pages` pages below `end` may need: each in a leaf of its own, and each of those below nodes of its own.
+pub(super) fn most_nodes(pages: usize, end: u64) -> usize {
+    let (mut nodes, mut of_level) = (0, end.max(1));
+    loop {
+        of_level = of_level.div_ceil(NODE_WORDS as u64);
+        nodes += (of_level as usize).min(pages.max(1));
+        if of_level == 1 {
+            return nodes;
+        }
+    }
+}
+
+/// All nodes of a mapping.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    nodes: WordArray<Node>,
+    budget: Arc<Budget>,
+}
+
+/// Which nodes are free. Under the mapping's lock.
+#[derive(Debug, Default)]
+pub(super) struct Stock {
+    first_free: u32,
+    /// Nodes that were used at some time.
+    reached: usize,
+    charged: usize,
+    in_use: usize,
+}
+
+impl Stock {
+    pub(super) fn in_use(&self) -> usize {
+        self.in_use
+    }
+}
+
+impl Nodes {
+    pub(super) fn new(most: usize, budget: Arc<Budget>) -> std::io::Result<Self> {
+        assert!(most < 1 << 31, "nodes are numbered in 31 bits");
+        Ok(Self { nodes: WordArray::new(most)?, budget })
+    }
+
+    /// A node by its number, where there is one.
+    #[inline]
+    pub(super) fn get(&self, node: u32) -> Option<&Node> {
+        self.nodes.get((node as usize).wrapping_sub(1))
+    }
+
+    /// A node by its number, under the lock.
+    #[inline]
+    pub(super) fn at(&self, node: u32) -> &Node {
+        &self.nodes[node as usize - 1]
+    }
+
+    /// A node without words.
+    pub(super) fn take(&self, stock: &mut Stock) -> u32 {
+        stock.in_use += 1;
+        if stock.first_free != 0 {
+            let node = stock.first_free;
+            stock.first_free = self.at(node).next_free.load(Ordering::Relaxed);
+            return node;
+        }
+        if stock.reached == stock.charged {
+            self.budget.charge_over((GROW_NODES * size_of::<Node>()) as u64);
+            stock.charged += GROW_NODES;
+        }
+        stock.reached += 1;
+        stock.reached as u32
+    }
+
+    /// Takes back a node without words and tags.
+    pub(super) fn give_back(&self, stock: &mut Stock, node: u32) {
+        let words = self.at(node);
+        debug_assert!(words.used() == 0 && Tag::ALL.iter().all(|tag| words.tagged(*tag) == 0));
+        words.next_free.store(stock.first_free, Ordering::Relaxed);
+        stock.first_free = node;
+        stock.in_use -= 1;
+    }
+
+    /// The mapping goes, and its memory with it.
+    pub(super) fn uncharge(&self, stock: &mut Stock) {
+        self.budget.uncharge((stock.charged * size_of::<Node>()) as u64);
+        stock.charged = 0;
+    }
+}
+
+impl Drop for super::Mapping {
+    fn drop(&mut self) {
+        let stock: &Mutex<Stock> = &self.stock;
+        self.nodes.uncharge(&mut stock.lock());
+    }
+}

@@ -1,0 +1,119 @@
+//! What an index says of a page: its frame, or what its frame left behind.
+//!
+//! ```text
+//!  31   30   29 ............ 0
+//! +----+----+----------------+
+//! | 0  |     frame + 1       |   the page has a frame
+//! +----+----+----------------+
+//! | 1  | 0  |    shadow      |   it had one; the shadow says when that went
+//! +----+----+----------------+
+//! | all ones                 |   reserved: the index is spoken for, and has no page now
+//! +--------------------------+
+//!   0: nothing
+//! ```
+
+use crate::units::FrameId;
+
+const SHADOW: u32 = 1 << 31;
+
+/// Thirty bits that a page leaves behind when its frame goes. The policy that left them knows what they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shadow(u32);
+
+impl Shadow {
+    pub(crate) const BITS: u32 = 30;
+
+    /// The lower 30 bits of a number.
+    pub(crate) fn new(bits: u32) -> Self {
+        Self(bits & ((1 << Self::BITS) - 1))
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// The word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageWord(u32);
+
+/// What a [`PageWord`] means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Nothing,
+    Reserved,
+    Frame(FrameId),
+    Shadow(Shadow),
+}
+
+impl PageWord {
+    pub(crate) const NOTHING: Self = Self(0);
+    pub(crate) const RESERVED: Self = Self(u32::MAX);
+
+    #[inline]
+    pub(crate) fn frame(frame: FrameId) -> Self {
+        debug_assert!(frame.0 < SHADOW - 1, "frame numbers have 31 bits");
+        Self(frame.0 + 1)
+    }
+
+    /// What is left behind: a shadow, or nothing.
+    pub(crate) fn left(shadow: Option<Shadow>) -> Self {
+        shadow.map_or(Self::NOTHING, |shadow| Self(SHADOW | shadow.0))
+    }
+
+    #[inline]
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn meaning(self) -> Meaning {
+        match self {
+            Self::NOTHING => Meaning::Nothing,
+            Self::RESERVED => Meaning::Reserved,
+            Self(bits) if bits & SHADOW == 0 => Meaning::Frame(FrameId(bits - 1)),
+            Self(bits) => Meaning::Shadow(Shadow::new(bits)),
+        }
+    }
+
+    /// The frame, where the word names one.
+    #[inline]
+    pub(crate) fn as_frame(self) -> Option<FrameId> {
+        match self.meaning() {
+            Meaning::Frame(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The shadow, where the word is one.
+    pub(crate) fn as_shadow(self) -> Option<Shadow> {
+        match self.meaning() {
+            Meaning::Shadow(shadow) => Some(shadow),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_meaning_comes_back_as_it_was_put_in() {
+        for frame in [FrameId(0), FrameId(7), FrameId((1 << 31) - 3)] {
+            assert_eq!(PageWord::frame(frame).meaning(), Meaning::Frame(frame));
+        }
+        for bits in [0, 1, (1 << 30) - 1, u32::MAX] {
+            let shadow = Shadow::new(bits);
+            assert_eq!(PageWord::left(Some(shadow)).meaning(), Meaning::Shadow(shadow));
+            assert_eq!(shadow.bits(), bits & ((1 << 30) - 1));
+        }
+        assert_eq!(PageWord::left(None).meaning(), Meaning::Nothing);
+        assert_eq!(PageWord::RESERVED.meaning(), Meaning::Reserved);
+    }
+}

@@ -1,0 +1,215 @@
+//! From a slot to its frame, in three forms.
+//!
+//! | form | frames and shadows stand in | changes take | start and end of a writeback |
+//! |---|---|---|---|
+//! | `TaggedTree` (base) | a mapping for each area, with tags | its lock, once a page | its lock, and set and clear tags |
+//! | `Tree` (patched) | a mapping for each area, without | its lock, once a page | flip the frame's flag, no lock |
+//! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `Tree` |
+//!
+//! Every change of a slot is made under its cluster's lock; the mapping's lock comes after. So under the cluster's lock
+//! the frame of a slot stays what it is, whatever the form.
+
+use crate::budget::Budget;
+use crate::config::SwapCache;
+use crate::frame::FrameWords;
+use crate::mapping::{Mapping, PageWord, Tag, Tags};
+use crate::swap::cache::Started;
+use crate::swap::cache::words::{SlotWords, slot_of};
+use crate::sync::Arc;
+use crate::units::{FrameId, SwapSlot};
+
+#[derive(Debug)]
+pub(super) enum Index {
+    /// By area, in the order of their slots.
+    Trees(Box<[Tree]>),
+    Table,
+}
+
+#[derive(Debug)]
+pub(super) struct Tree {
+    first: u32,
+    mapping: Mapping,
+}
+
+impl Index {
+    /// For areas that begin at these slots, `end` slots in all.
+    pub(super) fn new(
+        form: SwapCache,
+        areas: &[u32],
+        end: u32,
+        budget: &Arc<Budget>,
+    ) -> std::io::Result<Self> {
+        let tags = match form {
+            SwapCache::TaggedTree => Tags::Kept,
+            SwapCache::Tree => Tags::None,
+            SwapCache::Table => return Ok(Self::Table),
+        };
+        let tree = |(at, &first): (usize, &u32)| {
+            let slots = areas.get(at + 1).unwrap_or(&end) - first;
+            let mapping = Mapping::new(slots as usize, u64::from(slots), tags, Arc::clone(budget))?;
+            Ok(Tree { first, mapping })
+        };
+        Ok(Self::Trees(areas.iter().enumerate().map(tree).collect::<std::io::Result<_>>()?))
+    }
+
+    /// The mapping of a slot's area, and the slot's index there. `None`: there are none.
+    #[inline]
+    pub(super) fn mapping(&self, slot: SwapSlot) -> Option<(&Mapping, u64)> {
+        match self {
+            Self::Table => None,
+            Self::Trees(trees) => {
+                let tree = &trees[trees.partition_point(|tree| tree.first <= slot.0) - 1];
+                Some((&tree.mapping, u64::from(slot.0 - tree.first)))
+            }
+        }
+    }
+
+    fn tagged(&self, slot: SwapSlot) -> Option<(&Mapping, u64)> {
+        self.mapping(slot).filter(|(mapping, _)| mapping.keeps_tags())
+    }
+
+    /// Whether the start and the end of a writeback take a lock.
+    pub(super) fn locks_writeback(&self) -> bool {
+        matches!(self, Self::Trees(trees) if trees.iter().any(|tree| tree.mapping.keeps_tags()))
+    }
+
+    /// The word of a slot, without any lock. See [`Mapping::peek`] for what it is worth.
+    #[inline]
+    pub(super) fn peek(&self, slot: SwapSlot, words: &SlotWords) -> PageWord {
+        self.mapping(slot).map_or_else(|| words.frame(), |(mapping, index)| mapping.peek(index))
+    }
+
+    // --- under the slot's lock ---
+
+    /// A frame comes, and what was left of the one before goes.
+    pub(super) fn put(&self, slot: SwapSlot, words: &SlotWords, frame: FrameId) -> PageWord {
+        let Some((mapping, index)) = self.mapping(slot) else {
+            let before = words.frame();
+            words.set_frame(PageWord::frame(frame));
+            return before;
+        };
+        if words.frame() != PageWord::NOTHING {
+            words.set_frame(PageWord::NOTHING);
+        }
+        mapping.lock().set(index, PageWord::frame(frame))
+    }
+
+    /// Whatever is there goes.
+    pub(super) fn forget(&self, slot: SwapSlot, words: &SlotWords) {
+        let Some((mapping, index)) = self.mapping(slot) else {
+            return words.set_frame(PageWord::NOTHING);
+        };
+        let mut changes = mapping.lock();
+        if let Some(place) = changes.find(index) {
+            changes.remove(&place, PageWord::NOTHING);
+        }
+    }
+
+    /// The frame goes, and leaves something behind, if `gone` then still says so. While it is asked, look-ups find nothing:
+    /// one that has pinned the frame is seen by `gone`, and one that comes later sees that the frame is not there.
+    pub(super) fn forget_if(
+        &self,
+        slot: SwapSlot,
+        words: &SlotWords,
+        frame: FrameId,
+        left: PageWord,
+        gone: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some((mapping, index)) = self.mapping(slot) else {
+            words.set_frame(left);
+            let is_gone = gone();
+            if !is_gone {
+                words.set_frame(PageWord::frame(frame));
+            }
+            return is_gone;
+        };
+        let mut changes = mapping.lock();
+        let place = changes.find(index).expect("a cached frame is in the tree");
+        changes.replace(&place, PageWord::RESERVED);
+        let is_gone = gone();
+        if is_gone {
+            changes.remove(&place, left);
+        } else {
+            changes.replace(&place, PageWord::frame(frame));
+        }
+        is_gone
+    }
+
+    // --- writeback, by whoever has the frame isolated and pinned ---
+
+    pub(super) fn start_writeback(&self, slot: SwapSlot, frame: FrameId, words: &FrameWords) -> Started {
+        let Some((mapping, index)) = self.tagged(slot) else { return start_unlocked(slot, words) };
+        let mut changes = mapping.lock();
+        let Some(place) = changes.find(index).filter(|place| changes.word(place) == PageWord::frame(frame))
+        else {
+            return Started::Refused;
+        };
+        // Under the lock: the slot is the frame's, and flag and tag change as one.
+        if !words.holds.start_writeback() {
+            return Started::Refused;
+        }
+        changes.set_tag(&place, Tag::Writeback);
+        if !words.holds.load().is_dirty() {
+            changes.clear_tag(&place, Tag::Dirty);
+        }
+        changes.clear_tag(&place, Tag::ToWrite);
+        Started::Yes
+    }
+
+    /// Says whether somebody waits for it.
+    pub(super) fn end_writeback(&self, slot: SwapSlot, words: &FrameWords, written: bool) -> bool {
+        let Some((mapping, index)) = self.tagged(slot) else { return words.holds.end_writeback(written) };
+        let mut changes = mapping.lock();
+        let waiters = words.holds.end_writeback(written);
+        let place = changes.find(index).expect("a page under writeback is never removed");
+        changes.clear_tag(&place, Tag::Writeback);
+        waiters
+    }
+
+    /// Trees are sound, and pages tagged as their frames say. Linear; nobody else is at work.
+    pub(super) fn validate(&self, is_written: &dyn Fn(FrameId) -> bool) {
+        let Self::Trees(trees) = self else { return };
+        for Tree { mapping, first } in trees {
+            let changes = mapping.lock();
+            changes.validate();
+            if mapping.keeps_tags() {
+                let mut next = changes.next_tagged(0, Tag::Writeback);
+                while let Some((index, word)) = next {
+                    let frame = word.as_frame().expect("only frames are written");
+                    assert!(
+                        is_written(frame),
+                        "slot {} is tagged and not written",
+                        u64::from(*first) + index
+                    );
+                    next = changes.next_tagged(index + 1, Tag::Writeback);
+                }
+            }
+        }
+    }
+
+    /// Under the slot's lock: whether the page of a slot is tagged as being written. `None`: there are no tags.
+    pub(super) fn is_tagged_writeback(&self, slot: SwapSlot) -> Option<bool> {
+        let (mapping, index) = self.tagged(slot)?;
+        let changes = mapping.lock();
+        Some(changes.find(index).is_some_and(|place| changes.has_tag(&place, Tag::Writeback)))
+    }
+}
+
+/// DIRTY becomes WRITEBACK, without a lock.
+///
+/// Who could take the slot away meanwhile? Whoever detaches the frame, or forgets it because its read failed, holds a
+/// pin: `HoldWord::start_writeback` fails while it does, and acquires what it did once it has let go, so the second
+/// look below sees it. Whoever forgets an orphan has taken the frame out of LIVE before it touches the slot, by a
+/// read-modify-write that fails under WRITEBACK: it comes first and this fails, or it comes later and is
+/// refused. Whoever evicts wants to be alone with one pin, and the caller's is another.
+fn start_unlocked(slot: SwapSlot, words: &FrameWords) -> Started {
+    // The first look only saves taking the mark back.
+    if slot_of(words) != Some(slot) || !words.holds.start_writeback() {
+        return Started::Refused;
+    }
+    if slot_of(words) == Some(slot) {
+        return Started::Yes;
+    }
+    // It left the cache between the two looks. For a moment it said that it was being written.
+    if words.holds.cancel_writeback() { Started::RefusedAndAwaited } else { Started::Refused }
+}

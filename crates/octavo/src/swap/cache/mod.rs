@@ -1,0 +1,533 @@
+//! The swap cache: for each slot, the frame that has its page, how many entries lead to it, and what its bytes are.
+//!
+//! One type in three forms ([`SwapCache`]); what differs is all in `index`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod` | what can be done with a slot |
+//! | `index` | from a slot to its frame: a tree with tags, a tree, a table |
+//! | `words` | the 16 bytes of a slot |
+//!
+//! Invariants:
+//! - A frame's `slot` word and the index agree under the lock of the slot's cluster; both change under it only.
+//! - A page under writeback is never removed, and its slot never freed.
+//! - A frame is evicted by one compare-and-swap that asks for no pin but the evictor's and for no dirt at once.
+//! - Where there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock is free.
+//!
+//! Locking: a lock for each cluster of 512 slots (clusters with one number modulo 256 share it), taken with pins held; under
+//! it, in the tree forms, the mapping's. [`FreeSlot::slot_freed`] is called with neither. Look-ups take no lock in
+//! any form. References are counted under the cluster's lock in all three forms alike; the counters `swap_lock_*` count the
+//! acquisitions of whichever lock guards the *index*, where that changes.
+//!
+//! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. Whoever takes a frame out of the cache
+//! changes the word first and then does a read-modify-write on the frame's holds (`try_reclaim`, `release`, or the drop
+//! of the pin it has meanwhile), so of the two on that one word one comes first: the pin, and the remover sees it; or
+//! the remover, and the pin acquires the changed word. Frame words are never anything else, so pinning what is not
+//! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, the second walk may end in
+//! a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
+//!
+//! **Writeback.** Why the forms without tags need no lock at its start and end: `index::start_unlocked`.
+
+mod index;
+mod words;
+
+use std::collections::HashMap;
+
+use crossbeam_utils::CachePadded;
+
+use crate::budget::Budget;
+use crate::config::SwapCache;
+use crate::counters::{Counter, Counters};
+use crate::frame::{Dropped, FrameAllocator, FrameWords};
+use crate::mapping::{PageWord, Shadow};
+use crate::swap::clusters::CLUSTER_SLOTS;
+use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
+use crate::units::{FrameId, SwapSlot};
+
+use index::Index;
+use words::set_slot;
+pub(crate) use words::{SlotWords, slot_of};
+
+const LOCKS: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// Whether something is left of a page that nothing leads to any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an orphan must be unpinned"]
+pub(crate) enum Orphan {
+    /// Something still leads to it, or there is no frame.
+    None,
+    /// Drop the pin on this frame, which comes with it: the frame is on its way out.
+    Frame(FrameId),
+}
+
+/// What came of [`Cache::try_evict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an evicted frame must be freed"]
+pub(crate) enum Evicted {
+    /// The frame is unowned: the caller frees it. Its pin is gone with it.
+    Freed,
+    /// Somebody uses it, or it is dirty. It stays, with the caller's pin.
+    Kept,
+}
+
+/// What came of [`Cache::look_up`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a frame that was found is pinned"]
+pub(crate) enum Found {
+    /// The slot's frame, pinned for the caller.
+    Frame(FrameId),
+    /// This frame was the slot's a moment ago: drop the pin on it, and look again.
+    Moved(FrameId),
+    /// None, as far as can be seen without the lock.
+    Nothing,
+}
+
+/// What came of [`Cache::start_writeback`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a writeback that was started must be ended"]
+pub(crate) enum Started {
+    Yes,
+    /// Somebody else holds the frame, or it is not dirty, or has left the cache.
+    Refused,
+    /// The same, and somebody saw it under writeback meanwhile and waits: wake those who wait for I/O on the frame.
+    RefusedAndAwaited,
+}
+
+/// Who is told of slots that become free.
+pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
+    /// Nothing leads to the slot, and no frame has its page: it may be given to another, and what holds its `content`
+    /// may be let go. Called with no lock held.
+    fn slot_freed(&self, slot: SwapSlot, content: u64);
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    index: Index,
+    words: WordArray<SlotWords>,
+    locks: Box<[CachePadded<Mutex<()>>]>,
+    sink: Box<dyn FreeSlot>,
+    counters: Arc<Counters>,
+}
+
+impl Cache {
+    /// Bytes kept for the slots of a cluster, to be charged when it is first used.
+    pub(crate) const BYTES_PER_CLUSTER: u64 = (CLUSTER_SLOTS * size_of::<SlotWords>()) as u64;
+
+    /// For areas that begin at these slots, `end` slots in all.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub(crate) fn new(
+        form: SwapCache,
+        areas: &[u32],
+        end: u32,
+        sink: Box<dyn FreeSlot>,
+        budget: &Arc<Budget>,
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            index: Index::new(form, areas, end, budget)?,
+            words: WordArray::new((end as usize).next_multiple_of(CLUSTER_SLOTS).max(1))?,
+            locks: (0..LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
+            sink,
+            counters,
+        })
+    }
+
+    #[inline]
+    fn words(&self, slot: SwapSlot) -> &SlotWords {
+        &self.words[slot.0 as usize]
+    }
+
+    #[inline]
+    fn lock(&self, slot: SwapSlot) -> MutexGuard<'_, ()> {
+        self.locks[slot.0 as usize / CLUSTER_SLOTS % LOCKS].lock()
+    }
+
+    /// Under the slot's lock: the frame that has its page.
+    #[inline]
+    fn cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<FrameId> {
+        let frame = self.index.peek(slot, self.words(slot)).as_frame()?;
+        // A tree says for certain only what is there: the frame knows.
+        frames.words_if_any(frame).and_then(slot_of).filter(|of| *of == slot).map(|_| frame)
+    }
+
+    /// The slot a cached frame belongs to, with its lock. `None`: the frame is not in the cache (any more).
+    fn lock_cached(&self, words: &FrameWords) -> Option<(MutexGuard<'_, ()>, SwapSlot)> {
+        let slot = slot_of(words)?;
+        let lock = self.lock(slot);
+        (slot_of(words) == Some(slot)).then_some((lock, slot))
+    }
+
+    /// Under the slot's lock, which it gives back: nothing leads to the slot any more.
+    fn free(&self, lock: MutexGuard<'_, ()>, slot: SwapSlot) {
+        let content = self.words(slot).swap_content(0);
+        drop(lock);
+        self.sink.slot_freed(slot, content);
+    }
+
+    // --- slots on their way into use ---
+
+    /// Slots fresh from the allocator, which the caller has to himself.
+    pub(crate) fn reserve(&self, first: SwapSlot, count: u32) {
+        for slot in first.0..first.0 + count {
+            let words = self.words(SwapSlot(slot));
+            assert!(
+                words.frame() == PageWord::NOTHING && words.references() == 0,
+                "{:?} was given out while it was in use",
+                SwapSlot(slot)
+            );
+            words.set_frame(PageWord::RESERVED);
+        }
+    }
+
+    /// Gives a reserved slot back that got no frame.
+    pub(crate) fn free_unused(&self, slot: SwapSlot) {
+        let (lock, words) = (self.lock(slot), self.words(slot));
+        assert!(
+            words.frame() == PageWord::RESERVED && words.references() == 0,
+            "an unused slot was used: {slot:?}"
+        );
+        words.set_frame(PageWord::NOTHING);
+        self.free(lock, slot);
+    }
+
+    /// Puts a frame, pinned by the caller, into the cache at a reserved slot. False: the frame is dying, and the slot
+    /// still reserved.
+    pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        let mut inserted = false;
+        self.insert_run(frames, slot, &[frame], |_, _, done| inserted = done);
+        inserted
+    }
+
+    /// As [`Cache::insert`], for consecutive slots from `first`. Says of each what came of it, with a lock held.
+    pub(crate) fn insert_run(
+        &self,
+        frames: &FrameAllocator,
+        first: SwapSlot,
+        run: &[FrameId],
+        mut each: impl FnMut(SwapSlot, FrameId, bool),
+    ) {
+        let mut rest = run;
+        let mut slot = first;
+        while !rest.is_empty() {
+            let here = rest.len().min(CLUSTER_SLOTS - slot.0 as usize % CLUSTER_SLOTS);
+            let (now, later) = rest.split_at(here);
+            let _lock = self.lock(slot);
+            if matches!(self.index, Index::Table) {
+                self.counters.count(Counter::SwapLockAdd);
+            }
+            for &frame in now {
+                each(slot, frame, self.insert_locked(frames, slot, frame));
+                slot = SwapSlot(slot.0 + 1);
+            }
+            rest = later;
+        }
+    }
+
+    fn insert_locked(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        let words = self.words(slot);
+        assert_eq!(words.frame(), PageWord::RESERVED, "a frame is inserted into a slot of its own");
+        let frame_words = frames.words(frame);
+        // The slot first: whoever then finds that only the cache uses the frame must know where.
+        set_slot(frame_words, Some(slot));
+        if !frame_words.uses.try_add() {
+            set_slot(frame_words, None);
+            return false;
+        }
+        if !matches!(self.index, Index::Table) {
+            self.counters.count(Counter::SwapLockAdd);
+        }
+        self.index.put(slot, words, frame);
+        true
+    }
+
+    // --- references ---
+
+    /// Counts one more entry that says Swapped to this slot, if the frame is still cached there.
+    pub(crate) fn add_reference(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        let _lock = self.lock(slot);
+        let cached = slot_of(frames.words(frame)) == Some(slot);
+        if cached {
+            let words = self.words(slot);
+            words.set_references(words.references() + 1);
+        }
+        cached
+    }
+
+    /// Counts one entry less.
+    pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
+        let (lock, words) = (self.lock(slot), self.words(slot));
+        let left = words.references().checked_sub(1).expect("a reference was dropped twice");
+        words.set_references(left);
+        if let Some(frame) = self.cached(frames, slot) {
+            return self.forget_if_orphan(lock, frames, slot, frame);
+        }
+        if left == 0 {
+            if self.index.peek(slot, words) != PageWord::NOTHING {
+                self.counters.count(Counter::SwapLockOther);
+                self.index.forget(slot, words);
+            }
+            self.free(lock, slot);
+        }
+        Orphan::None
+    }
+
+    // --- the way in ---
+
+    /// The cached frame of a slot.
+    #[inline]
+    pub(crate) fn look_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> Found {
+        let words = self.words(slot);
+        let seen = self.index.peek(slot, words);
+        let Some((frame, frame_words)) =
+            seen.as_frame().and_then(|frame| Some((frame, frames.words_if_any(frame)?)))
+        else {
+            return Found::Nothing;
+        };
+        frame_words.holds.take_pin();
+        if self.index.peek(slot, words) == seen && slot_of(frame_words) == Some(slot) {
+            Found::Frame(frame)
+        } else {
+            Found::Moved(frame)
+        }
+    }
+
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, and gives him what the frame before it left
+    /// behind; or finds that another is there already, which is then pinned and returned instead. An entry must lead to
+    /// the slot meanwhile.
+    pub(crate) fn begin_read(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: FrameId,
+    ) -> Result<Option<Shadow>, FrameId> {
+        let (_lock, words) = (self.lock(slot), self.words(slot));
+        self.counters.count(Counter::SwapLockOther);
+        if let Some(frame) = self.cached(frames, slot) {
+            // In the cache means in use, so the frame cannot end while the lock is held.
+            frames.words(frame).holds.take_pin();
+            return Err(frame);
+        }
+        debug_assert!(words.references() != 0, "nothing leads to {slot:?}");
+        let frame_words = frames.words(fresh);
+        frame_words.holds.begin_reading();
+        frame_words.holds.take_pin();
+        frame_words.uses.set_first();
+        set_slot(frame_words, Some(slot));
+        Ok(self.index.put(slot, words, fresh).as_shadow())
+    }
+
+    /// A frame whose read failed leaves the cache. The caller has it pinned.
+    pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
+        let frame_words = frames.words(frame);
+        match self.lock_cached(frame_words) {
+            Some((lock, cached)) if cached == slot => self.uncache_pinned(lock, slot, frame_words),
+            _ => {}
+        }
+    }
+
+    // --- the way out ---
+
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
+    /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Cache::forget_orphan`] then.
+    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
+        if self.index.locks_writeback() {
+            self.counters.count(Counter::SwapLockStartWriteback);
+        }
+        self.index.start_writeback(slot, frame, frames.words(frame))
+    }
+
+    /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
+    pub(crate) fn end_writeback(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        written: bool,
+    ) -> bool {
+        if self.index.locks_writeback() {
+            self.counters.count(Counter::SwapLockEndWriteback);
+        }
+        self.index.end_writeback(slot, frames.words(frame), written)
+    }
+
+    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes, and
+    /// its place the shadow.
+    pub(crate) fn try_evict(
+        &self,
+        frames: &FrameAllocator,
+        frame: FrameId,
+        shadow: Option<Shadow>,
+    ) -> Evicted {
+        let frame_words = frames.words(frame);
+        let Some((lock, slot)) = self.lock_cached(frame_words) else { return Evicted::Kept };
+        let words = self.words(slot);
+        // One use is the cache's own: no entry shows the frame. Asked again below, for all but the uses, which cannot grow
+        // while nobody else holds a pin.
+        let holds = frame_words.holds.load();
+        if frame_words.uses.get() != 1 || holds.pins() != 1 || holds.is_dirty() || holds.is_writeback() {
+            return Evicted::Kept;
+        }
+        let is_free = words.references() == 0;
+        let left = PageWord::left(shadow.filter(|_| !is_free));
+        self.counters.count(Counter::SwapLockRemove);
+        // The count is frozen before dirty is asked, in one compare-and-swap.
+        if !self.index.forget_if(slot, words, frame, left, || frame_words.holds.try_reclaim()) {
+            return Evicted::Kept;
+        }
+        set_slot(frame_words, None);
+        let uses = frame_words.uses.remove();
+        debug_assert_eq!(uses, 0, "an entry shows a frame that was evicted");
+        if is_free {
+            self.free(lock, slot);
+        }
+        Evicted::Freed
+    }
+
+    /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
+    pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
+        match self.lock_cached(frames.words(frame)) {
+            Some((lock, slot)) => self.forget_if_orphan(lock, frames, slot, frame),
+            None => Orphan::None,
+        }
+    }
+
+    /// Under the slot's lock: with no reference and no use but the cache's, frame and slot go.
+    fn forget_if_orphan(
+        &self,
+        lock: MutexGuard<'_, ()>,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+    ) -> Orphan {
+        let frame_words = frames.words(frame);
+        // Nobody can add a use: that takes an entry that shows the frame, or one that refers to the slot. While the frame
+        // is being written the slot must not go to another; the writer comes by here again when it is done.
+        if self.words(slot).references() != 0
+            || frame_words.uses.get() != 1
+            || frame_words.holds.load().is_writeback()
+        {
+            return Orphan::None;
+        }
+        // Out of LIVE before the slot is touched: no writeback can start any more. Kept by a pin of our own: the frame
+        // must not be freed, by others who drop theirs, before all that is said of it here.
+        frame_words.holds.take_pin();
+        if !frame_words.holds.release_unless_writeback() {
+            let dropped = frame_words.holds.drop_pin();
+            debug_assert_eq!(dropped, Dropped::Kept, "a frame under writeback is live");
+            return Orphan::None;
+        }
+        self.counters.count(Counter::SwapLockRemove);
+        self.index.forget(slot, self.words(slot));
+        set_slot(frame_words, None);
+        let uses = frame_words.uses.remove();
+        debug_assert_eq!(uses, 0, "an orphan came into use");
+        self.free(lock, slot);
+        Orphan::Frame(frame)
+    }
+
+    /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
+    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`] afterwards.
+    pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
+        let frame_words = frames.words(frame);
+        let Some((lock, slot)) = self.lock_cached(frame_words) else { return };
+        // The caller's pin keeps a writeback from starting after this.
+        if self.words(slot).references() != 0
+            || frame_words.uses.get() < 2
+            || frame_words.holds.load().is_writeback()
+        {
+            return;
+        }
+        frame_words.holds.mark_dirty();
+        self.uncache_pinned(lock, slot, frame_words);
+    }
+
+    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has pinned, and frees the
+    /// slot if nothing refers to it.
+    fn uncache_pinned(&self, lock: MutexGuard<'_, ()>, slot: SwapSlot, frame_words: &FrameWords) {
+        self.counters.count(Counter::SwapLockRemove);
+        self.index.forget(slot, self.words(slot));
+        set_slot(frame_words, None);
+        if frame_words.uses.remove() == 0 {
+            // The last entry has gone since the uses were read.
+            let dropped = frame_words.holds.release();
+            debug_assert_eq!(dropped, Dropped::Kept, "the caller has a pin, which ends the frame");
+        }
+        if self.words(slot).references() == 0 {
+            self.free(lock, slot);
+        }
+    }
+
+    // --- what the bytes are ---
+
+    /// What the writer of the slot said of its bytes; 0: nothing.
+    pub(crate) fn content(&self, slot: SwapSlot) -> u64 {
+        self.words(slot).content()
+    }
+
+    /// Says what the bytes of the slot are, and what was said before. By whoever has its frame under WRITEBACK.
+    pub(crate) fn set_content(&self, slot: SwapSlot, content: u64) -> u64 {
+        self.words(slot).swap_content(content)
+    }
+
+    // --- checks ---
+
+    /// Whether a slot is in use. Exact while nobody else is at work.
+    pub(crate) fn is_used(&self, slot: SwapSlot) -> bool {
+        let words = self.words(slot);
+        words.references() != 0
+            || words.frame() != PageWord::NOTHING
+            || self.index.peek(slot, words) != PageWord::NOTHING
+    }
+
+    /// What is wrong, if as many entries say Swapped to each slot of `slots` as `swapped` counts.
+    pub(crate) fn contradicted_by(
+        &self,
+        mut slots: impl Iterator<Item = SwapSlot>,
+        swapped: &HashMap<SwapSlot, u32>,
+    ) -> Option<String> {
+        slots.find_map(|slot| {
+            let _lock = self.lock(slot);
+            let (counted, entries) =
+                (self.words(slot).references(), swapped.get(&slot).copied().unwrap_or(0));
+            (counted != entries)
+                .then(|| format!("{slot:?} counts {counted} entries, and {entries} lead to it"))
+        })
+    }
+
+    /// The slots of these clusters, their frames and the tags agree; says how many are in use. Linear; nobody else is
+    /// at work.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub(crate) fn validate(&self, frames: &FrameAllocator, clusters: impl Iterator<Item = u32>) -> u32 {
+        let mut used = 0;
+        for cluster in clusters {
+            let first = cluster as usize * CLUSTER_SLOTS;
+            for slot in (first..first + CLUSTER_SLOTS).map(|slot| SwapSlot(slot as u32)) {
+                let _lock = self.lock(slot);
+                used += u32::from(self.is_used(slot));
+                let words = self.words(slot);
+                let Some(frame) = self.index.peek(slot, words).as_frame() else {
+                    assert!(words.frame() != PageWord::RESERVED || words.references() == 0);
+                    continue;
+                };
+                let frame_words = frames.words(frame);
+                assert_eq!(slot_of(frame_words), Some(slot), "frame and slot agree");
+                assert!(frame_words.uses.get() >= 1, "a cached frame is in use");
+                if let Some(tagged) = self.index.is_tagged_writeback(slot) {
+                    assert_eq!(tagged, frame_words.holds.load().is_writeback(), "tag and flag agree");
+                }
+            }
+        }
+        self.index.validate(&|frame| frames.words(frame).holds.load().is_writeback());
+        used
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

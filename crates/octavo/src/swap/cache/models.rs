@@ -1,0 +1,450 @@
+//! Models of the cache in its three forms: pages that come, are looked up, written and removed, against faults that bring
+//! them back, stores, and the end of their last entry.
+//!
+//! The cache, the trees, and the words of frames are the real ones; so is each step, in the order in which reclaim and
+//! faults take it. A frame's bytes and a slot's place on the device are a relaxed word each, and a cell of the checker's
+//! says who may look at a frame. Entries are left out: what they make certain is said where it is used.
+
+use loom::cell::UnsafeCell;
+use octavo_platform::Backing;
+
+use super::*;
+use crate::config::PercpuOrders;
+use crate::frame::holds::HoldWord;
+use crate::frame::{FrameConfig, PercpuForm};
+use crate::mapping::Tag;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, fence, thread};
+use crate::units::{CHUNK_BYTES, Order};
+
+const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
+const SLOTS: u32 = 4;
+const SLOT: SwapSlot = SwapSlot(0);
+/// The page's bytes, and what a store makes of them.
+const OLD: u64 = 7;
+const NEW: u64 = 8;
+
+/// What became of the slots.
+#[derive(Debug, Default)]
+struct Slots {
+    writing: [AtomicU32; SLOTS as usize],
+    in_use: [AtomicU32; SLOTS as usize],
+}
+
+#[derive(Debug)]
+struct Sink(Shared<Slots>);
+
+impl FreeSlot for Sink {
+    fn slot_freed(&self, slot: SwapSlot, _content: u64) {
+        assert_eq!(self.0.writing[slot.0 as usize].load(Ordering::Relaxed), 0, "freed while it is written");
+        assert_eq!(self.0.in_use[slot.0 as usize].swap(0, Ordering::Relaxed), 1, "freed twice");
+    }
+}
+
+struct Model {
+    cache: Cache,
+    frames: FrameAllocator,
+    slots: Shared<Slots>,
+    device: [AtomicU64; SLOTS as usize],
+    /// By frame.
+    bytes: Vec<AtomicU64>,
+    /// Looked at by who holds a frame, written by who has it to himself.
+    held: Vec<UnsafeCell<()>>,
+    alive: Vec<AtomicU32>,
+}
+
+fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+fn in_all_forms(preemptions: usize, model: impl Fn(SwapCache) + Copy + Send + Sync + 'static) {
+    FORMS.into_iter().for_each(|form| bounded(preemptions, move || model(form)));
+}
+
+/// Runs both at once.
+fn race(model: &Arc<Model>, other: impl FnOnce(&Model) + Send + 'static, here: impl FnOnce(&Model)) {
+    let theirs = Arc::clone(model);
+    let thread = thread::spawn(move || other(&theirs));
+    here(model);
+    thread.join().unwrap();
+}
+
+impl Model {
+    fn new(form: SwapCache) -> Arc<Self> {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let counters = Arc::new(Counters::new().unwrap());
+        let config = FrameConfig {
+            percpu_orders: PercpuOrders::OrderZero,
+            populate: false,
+            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
+            ..FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
+        };
+        let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+        let slots = Shared::new(Slots::default());
+        let sink = Box::new(Sink(Shared::clone(&slots)));
+        let count = frames.end_frame().index();
+        Arc::new(Self {
+            cache: Cache::new(form, &[0], SLOTS, sink, &budget, counters).unwrap(),
+            frames,
+            slots,
+            device: Default::default(),
+            bytes: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            held: (0..count).map(|_| UnsafeCell::new(())).collect(),
+            alive: (0..count).map(|_| AtomicU32::new(0)).collect(),
+        })
+    }
+
+    fn holds(&self, frame: FrameId) -> &HoldWord {
+        &self.frames.words(frame).holds
+    }
+
+    fn fresh(&self) -> FrameId {
+        let frame = self.frames.alloc(Order::ZERO).unwrap().frame;
+        self.alive[frame.index()].store(1, Ordering::Relaxed);
+        frame
+    }
+
+    /// A frame as a page that one entry shows: live, dirty, with one use.
+    fn begin(&self, frame: FrameId, bytes: u64) {
+        self.bytes[frame.index()].store(bytes, Ordering::Relaxed);
+        self.holds(frame).begin(true);
+        self.frames.words(frame).uses.set_first();
+    }
+
+    /// Whoever dropped the last hold has the frame to himself.
+    fn freed(&self, frame: FrameId) {
+        self.held[frame.index()].with_mut(|_| ());
+        assert_eq!(self.alive[frame.index()].swap(0, Ordering::Relaxed), 1, "a frame was freed twice");
+    }
+
+    fn drop_pin(&self, frame: FrameId) {
+        if self.holds(frame).drop_pin() == Dropped::Last {
+            self.freed(frame);
+        }
+    }
+
+    fn unpin_orphan(&self, orphan: Orphan) {
+        if let Orphan::Frame(frame) = orphan {
+            self.drop_pin(frame);
+        }
+    }
+
+    /// Reclaim puts a frame it has pinned into the cache; its one entry leads there.
+    fn add(&self, slot: SwapSlot, frame: FrameId) {
+        self.cache.reserve(slot, 1);
+        self.slots.in_use[slot.0 as usize].store(1, Ordering::Relaxed);
+        assert!(self.cache.insert(&self.frames, slot, frame));
+        assert!(self.cache.add_reference(&self.frames, slot, frame));
+        assert_ne!(self.frames.words(frame).uses.remove(), 0);
+    }
+
+    /// A page that is on its way out: in the cache, dirty, pinned by reclaim, one entry leads to its slot.
+    fn page_on_its_way_out(form: SwapCache) -> (Arc<Self>, FrameId) {
+        let model = Self::new(form);
+        let frame = model.fresh();
+        model.begin(frame, OLD);
+        model.holds(frame).take_pin();
+        model.add(SLOT, frame);
+        (model, frame)
+    }
+
+    /// The same, written already.
+    fn clean_page(form: SwapCache) -> (Arc<Self>, FrameId) {
+        let (model, frame) = Self::page_on_its_way_out(form);
+        assert!(model.write(SLOT, frame));
+        (model, frame)
+    }
+
+    /// False: somebody else holds the frame, or it left.
+    fn write(&self, slot: SwapSlot, frame: FrameId) -> bool {
+        match self.cache.start_writeback(&self.frames, slot, frame) {
+            Started::Yes => {}
+            Started::Refused => return false,
+            Started::RefusedAndAwaited => panic!("nobody waits in these models"),
+        }
+        let at = slot.0 as usize;
+        assert_eq!(self.slots.writing[at].swap(1, Ordering::Relaxed), 0, "two writes to one place");
+        self.device[at].store(self.bytes[frame.index()].load(Ordering::Relaxed), Ordering::Relaxed);
+        self.slots.writing[at].store(0, Ordering::Relaxed);
+        assert!(!self.cache.end_writeback(&self.frames, slot, frame, true));
+        true
+    }
+
+    fn evict_or_keep(&self, frame: FrameId) -> bool {
+        if self.cache.try_evict(&self.frames, frame, Some(Shadow::new(1))) == Evicted::Freed {
+            self.freed(frame);
+            return true;
+        }
+        self.keep(frame);
+        false
+    }
+
+    fn keep(&self, frame: FrameId) {
+        self.unpin_orphan(self.cache.forget_orphan(&self.frames, frame));
+        self.drop_pin(frame);
+    }
+
+    /// The rest of a page's way out. Says whether its frame is free.
+    fn go_out(&self, slot: SwapSlot, frame: FrameId) -> bool {
+        if self.holds(frame).load().is_dirty() && !self.write(slot, frame) {
+            self.keep(frame);
+            return false;
+        }
+        self.evict_or_keep(frame)
+    }
+
+    /// The frame of a slot that an entry leads to, pinned: found, or read into `fresh`.
+    fn bring_in(&self, slot: SwapSlot, fresh: FrameId) -> FrameId {
+        loop {
+            match self.cache.look_up(&self.frames, slot) {
+                Found::Frame(frame) => return frame,
+                Found::Moved(frame) => self.drop_pin(frame),
+                Found::Nothing => break,
+            }
+        }
+        match self.cache.begin_read(&self.frames, slot, fresh) {
+            Err(frame) => frame,
+            Ok(_) => {
+                let bytes = self.device[slot.0 as usize].load(Ordering::Relaxed);
+                self.bytes[fresh.index()].store(bytes, Ordering::Relaxed);
+                assert!(!self.holds(fresh).end_read(true));
+                fresh
+            }
+        }
+    }
+
+    /// The entry shows the frame instead of leading to the slot, as at the end of a fault.
+    fn show(&self, slot: SwapSlot, frame: FrameId, crowded: bool) {
+        self.held[frame.index()].with(|_| ());
+        assert_eq!(self.bytes[frame.index()].load(Ordering::Relaxed), OLD, "the bytes of another page");
+        assert!(self.frames.words(frame).uses.try_add(), "a cached frame is in use");
+        self.unpin_orphan(self.cache.drop_reference(&self.frames, slot));
+        if crowded {
+            self.cache.detach(&self.frames, frame);
+        }
+        self.drop_pin(frame);
+    }
+
+    /// As `access::write_through`: the entry shows the frame, and nobody takes that away.
+    fn store(&self, frame: FrameId) {
+        let before = self.holds(frame).take_pin();
+        fence(Ordering::Release);
+        self.bytes[frame.index()].store(NEW, Ordering::Relaxed);
+        if !before.is_dirty() {
+            self.holds(frame).mark_dirty();
+        }
+        self.drop_pin(frame);
+    }
+
+    fn validate(&self, used: u32) {
+        assert_eq!(self.cache.validate(&self.frames, 0..2), used);
+        let in_use: u32 = self.slots.in_use.iter().map(|slot| slot.load(Ordering::Relaxed)).sum();
+        assert_eq!(in_use, used, "slots in use are those that were not freed");
+    }
+
+    fn is_alive(&self, frame: FrameId) -> bool {
+        self.alive[frame.index()].load(Ordering::Relaxed) == 1
+    }
+}
+
+/// A page is on its way out when the entry that leads to it goes: slot and frame are freed once, and not while it is written.
+#[test]
+fn loom_cache_the_way_out_against_the_last_reference() {
+    in_all_forms(3, |form| {
+        let (model, frame) = Model::page_on_its_way_out(form);
+        race(
+            &model,
+            |model| model.unpin_orphan(model.cache.drop_reference(&model.frames, SLOT)),
+            |model| {
+                model.go_out(SLOT, frame);
+            },
+        );
+        model.validate(0);
+        assert!(!model.is_alive(frame), "nothing leads to the frame, and it is still there");
+    });
+}
+
+/// A page that one entry shows and another leads to; both go while it is written.
+#[test]
+fn loom_cache_the_way_out_against_both_entries() {
+    in_all_forms(2, |form| {
+        let (model, frame) = Model::page_on_its_way_out(form);
+        assert!(model.frames.words(frame).uses.try_add());
+        let theirs = Arc::clone(&model);
+        let dropping = thread::spawn(move || {
+            theirs.unpin_orphan(theirs.cache.drop_reference(&theirs.frames, SLOT));
+        });
+        race(
+            &model,
+            move |model| {
+                // As `Engine::disown`.
+                assert_ne!(model.frames.words(frame).uses.remove(), 0, "the cache is a use");
+                model.unpin_orphan(model.cache.forget_orphan(&model.frames, frame));
+            },
+            |model| {
+                model.go_out(SLOT, frame);
+            },
+        );
+        dropping.join().unwrap();
+        model.validate(0);
+        assert!(!model.is_alive(frame), "nothing leads to the frame, and it is still there");
+    });
+}
+
+/// A page is on its way out when it is touched and stored to: it has its old bytes, and the store is in a dirty frame or on the
+/// device. Where slots are short, the frame leaves the cache.
+fn refault_with_a_store(crowded: bool) {
+    in_all_forms(2, move |form| {
+        let (model, frame) = Model::page_on_its_way_out(form);
+        let fresh = model.fresh();
+        let shown = Arc::new(AtomicU32::new(u32::MAX));
+        let said = Arc::clone(&shown);
+        race(
+            &model,
+            move |model| {
+                let found = model.bring_in(SLOT, fresh);
+                model.show(SLOT, found, crowded);
+                model.store(found);
+                said.store(found.0, Ordering::Relaxed);
+            },
+            |model| {
+                model.go_out(SLOT, frame);
+            },
+        );
+        let found = FrameId(shown.load(Ordering::Relaxed));
+        assert!(model.is_alive(found) && (found == frame || !model.is_alive(frame)));
+        assert_eq!(model.bytes[found.index()].load(Ordering::Relaxed), NEW);
+        let cached = slot_of(model.frames.words(found)) == Some(SLOT);
+        let on_device = cached && model.device[0].load(Ordering::Relaxed) == NEW;
+        assert!(on_device || model.holds(found).load().is_dirty(), "the store would be lost");
+        assert!(!model.holds(found).load().is_writeback());
+        model.validate(u32::from(cached));
+    });
+}
+
+#[test]
+fn loom_cache_the_way_out_against_a_store() {
+    refault_with_a_store(false);
+}
+
+#[test]
+fn loom_cache_the_way_out_against_a_store_in_a_crowded_area() {
+    refault_with_a_store(true);
+}
+
+/// A clean page loses its frame, which goes to another page and with that into another slot, while the first page is
+/// touched: the look-up has the page's own bytes, in whichever frame.
+#[test]
+fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
+    in_all_forms(3, |form| {
+        let (model, frame) = Model::clean_page(form);
+        let fresh = model.fresh();
+        race(
+            &model,
+            move |model| {
+                let found = model.bring_in(SLOT, fresh);
+                model.show(SLOT, found, false);
+            },
+            |model| {
+                if model.evict_or_keep(frame) {
+                    model.alive[frame.index()].store(1, Ordering::Relaxed);
+                    model.begin(frame, 9);
+                    model.add(SwapSlot(1), frame);
+                }
+            },
+        );
+        let moved = slot_of(model.frames.words(frame)) == Some(SwapSlot(1));
+        model.validate(1 + u32::from(moved));
+    });
+}
+
+/// Neighbours come and go, the tree grows and nodes change places: a page that is there is found without the lock, every time,
+/// and one that came and went is found in its own slot or not at all.
+#[test]
+fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
+    in_all_forms(2, |form| {
+        let (model, frame) = Model::clean_page(form);
+        let (second, third) = (model.fresh(), model.fresh());
+        model.begin(second, 9);
+        model.begin(third, 9);
+        model.holds(second).take_pin();
+        race(
+            &model,
+            move |model| {
+                assert_eq!(model.cache.look_up(&model.frames, SLOT), Found::Frame(frame));
+                model.drop_pin(frame);
+                match model.cache.look_up(&model.frames, SwapSlot(3)) {
+                    Found::Frame(found) => {
+                        // It may have left since, but no other slot was ever third's.
+                        assert_eq!(found, third);
+                        model.drop_pin(found);
+                    }
+                    Found::Moved(found) => model.drop_pin(found),
+                    Found::Nothing => {}
+                }
+            },
+            |model| {
+                // A leaf of its own, which goes and comes back as another's.
+                model.add(SwapSlot(2), second);
+                model.unpin_orphan(model.cache.drop_reference(&model.frames, SwapSlot(2)));
+                model.add(SwapSlot(3), third);
+            },
+        );
+        model.drop_pin(second);
+        assert!(!model.is_alive(second) && model.is_alive(third));
+        model.validate(2);
+    });
+}
+
+/// Whoever has the lock of a mapping with tags finds a page tagged exactly if its frame says that it is being written.
+#[test]
+fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
+    bounded(3, || {
+        let (model, frame) = Model::page_on_its_way_out(SwapCache::TaggedTree);
+        race(
+            &model,
+            move |model| {
+                let (mapping, index) = model.cache.index.mapping(SLOT).unwrap();
+                for _ in 0..2 {
+                    let changes = mapping.lock();
+                    let place = changes.find(index).expect("nobody removes it");
+                    let flag = model.holds(frame).load().is_writeback();
+                    assert_eq!(changes.has_tag(&place, Tag::Writeback), flag);
+                    assert_eq!(changes.any_tagged(Tag::Writeback), flag);
+                }
+            },
+            |model| assert!(model.write(SLOT, frame)),
+        );
+        model.validate(1);
+    });
+}
+
+/// Two faults on one slot, by two entries, against eviction: one reads, both end with the same frame.
+#[test]
+fn loom_cache_two_faults_share_one_frame() {
+    in_all_forms(2, |form| {
+        let (model, frame) = Model::clean_page(form);
+        assert!(model.cache.add_reference(&model.frames, SLOT, frame));
+        assert!(model.evict_or_keep(frame));
+        let fresh = [model.fresh(), model.fresh()];
+        let shown = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let fault = |at: usize| {
+            let shown = Arc::clone(&shown);
+            move |model: &Model| {
+                let found = model.bring_in(SLOT, fresh[at]);
+                while model.holds(found).load().is_reading() {
+                    thread::yield_now();
+                }
+                model.show(SLOT, found, false);
+                shown[at].store(found.0, Ordering::Relaxed);
+            }
+        };
+        race(&model, fault(0), fault(1));
+        let [one, other] = [0, 1].map(|at| shown[at].load(Ordering::Relaxed));
+        assert_eq!(one, other);
+        assert_eq!(model.frames.words(FrameId(one)).uses.get(), 3, "two entries and the cache");
+        model.validate(1);
+    });
+}

@@ -1,0 +1,88 @@
+//! What is kept for each slot: 16 bytes.
+//!
+//! ```text
+//! frame word          references    the slot is
+//! 0                   0             free
+//! RESERVED            0             allocated, its frame not inserted yet
+//! a frame             n             cached: the frame has its bytes (or will, once read)
+//! 0, or a shadow      n > 0         on the device only
+//! ```
+//!
+//! In the tree forms frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts the entries
+//! that say Swapped to the slot. `content` says where the bytes are and what they must be; this file does not look
+//! into it.
+
+use crate::frame::FrameWords;
+use crate::mapping::PageWord;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::units::SwapSlot;
+
+/// In a frame's `slot` word: not in the swap cache.
+pub(super) const NO_SLOT: u32 = 0;
+
+/// The words of one slot.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(C)]
+pub(crate) struct SlotWords {
+    frame: AtomicU32,
+    references: AtomicU32,
+    content: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SlotWords>() == 16);
+
+impl SlotWords {
+    /// Acquire: pairs with `set_frame`; what was said of a frame comes before it is found here.
+    #[inline]
+    pub(super) fn frame(&self) -> PageWord {
+        PageWord::from_bits(self.frame.load(Ordering::Acquire))
+    }
+
+    /// Under the slot's lock, or by whoever has the slot to himself.
+    #[inline]
+    pub(super) fn set_frame(&self, word: PageWord) {
+        self.frame.store(word.bits(), Ordering::Release);
+    }
+
+    // References change under the slot's lock only: Relaxed, and no read-modify-write.
+
+    #[inline]
+    pub(super) fn references(&self) -> u32 {
+        self.references.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn set_references(&self, references: u32) {
+        self.references.store(references, Ordering::Relaxed);
+    }
+
+    // Written under WRITEBACK, read by who reads the page: the cache's lock lies between. The orderings are for those
+    // who look without.
+
+    #[inline]
+    pub(super) fn content(&self) -> u64 {
+        self.content.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn swap_content(&self, content: u64) -> u64 {
+        self.content.swap(content, Ordering::AcqRel)
+    }
+}
+
+/// The slot a frame of the cache belongs to. Exact under the slot's lock, and only a hint elsewhere.
+#[inline]
+pub(crate) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
+    match words.slot.load(Ordering::Acquire) {
+        NO_SLOT => None,
+        slot => Some(SwapSlot(slot - 1)),
+    }
+}
+
+/// Says in a frame's words which slot it belongs to. Under the slot's lock.
+#[inline]
+pub(super) fn set_slot(words: &FrameWords, slot: Option<SwapSlot>) {
+    words.slot.store(slot.map_or(NO_SLOT, |slot| slot.0 + 1), Ordering::Release);
+}
