@@ -81,3 +81,15 @@ pub enum HugeZeroWrite {
     /// Allocates a 2 MiB block where the region's policy allows one, and splits otherwise (Linux 4.8).
     Allocate,
 }
+
+/// How pages are packed on their way out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all: every page goes to a swap area as it is.
+    Off,
+    /// By LZ4: quick, a factor of about two on text.
+    #[default]
+    Lz4,
+    /// By Zstandard, level 1: half as fast out, a third as fast back, a third smaller.
+    Zstd,
+}

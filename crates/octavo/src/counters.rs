@@ -55,6 +55,14 @@ counters! {
     SwapLockEndWriteback "swap_lock_end_writeback" "Acquisitions of the swap cache's lock as a write ends.";
     SwapLockRemove "swap_lock_remove" "Acquisitions of the swap cache's lock to remove a page.";
     SwapLockOther "swap_lock_other" "Acquisitions of the swap cache's lock by faults, and for what pages left behind.";
+    ZeroSwapIn "swpin_zero" "Pages of one repeated word (zeros, mostly) brought back without a device.";
+    ZeroSwapOut "swpout_zero" "Pages of one repeated word sent out without a device.";
+    PoolSwapIn "zswpin" "Pages brought back from the compressed pool.";
+    PoolSwapOut "zswpout" "Pages that went into the compressed pool.";
+    PoolWriteback "zswpwb" "Pages written from the compressed pool to a swap area.";
+    PoolRejectIncompressible "pool_reject_incompressible" "Pages that the pool refused since they do not shrink.";
+    PoolRejectFull "pool_reject_full" "Pages that the pool had no room for.";
+    PoolBypass "pool_bypass" "Pages that went past the pool, straight to a swap area.";
     ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
     ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";

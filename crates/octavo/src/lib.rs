@@ -50,7 +50,7 @@ mod table;
 mod units;
 
 pub use access::{Pin, PinnedPages};
-pub use config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
+pub use config::{Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use io::SwapFile;

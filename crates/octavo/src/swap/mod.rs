@@ -25,6 +25,10 @@ mod areas;
 mod cache;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 mod clusters;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
+pub(crate) mod content;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
+pub(crate) mod pool;
 mod slots;
 
 use std::collections::HashMap;

@@ -1,0 +1,185 @@
+//! The pool's memory: blocks of the frame allocator, cut into spans.
+//!
+//! Blocks are of 2 MiB where there are such, so that chunks stay whole: nothing but the pool itself can move its
+//! frames. A span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
+//!
+//! Locking: one lock, held for a few stores, or for a look at all blocks when the one in use has run out. Frames are
+//! allocated and freed outside.
+
+use super::classes::SPAN_ORDER;
+use super::spans::{NO_SPAN, SpanWords};
+use crate::sync::{Mutex, Ordering, WordArray};
+use crate::units::{FrameId, Order};
+
+/// A block, and which of its spans are free.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    first: FrameId,
+    order: Order,
+    free: u64,
+    /// Being emptied: gives no span.
+    closed: bool,
+}
+
+/// Spans of a block.
+pub(super) fn spans_of(order: Order) -> u32 {
+    1 << (order.0 - SPAN_ORDER.0)
+}
+
+fn all_of(order: Order) -> u64 {
+    u64::MAX >> (64 - spans_of(order))
+}
+
+#[derive(Debug)]
+struct Inner {
+    blocks: Vec<Option<Held>>,
+    current: usize,
+    spans: u32,
+    used_spans: u32,
+    /// Names that spans had and have no more, linked; names below `named` were used at some time.
+    unused_names: u32,
+    named: u32,
+    /// Names whose words are present and charged.
+    paid_names: u32,
+}
+
+/// All blocks.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    inner: Mutex<Inner>,
+    most_spans: usize,
+}
+
+impl Blocks {
+    pub(super) fn new(most_spans: usize) -> Self {
+        let inner = Inner {
+            blocks: Vec::with_capacity(64),
+            current: 0,
+            spans: 0,
+            used_spans: 0,
+            unused_names: NO_SPAN,
+            named: 0,
+            paid_names: 0,
+        };
+        Self { inner: Mutex::new(inner), most_spans }
+    }
+
+    /// Takes a block in. Answers the names whose words have to be made present, and were not before.
+    pub(super) fn add(&self, first: FrameId, order: Order) -> std::ops::Range<usize> {
+        let mut inner = self.inner.lock();
+        let held = Held { first, order, free: all_of(order), closed: false };
+        match inner.blocks.iter().position(Option::is_none) {
+            Some(at) => inner.blocks[at] = Some(held),
+            None => inner.blocks.push(Some(held)),
+        }
+        inner.spans += spans_of(order);
+        assert!(inner.spans as usize <= self.most_spans, "no more spans than frames");
+        let paid = inner.paid_names;
+        inner.paid_names = paid.max(inner.spans);
+        paid as usize..inner.paid_names as usize
+    }
+
+    /// Names whose words are charged.
+    pub(super) fn paid_names(&self) -> u32 {
+        self.inner.lock().paid_names
+    }
+
+    /// A span with memory, of no class.
+    pub(super) fn take(&self, words: &WordArray<SpanWords>) -> Option<u32> {
+        self.inner.lock().take(words)
+    }
+
+    /// A span has no class any more. Answers its block, if that was its last span.
+    pub(super) fn put(&self, words: &WordArray<SpanWords>, span: u32) -> Option<(FrameId, Order)> {
+        self.inner.lock().put(words, span)
+    }
+
+    /// The block with the fewest spans in use, closed; `None` where there are fewer than two.
+    pub(super) fn close_sparsest(&self) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        let open = |held: &&Held| !held.closed;
+        if inner.blocks.iter().flatten().filter(open).count() < 2 {
+            return None;
+        }
+        let used = |held: &Held| spans_of(held.order) - held.free.count_ones();
+        let blocks = inner.blocks.iter().enumerate();
+        let open =
+            blocks.filter_map(|(at, held)| held.filter(|held| !held.closed).map(|held| (used(&held), at)));
+        let (_, at) = open.min()?;
+        inner.blocks[at].as_mut().expect("open").closed = true;
+        Some(at)
+    }
+
+    /// Ends a closing that did not empty the block.
+    pub(super) fn reopen(&self, block: usize) {
+        if let Some(Some(held)) = self.inner.lock().blocks.get_mut(block) {
+            held.closed = false;
+        }
+    }
+
+    /// Whether a closed block has gone back.
+    pub(super) fn is_gone(&self, block: usize) -> bool {
+        !self.inner.lock().blocks[block].is_some_and(|held| held.closed)
+    }
+
+    /// (spans, spans in use, blocks)
+    pub(super) fn figures(&self) -> (u32, u32, usize) {
+        let inner = self.inner.lock();
+        (inner.spans, inner.used_spans, inner.blocks.iter().flatten().count())
+    }
+
+    /// Names that may be in use are below this.
+    pub(super) fn end(&self) -> u32 {
+        self.inner.lock().named
+    }
+}
+
+impl Inner {
+    fn take(&mut self, words: &WordArray<SpanWords>) -> Option<u32> {
+        let has_room = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.free != 0 && !held.closed);
+        if !self.blocks.get(self.current).is_some_and(has_room) {
+            let with_room = self.blocks.iter().enumerate().filter(|(_, held)| has_room(held));
+            let fullest = with_room.min_by_key(|(_, held)| held.expect("has room").free.count_ones());
+            self.current = fullest?.0;
+        }
+        let at = self.current;
+        let held = self.blocks[at].as_mut().expect("has room");
+        let index = held.free.trailing_zeros();
+        held.free &= held.free - 1;
+        let place = held.first.plus(index << SPAN_ORDER.0);
+        let span = match self.unused_names {
+            NO_SPAN => {
+                self.named += 1;
+                self.named - 1
+            }
+            name => {
+                self.unused_names = words[name as usize].next.load(Ordering::Relaxed);
+                name
+            }
+        };
+        self.used_spans += 1;
+        let span_words = &words[span as usize];
+        span_words.set_place(place);
+        span_words.block.store(at as u32, Ordering::Relaxed);
+        Some(span)
+    }
+
+    fn put(&mut self, words: &WordArray<SpanWords>, span: u32) -> Option<(FrameId, Order)> {
+        let span_words = &words[span as usize];
+        let at = span_words.block.load(Ordering::Relaxed) as usize;
+        let held = self.blocks[at].as_mut().expect("its block is there");
+        let index = (span_words.place().0 - held.first.0) >> SPAN_ORDER.0;
+        debug_assert!(held.free >> index & 1 == 0, "a span was put back twice");
+        held.free |= 1 << index;
+        span_words.next.store(self.unused_names, Ordering::Relaxed);
+        self.unused_names = span;
+        self.used_spans -= 1;
+        if held.free != all_of(held.order) {
+            return None;
+        }
+        let (first, order) = (held.first, held.order);
+        self.blocks[at] = None;
+        self.spans -= spans_of(order);
+        Some((first, order))
+    }
+}

@@ -1,0 +1,106 @@
+//! Packing and unpacking one page, and the scratch memory that takes.
+//!
+//! Scratch is taken for one page and given back; there are as many as ever packed at once, made when they are first
+//! missed and charged to the budget. No lock is held while packing.
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::MAX_PACKED_BYTES;
+use crate::budget::Budget;
+use crate::config::Compression;
+use crate::sync::{Arc, Mutex};
+use crate::units::PAGE_BYTES;
+
+/// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
+const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
+const ZSTD_LEVEL: i32 = 1;
+/// What Zstandard takes for both directions at that level and size, measured and rounded up.
+const ZSTD_CONTEXT_BYTES: u64 = 768 << 10;
+const LZ4_TABLE_BYTES: u64 = 8 << 10;
+
+enum Method {
+    Lz4(CompressTable),
+    Zstd(Compressor<'static>, Decompressor<'static>),
+}
+
+/// What packing a page takes.
+pub(super) struct Scratch {
+    method: Method,
+    out: [u8; OUT_BYTES],
+}
+
+impl Scratch {
+    /// The packed form of a page; `None` where it is not small enough to be worth keeping.
+    pub(super) fn pack(&mut self, page: &[u8]) -> Option<&[u8]> {
+        let len = match &mut self.method {
+            Method::Lz4(table) => compress_into_with_table(page, &mut self.out, table).ok()?,
+            Method::Zstd(compressor, _) => compressor.compress_to_buffer(page, &mut self.out[..]).ok()?,
+        };
+        (len <= MAX_PACKED_BYTES).then(|| &self.out[..len])
+    }
+}
+
+/// Scratch for whoever packs at once.
+pub(super) struct Codec {
+    compression: Compression,
+    idle: Mutex<Vec<Box<Scratch>>>,
+    made: Mutex<u64>,
+    budget: Arc<Budget>,
+}
+
+impl Codec {
+    pub(super) fn new(compression: Compression, budget: Arc<Budget>) -> Self {
+        Self { compression, idle: Mutex::new(Vec::with_capacity(16)), made: Mutex::new(0), budget }
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let method = if self.compression == Compression::Zstd { ZSTD_CONTEXT_BYTES } else { LZ4_TABLE_BYTES };
+        size_of::<Scratch>() as u64 + method
+    }
+
+    /// Scratch to pack one page with. `None` where the budget or the library has none.
+    pub(super) fn take(&self) -> Option<Box<Scratch>> {
+        let idle = self.idle.lock().pop();
+        idle.or_else(|| self.make())
+    }
+
+    pub(super) fn give_back(&self, scratch: Box<Scratch>) {
+        self.idle.lock().push(scratch);
+    }
+
+    #[cold]
+    fn make(&self) -> Option<Box<Scratch>> {
+        let method = match self.compression {
+            Compression::Off => return None,
+            Compression::Lz4 => Method::Lz4(CompressTable::small()),
+            Compression::Zstd => Method::Zstd(Compressor::new(ZSTD_LEVEL).ok()?, Decompressor::new().ok()?),
+        };
+        // A page has to be unpacked even when the budget is used up.
+        self.budget.charge_over(self.scratch_bytes());
+        *self.made.lock() += 1;
+        Some(Box::new(Scratch { method, out: [0; OUT_BYTES] }))
+    }
+
+    /// Unpacks into `page`. False: the packed bytes are not the form of a page.
+    pub(super) fn unpack(&self, packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> bool {
+        if self.compression == Compression::Lz4 {
+            return decompress_into(packed, page).ok() == Some(PAGE_BYTES);
+        }
+        let Some(mut scratch) = self.take() else { return false };
+        let unpacked = match &mut scratch.method {
+            Method::Zstd(_, decompressor) => decompressor.decompress_to_buffer(packed, &mut page[..]).ok(),
+            Method::Lz4(_) => decompress_into(packed, page).ok(),
+        };
+        self.give_back(scratch);
+        unpacked == Some(PAGE_BYTES)
+    }
+}
+
+impl Drop for Codec {
+    fn drop(&mut self) {
+        self.budget.uncharge(*self.made.lock() * self.scratch_bytes());
+    }
+}
+
+const _: () = assert!(OUT_BYTES >= get_maximum_output_size(PAGE_BYTES));

@@ -1,0 +1,365 @@
+//! The compressed pool: pages packed inside frames of the budget, in front of the swap areas.
+//!
+//! ```text
+//!            weigh ──► Straight ─────────────────────────────► area
+//!              │
+//!   page ──► estimate ──► pack ──► class ──► object in a span ──► coldest ──► unpack ──► area
+//!              │            │        │           ▲                             (the shrinker)
+//!              └────────────┴────────┴► refused  └── spans of 32 KiB in blocks of 2 MiB of the frame allocator
+//! ```
+//!
+//! Key types: [`Pool`], [`Handle`], [`Stored`], [`Weights`].
+//!
+//! How it is used. A slot's content says `Pool(handle)`; the pool itself keeps no map. Whoever changes a content from
+//! `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
+//!
+//! | call | who | and then |
+//! |---|---|---|
+//! | [`Pool::weigh`] | reclaim, for a batch | `Straight`: do not even try; `Probe(n)`: try it for n pages |
+//! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
+//! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
+//! | [`Pool::free`] | whoever changed the content | a page that came back and is now kept dirty in memory is best freed at once |
+//! | [`Pool::coldest`] | the shrinker | load each into a bounce frame, write them in runs of slots, change Pool to Device, `written_back` |
+//! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
+//!
+//! Invariants: blocks come from the frame allocator, which charges them, and never exceed the limit; an object's bytes
+//! have a checksum that is looked at before they are unpacked; a handle that was freed is never taken for another
+//! page's (slot and generation are in the object's header).
+//!
+//! Locking: a class, then the blocks; neither is held while packing or unpacking, nor when frames are allocated or freed.
+//! `victims` and `moving` stand above both. All may be taken under locks of the swap cache; the pool calls
+//! `retarget` with none held.
+//!
+//! What it does not do: decide what goes out, write to areas, or know what a slot's content is.
+
+mod blocks;
+mod classes;
+mod codec;
+mod estimate;
+mod handle;
+mod shrink;
+mod spans;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests;
+mod weigh;
+
+use crate::budget::Budget;
+use crate::config::Compression;
+use crate::counters::{Counter, Counters};
+use crate::frame::FrameAllocator;
+use crate::sync::{Arc, AtomicU64, Instant, Mutex, Ordering};
+use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+use blocks::spans_of;
+use classes::SPAN_ORDER;
+use codec::Codec;
+pub(crate) use handle::Handle;
+use shrink::Victims;
+use spans::{Placed, SpanWords, Spans};
+pub(crate) use weigh::{DeviceView, Verdict, Weights};
+
+/// Packed pages larger than this are not kept: three quarters of a page.
+pub(crate) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
+/// Stores that go without asking for a block after there was none.
+const STARVED_STORES: u64 = 32;
+/// One of so many slots is timed.
+const TIMED_EVERY: u32 = 16;
+
+/// What came of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// It is in the pool.
+    Kept(Handle),
+    /// It does not shrink enough.
+    Incompressible,
+    /// There is no room: the limit is reached, or the frame allocator has no block at hand.
+    Full,
+}
+
+/// Why a load brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoadFailure {
+    /// The handle is not the slot's any more: its content has changed. Read that again.
+    Gone,
+    /// The object's bytes are not those that were stored.
+    Corrupt,
+}
+
+/// What the pool holds, at about one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolStats {
+    /// Pages in it.
+    pub(crate) pages: u64,
+    /// Their packed bytes, headers excluded.
+    pub(crate) packed_bytes: u64,
+    /// Bytes of the budget that it uses.
+    pub(crate) used_bytes: u64,
+    /// The most it may use.
+    pub(crate) limit_bytes: u64,
+}
+
+/// The compressed pool of a manager.
+pub(crate) struct Pool {
+    spans: Spans,
+    codec: Codec,
+    counters: Arc<Counters>,
+    budget: Arc<Budget>,
+    limit_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+    /// Stores so far: what ages are told by.
+    clock: AtomicU64,
+    starved_until: AtomicU64,
+    pages: AtomicU64,
+    packed_bytes: AtomicU64,
+    weights: Weights,
+    victims: Mutex<Victims>,
+    /// A ticket: one at a time moves objects.
+    moving: Mutex<()>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool {:?}", self.stats())
+    }
+}
+
+impl Pool {
+    /// A pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first store.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub(crate) fn new(
+        frames: &FrameAllocator,
+        compression: Compression,
+        limit_bytes: u64,
+        budget: Arc<Budget>,
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        let most_spans = (frames.end_frame().index() >> SPAN_ORDER.0).min(Handle::SPANS);
+        Ok(Self {
+            spans: Spans::new(most_spans)?,
+            codec: Codec::new(compression, Arc::clone(&budget)),
+            counters,
+            budget,
+            limit_bytes: AtomicU64::new(limit_bytes),
+            used_bytes: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            starved_until: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
+            packed_bytes: AtomicU64::new(0),
+            weights: Weights::default(),
+            victims: Mutex::new(Victims::default()),
+            moving: Mutex::new(()),
+        })
+    }
+
+    /// Changes the limit. Above a lowered one nothing is taken back: shrink the pool.
+    pub(crate) fn set_limit_bytes(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What a batch of so many pages should do, by what `weights` (a space's, or the pool's own) have noted.
+    pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> Verdict {
+        let verdict = weights.decide(pages, device);
+        let straight = match verdict {
+            Verdict::Pool => 0,
+            Verdict::Probe(n) => pages - n,
+            Verdict::Straight => pages,
+        };
+        self.counters.add(Counter::PoolBypass, u64::from(straight));
+        verdict
+    }
+
+    /// Weights for all who have none of their own.
+    pub(crate) fn common_weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// Packs a frame's page and keeps it. Tears where the frame is written meanwhile: it is then dirty again, and what was
+    /// kept is worth nothing.
+    pub(crate) fn store(
+        &self,
+        frames: &FrameAllocator,
+        weights: &Weights,
+        slot: SwapSlot,
+        frame: FrameId,
+    ) -> Stored {
+        let began = self.is_timed(slot).then(Instant::now);
+        let stored = frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, |page| {
+            if estimate::is_hopeless(page) {
+                return Stored::Incompressible;
+            }
+            let Some(mut scratch) = self.codec.take() else { return Stored::Incompressible };
+            let stored = match scratch.pack(page) {
+                Some(packed) => {
+                    let kept = self.keep(frames, slot, packed, checksum(slot, packed));
+                    kept.map_or(Stored::Full, Stored::Kept)
+                }
+                None => Stored::Incompressible,
+            };
+            self.codec.give_back(scratch);
+            stored
+        });
+        weights.note_store(stored, began.map(|began| began.elapsed().as_nanos() as u64));
+        self.counters.count(match stored {
+            Stored::Kept(_) => Counter::PoolSwapOut,
+            Stored::Incompressible => Counter::PoolRejectIncompressible,
+            Stored::Full => Counter::PoolRejectFull,
+        });
+        stored
+    }
+
+    fn keep(&self, frames: &FrameAllocator, slot: SwapSlot, packed: &[u8], crc: u32) -> Option<Handle> {
+        let clock = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
+        // Another may be quicker to use up a block that was just added.
+        for _ in 0..4 {
+            if let Placed::At(handle) = self.spans.place(frames, slot, packed, crc, clock, true) {
+                self.pages.fetch_add(1, Ordering::Relaxed);
+                self.packed_bytes.fetch_add(packed.len() as u64, Ordering::Relaxed);
+                return Some(handle);
+            }
+            if !self.grow(frames, clock) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Unpacks a slot's page into a frame. The object stays.
+    ///
+    /// # Errors
+    /// See [`LoadFailure`]; the frame's bytes are then unspecified.
+    pub(crate) fn load(
+        &self,
+        frames: &FrameAllocator,
+        weights: &Weights,
+        slot: SwapSlot,
+        handle: Handle,
+        to: FrameId,
+    ) -> Result<(), LoadFailure> {
+        let began = self.is_timed(slot).then(Instant::now);
+        let loaded = self.unpack(frames, slot, handle, to);
+        if loaded.is_ok() {
+            weights.note_load(began.map(|began| began.elapsed().as_nanos() as u64));
+            self.counters.count(Counter::PoolSwapIn);
+        }
+        loaded
+    }
+
+    /// Which pages are timed: one in 16.
+    fn is_timed(&self, slot: SwapSlot) -> bool {
+        slot.0.is_multiple_of(TIMED_EVERY)
+    }
+
+    /// As [`Pool::load`], for the shrinker's own use: not counted as a page that was asked for.
+    pub(crate) fn unpack(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        handle: Handle,
+        to: FrameId,
+    ) -> Result<(), LoadFailure> {
+        let unpacked = self.spans.look(frames, slot, handle, |packed, header| {
+            if packed.len() != header.len || checksum(slot, packed) != header.crc {
+                return Err(LoadFailure::Corrupt);
+            }
+            let mut page = [0; PAGE_BYTES];
+            if !self.codec.unpack(packed, &mut page) {
+                return Err(LoadFailure::Corrupt);
+            }
+            Spans::fill(frames, to, &page);
+            Ok(())
+        });
+        unpacked.unwrap_or(Err(LoadFailure::Gone))
+    }
+
+    /// Frees an object. To be called once for each handle, by whoever changed the content that named it.
+    pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
+        let (len, emptied) = self.spans.free(frames, handle);
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+        self.packed_bytes.fetch_sub(len as u64, Ordering::Relaxed);
+        self.release(frames, emptied);
+    }
+
+    /// [`Pool::free`] of a page that is on its area now.
+    pub(crate) fn written_back(&self, frames: &FrameAllocator, handle: Handle) {
+        self.counters.count(Counter::PoolWriteback);
+        self.free(frames, handle);
+    }
+
+    fn release(&self, frames: &FrameAllocator, emptied: Option<(FrameId, Order)>) {
+        if let Some((first, order)) = emptied {
+            frames.free(first, order).expect("a block of the pool");
+            self.used_bytes.fetch_sub(order.bytes() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or there is none.
+    #[cold]
+    fn grow(&self, frames: &FrameAllocator, clock: u64) -> bool {
+        if clock < self.starved_until.load(Ordering::Relaxed) {
+            return false;
+        }
+        for order in Order::all().rev().filter(|&order| order >= SPAN_ORDER) {
+            if !self.reserve(order.bytes() as u64) {
+                continue;
+            }
+            if self.add_block(frames, order) {
+                return true;
+            }
+            self.used_bytes.fetch_sub(order.bytes() as u64, Ordering::Relaxed);
+        }
+        self.starved_until.store(clock + STARVED_STORES, Ordering::Relaxed);
+        false
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let fits = |used: u64| used.checked_add(bytes).filter(|&used| used <= limit);
+        self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn add_block(&self, frames: &FrameAllocator, order: Order) -> bool {
+        let words_bytes = |spans: u64| spans * size_of::<SpanWords>() as u64;
+        let most_words = words_bytes(u64::from(spans_of(order)));
+        if !self.budget.charge(most_words) {
+            return false;
+        }
+        let Some(block) = frames.alloc_if_at_hand(order) else {
+            self.budget.uncharge(most_words);
+            return false;
+        };
+        let fresh = self.spans.blocks.add(block.frame, order);
+        self.budget.uncharge(most_words - words_bytes(fresh.len() as u64));
+        // Where the kernel has none just now, the first touch asks again.
+        let _ = self.spans.words().populate(fresh);
+        true
+    }
+
+    /// What it holds.
+    pub(crate) fn stats(&self) -> PoolStats {
+        PoolStats {
+            pages: self.pages.load(Ordering::Relaxed),
+            packed_bytes: self.packed_bytes.load(Ordering::Relaxed),
+            used_bytes: self.used_bytes.load(Ordering::Relaxed),
+            limit_bytes: self.limit_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it is within a 16th of its limit: the shrinker should write some of it out.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let stats = self.stats();
+        stats.used_bytes + stats.limit_bytes / 16 > stats.limit_bytes
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Its blocks go with the arena.
+        self.budget.uncharge(u64::from(self.spans.blocks.paid_names()) * size_of::<SpanWords>() as u64);
+    }
+}
+
+/// Of packed bytes, and the slot whose they are.
+fn checksum(slot: SwapSlot, packed: &[u8]) -> u32 {
+    crc32c::crc32c_append(slot.0, packed)
+}

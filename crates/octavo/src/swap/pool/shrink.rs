@@ -1,0 +1,170 @@
+//! Making the pool smaller: which pages leave first, and how sparse blocks are emptied.
+//!
+//! The coldest are found by span, by the mean time at which a span's objects were stored. So a span's memory is
+//! free when its pages have left, and pages stored one after the other, which lie in spans of about one age, leave
+//! together: sorted by slot they make runs.
+//!
+//! A block is emptied in two ways. Its spans change places with free spans of other blocks, which nobody notices: a
+//! handle names a span, not a place. Where there are none, its objects move to holes in other spans of their class, and
+//! `retarget` changes the contents that name them.
+
+use std::collections::BinaryHeap;
+
+use super::spans::Placed;
+use super::{Handle, LoadFailure, Pool, Spans, checksum};
+use crate::frame::FrameAllocator;
+use crate::sync::Ordering;
+use crate::units::SwapSlot;
+
+/// Spans found cold in one look at all of them.
+const COLD_SPANS: usize = 64;
+
+/// Spans that were found coldest, coldest last.
+#[derive(Debug, Default)]
+pub(super) struct Victims {
+    spans: Vec<(u64, u32)>,
+}
+
+impl Victims {
+    /// The coldest span that is not being emptied.
+    fn next(&mut self, spans: &Spans) -> Option<u32> {
+        if let Some(span) = self.take(spans) {
+            return Some(span);
+        }
+        self.find(spans);
+        self.take(spans)
+    }
+
+    fn take(&mut self, spans: &Spans) -> Option<u32> {
+        // It may have been emptied, or filled anew, since it was found.
+        std::iter::from_fn(|| self.spans.pop())
+            .find(|&(age, span)| spans.span(span).age() == age && spans.span(span).is_settled())
+            .map(|(_, span)| span)
+    }
+
+    fn find(&mut self, spans: &Spans) {
+        let mut coldest = BinaryHeap::with_capacity(COLD_SPANS + 1);
+        for span in (0..spans.blocks.end()).filter(|&span| spans.span(span).is_settled()) {
+            coldest.push((spans.span(span).age(), span));
+            if coldest.len() > COLD_SPANS {
+                coldest.pop();
+            }
+        }
+        self.spans = coldest.into_sorted_vec();
+        self.spans.reverse();
+    }
+}
+
+impl Pool {
+    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each is named once: call
+    /// [`Pool::written_back`] when its content says Device, or [`Pool::stays`] where it could not be written.
+    pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
+        let mut victims = self.victims.lock();
+        let enough = named.len() + n;
+        while named.len() < enough {
+            let Some(span) = victims.next(&self.spans) else { break };
+            self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
+        }
+        named.sort_unstable_by_key(|&(slot, _)| slot);
+    }
+
+    /// A page that was named by [`Pool::coldest`] stays after all, and may be named again.
+    pub(crate) fn stays(&self, handle: Handle) {
+        self.spans.stop_draining(handle.span());
+    }
+
+    /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving what is in them. Answers
+    /// how many. `retarget` changes the content of a slot from one handle to the other by compare-and-swap; false: it
+    /// was another by then.
+    pub(crate) fn give_back(
+        &self,
+        frames: &FrameAllocator,
+        n_blocks: usize,
+        mut retarget: impl FnMut(SwapSlot, Handle, Handle) -> bool,
+    ) -> usize {
+        let _single = self.moving.lock();
+        let mut given = 0;
+        while given < n_blocks {
+            let Some(block) = self.spans.blocks.close_sparsest() else { break };
+            self.move_spans(frames, block);
+            if !self.spans.blocks.is_gone(block) {
+                self.move_objects(frames, block, &mut retarget);
+            }
+            if !self.spans.blocks.is_gone(block) {
+                self.spans.blocks.reopen(block);
+                break;
+            }
+            given += 1;
+        }
+        given
+    }
+
+    /// Spans of a closed block change places with free ones elsewhere, as far as there are any.
+    fn move_spans(&self, frames: &FrameAllocator, block: usize) {
+        for span in 0..self.spans.blocks.end() {
+            if !self.spans.is_in(span, block) {
+                continue;
+            }
+            let Some(free) = self.spans.blocks.take(self.spans.words()) else { return };
+            self.spans.exchange_places(frames, span, free);
+            let emptied = self.spans.blocks.put(self.spans.words(), free);
+            self.release(frames, emptied);
+        }
+    }
+
+    /// Objects of a closed block move to holes in other spans, as far as there are any.
+    fn move_objects(
+        &self,
+        frames: &FrameAllocator,
+        block: usize,
+        retarget: &mut impl FnMut(SwapSlot, Handle, Handle) -> bool,
+    ) {
+        let spans: Vec<u32> =
+            (0..self.spans.blocks.end()).filter(|&span| self.spans.is_in(span, block)).collect();
+        let mut named = Vec::new();
+        // All of them first: else their objects would move to each other.
+        for &span in &spans {
+            self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
+        }
+        for (slot, handle) in named {
+            match self.move_object(frames, slot, handle) {
+                Ok(moved) if retarget(slot, handle, moved) => self.free(frames, handle),
+                Ok(moved) => self.free(frames, moved),
+                Err(MoveFailure::NotThere) => {}
+                Err(MoveFailure::NoRoom) => break,
+            }
+        }
+        spans.into_iter().for_each(|span| self.spans.stop_draining(span));
+    }
+
+    fn move_object(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        handle: Handle,
+    ) -> Result<Handle, MoveFailure> {
+        let age = self.spans.span(handle.span()).age();
+        let copied = self.spans.look(frames, slot, handle, |packed, header| {
+            if packed.len() != header.len || checksum(slot, packed) != header.crc {
+                return Err(LoadFailure::Corrupt);
+            }
+            Ok(self.spans.place(frames, slot, packed, header.crc, age, false))
+        });
+        match copied {
+            // A damaged object stays where it is, for whoever asks for it.
+            None | Some(Err(_)) => Err(MoveFailure::NotThere),
+            Some(Ok(Placed::NoRoom)) => Err(MoveFailure::NoRoom),
+            Some(Ok(Placed::At(moved))) => {
+                let len = self.spans.look(frames, slot, moved, |packed, _| packed.len()).unwrap_or(0);
+                self.pages.fetch_add(1, Ordering::Relaxed);
+                self.packed_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                Ok(moved)
+            }
+        }
+    }
+}
+
+enum MoveFailure {
+    NotThere,
+    NoRoom,
+}

@@ -1,0 +1,379 @@
+//! Objects in spans: where each lies, and which are free.
+//!
+//! Key types: [`Spans`], [`SpanWords`].
+//!
+//! A span belongs to one class from the taking of its memory until its last object is gone. Its words, and the bytes of
+//! its objects, are guarded by that class's lock, which is held for a copy of one object at most (or of one span, when
+//! that moves). Whether a handle is still good is asked under the lock of the class it names: a span joins and leaves a
+//! class only under that lock.
+//!
+//! Locking: one class; under it, `blocks`.
+
+use crossbeam_utils::CachePadded;
+
+use super::blocks::Blocks;
+use super::classes::{CLASSES, HEADER_BYTES, SPAN_BYTES, class_for, objects, size};
+use super::handle::Handle;
+use crate::frame::FrameAllocator;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, WordArray, fence};
+use crate::units::{FrameId, Order, SwapSlot};
+
+/// No span.
+pub(super) const NO_SPAN: u32 = u32::MAX;
+/// Words of a span's map of objects.
+const MAP_WORDS: usize = 4;
+/// The class of a span that has none.
+const NO_CLASS: u32 = 0;
+const LISTED: u32 = 1;
+const DRAINING: u32 = 2;
+
+/// What is known of a span: one cache line. All relaxed: the locks order them.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(C, align(64))]
+pub(super) struct SpanWords {
+    /// First frame.
+    place: AtomicU32,
+    /// The block it lies in.
+    pub(super) block: AtomicU32,
+    /// Class + 1.
+    class: AtomicU32,
+    used: AtomicU32,
+    /// Neighbours in the class's list of spans with room; `next` links free names too.
+    pub(super) next: AtomicU32,
+    prev: AtomicU32,
+    flags: AtomicU32,
+    /// When its objects were stored, on average, by the clock of stores.
+    age: AtomicU64,
+    taken: [AtomicU64; MAP_WORDS],
+}
+
+fn get(word: &AtomicU32) -> u32 {
+    word.load(Ordering::Relaxed)
+}
+
+fn set(word: &AtomicU32, value: u32) {
+    word.store(value, Ordering::Relaxed);
+}
+
+impl SpanWords {
+    pub(super) fn place(&self) -> FrameId {
+        FrameId(get(&self.place))
+    }
+
+    pub(super) fn set_place(&self, frame: FrameId) {
+        set(&self.place, frame.0);
+    }
+
+    /// The class it was in a moment ago.
+    pub(super) fn class(&self) -> Option<usize> {
+        get(&self.class).checked_sub(NO_CLASS + 1).map(|class| class as usize)
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        get(&self.used)
+    }
+
+    pub(super) fn age(&self) -> u64 {
+        self.age.load(Ordering::Relaxed)
+    }
+
+    /// In a class, and not being emptied: as it was a moment ago.
+    pub(super) fn is_settled(&self) -> bool {
+        self.class().is_some() && !self.is(DRAINING)
+    }
+
+    fn is(&self, flag: u32) -> bool {
+        get(&self.flags) & flag != 0
+    }
+
+    fn mark(&self, flag: u32, on: bool) {
+        set(&self.flags, get(&self.flags) & !flag | if on { flag } else { 0 });
+    }
+
+    fn is_taken(&self, object: u32) -> bool {
+        self.taken[object as usize / 64].load(Ordering::Relaxed) >> (object % 64) & 1 != 0
+    }
+
+    fn flip(&self, object: u32) {
+        let word = &self.taken[object as usize / 64];
+        word.store(word.load(Ordering::Relaxed) ^ 1 << (object % 64), Ordering::Relaxed);
+    }
+
+    fn first_free(&self) -> Option<u32> {
+        let words = self.taken.iter().map(|word| !word.load(Ordering::Relaxed));
+        words.zip(0..).find(|&(free, _)| free != 0).map(|(free, at)| at * 64 + free.trailing_zeros())
+    }
+}
+
+/// What a class keeps beside its spans.
+#[derive(Debug)]
+struct Class {
+    /// Spans with room.
+    first: u32,
+    generation: u32,
+}
+
+/// A header, as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) slot: SwapSlot,
+    pub(super) generation: u32,
+    pub(super) len: usize,
+    pub(super) crc: u32,
+}
+
+impl Header {
+    fn load(frames: &FrameAllocator, at: usize) -> Self {
+        let word: u64 = frames.bytes().load(at);
+        let tag = (word >> 32) as u32;
+        Self {
+            slot: SwapSlot(word as u32),
+            generation: tag >> 12,
+            len: (tag & 0xfff) as usize,
+            crc: frames.bytes().load(at + 8),
+        }
+    }
+
+    fn store(self, frames: &FrameAllocator, at: usize) {
+        let tag = self.generation << 12 | self.len as u32;
+        frames.bytes().store(at, u64::from(tag) << 32 | u64::from(self.slot.0));
+        frames.bytes().store(at + 8, self.crc);
+    }
+}
+
+/// What came of an attempt to place an object.
+pub(super) enum Placed {
+    At(Handle),
+    /// No span with room, and no memory for one.
+    NoRoom,
+}
+
+/// All spans and classes.
+#[derive(Debug)]
+pub(super) struct Spans {
+    words: WordArray<SpanWords>,
+    classes: Box<[CachePadded<Mutex<Class>>]>,
+    pub(super) blocks: Blocks,
+}
+
+impl Spans {
+    pub(super) fn new(most_spans: usize) -> std::io::Result<Self> {
+        let class = || CachePadded::new(Mutex::new(Class { first: NO_SPAN, generation: 0 }));
+        Ok(Self {
+            words: WordArray::new(most_spans)?,
+            classes: (0..CLASSES).map(|_| class()).collect(),
+            blocks: Blocks::new(most_spans),
+        })
+    }
+
+    pub(super) fn span(&self, span: u32) -> &SpanWords {
+        &self.words[span as usize]
+    }
+
+    /// Whether a span with objects lies in this block: as it was a moment ago.
+    pub(super) fn is_in(&self, span: u32, block: usize) -> bool {
+        let words = self.span(span);
+        words.class().is_some() && get(&words.block) as usize == block
+    }
+
+    pub(super) fn words(&self) -> &WordArray<SpanWords> {
+        &self.words
+    }
+
+    fn offset(&self, class: usize, span: u32, object: u32) -> usize {
+        self.span(span).place().home_offset() + object as usize * size(class)
+    }
+
+    /// Puts an object where there is room. `may_take`: a span that has no class yet may join.
+    pub(super) fn place(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        packed: &[u8],
+        crc: u32,
+        clock: u64,
+        may_take: bool,
+    ) -> Placed {
+        let class = class_for(packed.len());
+        let mut held = self.classes[class].lock();
+        if held.first == NO_SPAN {
+            let Some(span) = may_take.then(|| self.blocks.take(&self.words)).flatten() else {
+                return Placed::NoRoom;
+            };
+            let words = self.span(span);
+            set(&words.class, class as u32 + 1);
+            words.mark(LISTED | DRAINING, false);
+            self.list(&mut held, span);
+        }
+        let span = held.first;
+        let words = self.span(span);
+        let object = words.first_free().expect("a listed span has room");
+        debug_assert!(object < objects(class), "a listed span has room");
+        words.flip(object);
+        let used = words.used() + 1;
+        set(&words.used, used);
+        // A running mean: an old span whose holes are filled again grows younger by as much.
+        let age = words.age() as i64;
+        words.age.store((age + (clock as i64 - age) / i64::from(used)) as u64, Ordering::Relaxed);
+        if used == objects(class) {
+            self.unlist(&mut held, span);
+        }
+        held.generation = held.generation % Handle::GENERATIONS + 1;
+        let generation = held.generation;
+        let at = self.offset(class, span, object);
+        Header { slot, generation, len: packed.len(), crc }.store(frames, at);
+        frames.bytes().copy_in(at + HEADER_BYTES, packed);
+        Placed::At(Handle::new(class, span, object, generation))
+    }
+
+    /// Looks at an object in a copy, with no lock held. `None`: the handle is not, or no longer, the slot's.
+    pub(super) fn look<R>(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        handle: Handle,
+        look: impl FnOnce(&[u8], Header) -> R,
+    ) -> Option<R> {
+        let (class, span, object) = (handle.class(), handle.span(), handle.object());
+        let held = self.classes[class].lock();
+        if !self.is_good(handle) {
+            return None;
+        }
+        let at = self.offset(class, span, object);
+        let header = Header::load(frames, at);
+        if header.slot != slot || header.generation != handle.generation() {
+            return None;
+        }
+        // A damaged length is told by the checksum.
+        let len = header.len.min(size(class) - HEADER_BYTES);
+        Some(frames.bytes().with_copy(at + HEADER_BYTES, len, |packed| {
+            drop(held);
+            look(packed, header)
+        }))
+    }
+
+    fn is_good(&self, handle: Handle) -> bool {
+        let words = self.words.get(handle.span() as usize);
+        words.is_some_and(|words| {
+            words.class() == Some(handle.class())
+                && handle.object() < objects(handle.class())
+                && words.is_taken(handle.object())
+        })
+    }
+
+    /// Frees an object; answers its packed bytes. A span without objects goes back to its block, and a block without spans
+    /// to the caller, who frees it.
+    pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> (usize, Option<(FrameId, Order)>) {
+        let (class, span, object) = (handle.class(), handle.span(), handle.object());
+        let mut held = self.classes[class].lock();
+        assert!(self.is_good(handle), "freed twice, or never stored: {handle:?}");
+        let words = self.span(span);
+        let len = Header::load(frames, self.offset(class, span, object)).len;
+        words.flip(object);
+        let used = words.used() - 1;
+        set(&words.used, used);
+        if used == 0 {
+            if words.is(LISTED) {
+                self.unlist(&mut held, span);
+            }
+            set(&words.class, NO_CLASS);
+            words.age.store(0, Ordering::Relaxed);
+            return (len, self.blocks.put(&self.words, span));
+        }
+        if !words.is(LISTED) && !words.is(DRAINING) {
+            self.list(&mut held, span);
+        }
+        (len, None)
+    }
+
+    /// Names every object of a span, and keeps new ones out of it until it is empty, or [`Spans::stop_draining`]. Nothing,
+    /// where it is being emptied already.
+    pub(super) fn start_draining(
+        &self,
+        frames: &FrameAllocator,
+        span: u32,
+        mut name: impl FnMut(SwapSlot, Handle),
+    ) {
+        let words = self.span(span);
+        let Some(class) = words.class() else { return };
+        let mut held = self.classes[class].lock();
+        if words.class() != Some(class) || words.is(DRAINING) {
+            return;
+        }
+        if words.is(LISTED) {
+            self.unlist(&mut held, span);
+        }
+        words.mark(DRAINING, true);
+        for object in (0..objects(class)).filter(|&object| words.is_taken(object)) {
+            let header = Header::load(frames, self.offset(class, span, object));
+            name(header.slot, Handle::new(class, span, object, header.generation));
+        }
+    }
+
+    /// Takes new objects into a span again that was to be emptied, and was not.
+    pub(super) fn stop_draining(&self, span: u32) {
+        let words = self.span(span);
+        let Some(class) = words.class() else { return };
+        let mut held = self.classes[class].lock();
+        if words.class() == Some(class) && words.is(DRAINING) {
+            words.mark(DRAINING, false);
+            if words.used() < objects(class) {
+                self.list(&mut held, span);
+            }
+        }
+    }
+
+    /// Moves a span's bytes to where another span, free and of no class, lies; that one gets its place. False: it is in no
+    /// class any more.
+    pub(super) fn exchange_places(&self, frames: &FrameAllocator, span: u32, free: u32) -> bool {
+        let words = self.span(span);
+        let Some(class) = words.class() else { return false };
+        let _held = self.classes[class].lock();
+        if words.class() != Some(class) {
+            return false;
+        }
+        let other = self.span(free);
+        let (from, to) = (words.place(), other.place());
+        frames.bytes().copy_within(from.home_offset(), to.home_offset(), SPAN_BYTES);
+        words.set_place(to);
+        other.set_place(from);
+        let (here, there) = (get(&words.block), get(&other.block));
+        set(&words.block, there);
+        set(&other.block, here);
+        true
+    }
+
+    fn list(&self, held: &mut MutexGuard<'_, Class>, span: u32) {
+        let words = self.span(span);
+        debug_assert!(!words.is(LISTED), "listed twice");
+        words.mark(LISTED, true);
+        set(&words.prev, NO_SPAN);
+        set(&words.next, held.first);
+        if held.first != NO_SPAN {
+            set(&self.span(held.first).prev, span);
+        }
+        held.first = span;
+    }
+
+    fn unlist(&self, held: &mut MutexGuard<'_, Class>, span: u32) {
+        let words = self.span(span);
+        debug_assert!(words.is(LISTED), "not listed");
+        words.mark(LISTED, false);
+        let (next, prev) = (get(&words.next), get(&words.prev));
+        if next != NO_SPAN {
+            set(&self.span(next).prev, prev);
+        }
+        if prev == NO_SPAN {
+            held.first = next;
+        } else {
+            set(&self.span(prev).next, next);
+        }
+    }
+
+    /// Bytes were just made complete in a frame: see `ArenaBytes`.
+    pub(super) fn fill(frames: &FrameAllocator, to: FrameId, page: &[u8]) {
+        fence(Ordering::Release);
+        frames.bytes().copy_in(to.home_offset(), page);
+    }
+}

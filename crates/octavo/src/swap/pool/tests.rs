@@ -1,0 +1,465 @@
+//! The pool against a map of pages, page by page.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::{Backing, FrameConfig};
+use crate::sync::{Duration, pause, thread};
+
+/// What pages are filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Random,
+    /// Numbers between 0 and 1 in 64-bit floating point.
+    Floats,
+    Text,
+    /// Random, then zeros.
+    Half,
+    /// Small 64-bit numbers.
+    Words,
+    /// Random, but repeating after 512 bytes.
+    Repeats,
+}
+
+const KINDS: [Kind; 6] = [Kind::Random, Kind::Floats, Kind::Text, Kind::Half, Kind::Words, Kind::Repeats];
+
+/// A page of that kind, the same for the same seed.
+pub(crate) fn page(kind: Kind, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = move || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    let words: &[&str] =
+        &["page ", "frame ", "slot ", "the ", "of ", "goes ", "out ", "and ", "comes ", "back ", "\n"];
+    let mut bytes = Vec::with_capacity(PAGE_BYTES + 8);
+    while bytes.len() < PAGE_BYTES {
+        let at = bytes.len();
+        match kind {
+            Kind::Random => bytes.extend(random().to_le_bytes()),
+            Kind::Floats => bytes.extend(((random() >> 11) as f64 / (1u64 << 53) as f64).to_le_bytes()),
+            Kind::Text if random() % 4 == 0 => bytes.extend((random() >> 50).to_string().bytes()),
+            Kind::Text => bytes.extend(words[(random() >> 32) as usize % words.len()].bytes()),
+            Kind::Half if at >= PAGE_BYTES / 2 => bytes.extend([0; 8]),
+            Kind::Half => bytes.extend(random().to_le_bytes()),
+            Kind::Words => bytes.extend((random() >> 52).to_le_bytes()),
+            Kind::Repeats if at >= 512 => bytes.push(bytes[at - 512]),
+            Kind::Repeats => bytes.extend(random().to_le_bytes()),
+        }
+    }
+    bytes.truncate(PAGE_BYTES);
+    bytes
+}
+
+struct Fixture {
+    frames: FrameAllocator,
+    pool: Pool,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+    from: FrameId,
+    to: FrameId,
+}
+
+fn fixture(compression: Compression, limit_bytes: u64) -> Fixture {
+    let budget = Arc::new(Budget::new(64 << 20));
+    let counters = Arc::new(Counters::new().unwrap());
+    let config = FrameConfig::one_zone(128 << 20, Backing::BasePages);
+    let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+    let pool =
+        Pool::new(&frames, compression, limit_bytes, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+    let frame = || frames.alloc(Order::ZERO).unwrap().frame;
+    let (from, to) = (frame(), frame());
+    Fixture { frames, pool, budget, counters, from, to }
+}
+
+impl Fixture {
+    fn store(&self, slot: u32, page: &[u8]) -> Stored {
+        self.frames.bytes().copy_in(self.from.home_offset(), page);
+        self.pool.store(&self.frames, self.pool.common_weights(), SwapSlot(slot), self.from)
+    }
+
+    fn load(&self, slot: u32, handle: Handle) -> Result<Vec<u8>, LoadFailure> {
+        self.pool.load(&self.frames, self.pool.common_weights(), SwapSlot(slot), handle, self.to)?;
+        let mut page = vec![0; PAGE_BYTES];
+        self.frames.bytes().copy_out(self.to.home_offset(), &mut page);
+        Ok(page)
+    }
+
+    fn kept(&self, slot: u32, page: &[u8]) -> Handle {
+        match self.store(slot, page) {
+            Stored::Kept(handle) => handle,
+            other => panic!("slot {slot}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_shrinks_comes_back_and_what_does_not_is_refused() {
+    for compression in [Compression::Lz4, Compression::Zstd] {
+        let fixture = fixture(compression, 8 << 20);
+        for (slot, kind) in KINDS.into_iter().enumerate() {
+            let (slot, bytes) = (slot as u32, page(kind, 7));
+            match fixture.store(slot, &bytes) {
+                Stored::Kept(handle) => assert_eq!(fixture.load(slot, handle).unwrap(), bytes, "{kind:?}"),
+                refused => {
+                    assert_eq!(refused, Stored::Incompressible);
+                    assert!(matches!(kind, Kind::Random | Kind::Floats), "{kind:?} was refused");
+                }
+            }
+        }
+        let counters = fixture.counters.snapshot();
+        let of = |counter| counters.get(counter);
+        assert_eq!((of(Counter::PoolSwapOut), of(Counter::PoolSwapIn)), (4, 4));
+        assert_eq!(of(Counter::PoolRejectIncompressible), 2);
+    }
+}
+
+#[test]
+fn everything_freed_gives_all_memory_back() {
+    let fixture = fixture(Compression::Lz4, 16 << 20);
+    let kinds = [Kind::Text, Kind::Half, Kind::Words, Kind::Repeats];
+    let kept: Vec<_> =
+        (0..3000).map(|slot| fixture.kept(slot, &page(kinds[slot as usize % 4], slot.into()))).collect();
+    let stats = fixture.pool.stats();
+    assert_eq!(stats.pages, 3000);
+    let waste = 1.0 - stats.packed_bytes as f64 / stats.used_bytes as f64;
+    assert!(stats.used_bytes <= stats.limit_bytes && waste < 0.35, "{stats:?} wastes {waste:.2}");
+    kept.into_iter().for_each(|handle| fixture.pool.free(&fixture.frames, handle));
+    let stats = fixture.pool.stats();
+    assert_eq!((stats.pages, stats.packed_bytes, stats.used_bytes), (0, 0, 0));
+    let Fixture { frames, pool, budget, .. } = fixture;
+    frames.shrink(1000);
+    assert!(
+        budget.used_bytes() < 3 << 20,
+        "the chunk of two other frames, and words: {}",
+        budget.used_bytes()
+    );
+    drop(pool);
+    drop(frames);
+    assert_eq!(budget.used_bytes(), 0, "nothing stays charged");
+}
+
+#[test]
+fn neither_the_limit_nor_the_budget_is_exceeded() {
+    let fixture = fixture(Compression::Lz4, 5 << 20);
+    let mut full = 0;
+    for slot in 0..8000 {
+        full += u32::from(fixture.store(slot, &page(Kind::Half, slot.into())) == Stored::Full);
+        assert!(fixture.pool.stats().used_bytes <= 5 << 20);
+    }
+    assert!(full > 4000, "{full}");
+    assert!(fixture.pool.stats().used_bytes > 5 << 20 >> 1 && fixture.pool.is_crowded());
+    // Nor is memory taken that is not there.
+    fixture.pool.set_limit_bytes(1 << 30);
+    (8000..40_000).for_each(|slot| {
+        let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
+    });
+    assert!(fixture.budget.used_bytes() <= fixture.budget.limit_bytes());
+    assert!(fixture.counters.snapshot().get(Counter::PoolRejectFull) > u64::from(full));
+}
+
+#[test]
+fn damage_of_any_byte_is_told() {
+    for compression in [Compression::Lz4, Compression::Zstd] {
+        let fixture = fixture(compression, 8 << 20);
+        let bytes = page(Kind::Text, 3);
+        let handle = fixture.kept(9, &bytes);
+        let at = fixture.pool.spans.span(handle.span()).place().home_offset()
+            + handle.object() as usize * classes::size(handle.class());
+        let len = classes::HEADER_BYTES + fixture.pool.stats().packed_bytes as usize;
+        for damaged in at..at + len {
+            let byte: u8 = fixture.frames.bytes().load(damaged);
+            fixture.frames.bytes().store(damaged, byte ^ 0x10);
+            let failure = fixture.load(9, handle).expect_err("damage");
+            // A damaged name is another's, for all the pool can know: the caller finds its content unchanged.
+            let named = damaged - at < 8;
+            assert!(failure == LoadFailure::Corrupt || named, "byte {}: {failure:?}", damaged - at);
+            fixture.frames.bytes().store(damaged, byte);
+        }
+        assert_eq!(fixture.load(9, handle), Ok(bytes));
+    }
+}
+
+#[test]
+fn a_freed_handle_is_gone_also_when_its_place_is_used_again() {
+    let fixture = fixture(Compression::Lz4, 8 << 20);
+    let bytes = page(Kind::Half, 1);
+    let first = fixture.kept(5, &bytes);
+    let stays = fixture.kept(6, &bytes);
+    fixture.pool.free(&fixture.frames, first);
+    assert_eq!(fixture.load(5, first), Err(LoadFailure::Gone));
+    let second = fixture.kept(5, &page(Kind::Half, 2));
+    assert_eq!((first.span(), first.object()), (second.span(), second.object()));
+    assert_eq!(fixture.load(5, first), Err(LoadFailure::Gone));
+    assert_eq!(fixture.load(7, second), Err(LoadFailure::Gone), "another slot's");
+    assert_eq!(fixture.load(6, stays), Ok(bytes));
+}
+
+#[test]
+fn the_coldest_are_those_stored_first_and_each_is_named_once() {
+    let fixture = fixture(Compression::Lz4, 16 << 20);
+    let handles: Vec<_> = (0..2000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
+    let mut named = Vec::new();
+    fixture.pool.coldest(&fixture.frames, 256, &mut named);
+    assert!((256..256 + 64).contains(&named.len()), "{}", named.len());
+    assert!(named.is_sorted_by_key(|(slot, _)| slot.0));
+    assert!(named.iter().all(|&(slot, handle)| slot.0 < 400 && handles[slot.0 as usize] == handle));
+    let mut more = Vec::new();
+    fixture.pool.coldest(&fixture.frames, 256, &mut more);
+    assert!(more.iter().all(|one| !named.contains(one)));
+    // What could not be written is named again; what was leaves its memory.
+    let used = fixture.pool.stats().used_bytes;
+    more.iter().for_each(|&(_, handle)| fixture.pool.stays(handle));
+    named.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    let mut rest = Vec::new();
+    while rest.len() < 2000 - named.len() {
+        let before = rest.len();
+        fixture.pool.coldest(&fixture.frames, 256, &mut rest);
+        assert!(rest.len() > before, "all are named in the end");
+    }
+    assert!(more.iter().all(|one| rest.contains(one)));
+    rest.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    assert!(used > 0 && fixture.pool.stats().used_bytes == 0);
+    assert_eq!(fixture.counters.snapshot().get(Counter::PoolWriteback), 2000);
+}
+
+#[test]
+fn sparse_blocks_are_emptied_by_moving() {
+    let fixture = fixture(Compression::Lz4, 32 << 20);
+    let mut map: HashMap<u32, Handle> =
+        (0..6000).map(|slot| (slot, fixture.kept(slot, &page(Kind::Half, slot.into())))).collect();
+    // Two of three are freed, all over.
+    for slot in (0..6000).filter(|slot| slot % 3 != 0) {
+        fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
+    }
+    let before = fixture.pool.stats();
+    let mut given = 0;
+    loop {
+        let now = fixture.pool.give_back(&fixture.frames, 1, |slot, from, to| {
+            let content = map.get_mut(&slot.0).expect("a live slot");
+            assert_eq!(*content, from);
+            *content = to;
+            true
+        });
+        given += now;
+        if now == 0 {
+            break;
+        }
+    }
+    let after = fixture.pool.stats();
+    assert!(given >= 2 && after.used_bytes <= before.used_bytes / 2, "{given}: {before:?}, {after:?}");
+    assert_eq!((after.pages, after.packed_bytes), (before.pages, before.packed_bytes));
+    for (&slot, &handle) in &map {
+        assert_eq!(fixture.load(slot, handle), Ok(page(Kind::Half, slot.into())));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store { slot: u32, kind: usize, seed: u64 },
+    Load { slot: u32 },
+    Free { slot: u32 },
+    Shrink { n: usize, written: u64 },
+    GiveBack { n: usize, refused: u64 },
+    Limit { mib: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let slot = || 0..600u32;
+    prop_oneof![
+        12 => (slot(), 0..KINDS.len(), 0..1000u64).prop_map(|(slot, kind, seed)| Step::Store { slot, kind, seed }),
+        6 => slot().prop_map(|slot| Step::Load { slot }),
+        5 => slot().prop_map(|slot| Step::Free { slot }),
+        1 => (1..100usize, any::<u64>()).prop_map(|(n, written)| Step::Shrink { n, written }),
+        1 => (1..3usize, any::<u64>()).prop_map(|(n, refused)| Step::GiveBack { n, refused }),
+        1 => (1..8u64).prop_map(|mib| Step::Limit { mib }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn bytes_are_right_whatever_happens(steps in prop::collection::vec(step(), 1..1500), zstd in prop::bool::weighted(0.2)) {
+        let fixture = fixture(if zstd { Compression::Zstd } else { Compression::Lz4 }, 4 << 20);
+        let mut map: HashMap<u32, (Handle, usize, u64)> = HashMap::new();
+        let mut limit = 4 << 20;
+        for step in steps {
+            let used = fixture.pool.stats().used_bytes;
+            match step {
+                Step::Store { slot, kind, seed } => {
+                    if let Some((handle, ..)) = map.remove(&slot) {
+                        fixture.pool.free(&fixture.frames, handle);
+                    }
+                    if let Stored::Kept(handle) = fixture.store(slot, &page(KINDS[kind], seed)) {
+                        map.insert(slot, (handle, kind, seed));
+                    }
+                }
+                Step::Load { slot } => if let Some(&(handle, kind, seed)) = map.get(&slot) {
+                    prop_assert_eq!(fixture.load(slot, handle), Ok(page(KINDS[kind], seed)));
+                },
+                Step::Free { slot } => if let Some((handle, ..)) = map.remove(&slot) {
+                    fixture.pool.free(&fixture.frames, handle);
+                    prop_assert_eq!(fixture.load(slot, handle), Err(LoadFailure::Gone));
+                },
+                Step::Shrink { n, written } => {
+                    let mut named = Vec::new();
+                    fixture.pool.coldest(&fixture.frames, n, &mut named);
+                    prop_assert!(named.len() >= n.min(map.len()));
+                    for (at, (slot, handle)) in named.into_iter().enumerate() {
+                        prop_assert_eq!(map.get(&slot.0).map(|kept| kept.0), Some(handle));
+                        if written >> (at % 64) & 1 != 0 {
+                            map.remove(&slot.0);
+                            fixture.pool.written_back(&fixture.frames, handle);
+                        } else {
+                            fixture.pool.stays(handle);
+                        }
+                    }
+                }
+                Step::GiveBack { n, refused } => {
+                    let mut asked = 0;
+                    fixture.pool.give_back(&fixture.frames, n, |slot, from, to| {
+                        asked += 1;
+                        // The content may have changed meanwhile: that one is gone.
+                        if refused >> (asked % 64) & 1 != 0 && asked % 7 == 0 {
+                            let (handle, ..) = map.remove(&slot.0).expect("a live slot");
+                            assert_eq!(handle, from);
+                            fixture.pool.free(&fixture.frames, from);
+                            return false;
+                        }
+                        let content = map.get_mut(&slot.0).expect("a live slot");
+                        assert_eq!(content.0, from);
+                        content.0 = to;
+                        true
+                    });
+                }
+                Step::Limit { mib } => {
+                    limit = mib << 20;
+                    fixture.pool.set_limit_bytes(limit);
+                }
+            }
+            let now = fixture.pool.stats();
+            prop_assert!(now.used_bytes <= limit.max(used), "it never grows beyond its limit");
+            prop_assert_eq!(now.pages, map.len() as u64);
+            prop_assert!(fixture.budget.used_bytes() <= fixture.budget.limit_bytes());
+        }
+        for (&slot, &(handle, kind, seed)) in &map {
+            prop_assert_eq!(fixture.load(slot, handle), Ok(page(KINDS[kind], seed)));
+        }
+        for (handle, ..) in map.into_values() {
+            fixture.pool.free(&fixture.frames, handle);
+        }
+        prop_assert_eq!(fixture.pool.stats().used_bytes, 0);
+        fixture.frames.validate();
+    }
+}
+
+/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap; and the seed of each page.
+#[test]
+fn threads_store_load_free_shrink_and_move_at_once() {
+    const SLOTS: u32 = 2048;
+    let fixture = fixture(Compression::Lz4, 4 << 20);
+    let contents: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+    // Held to change what a slot is for, as the cache's lock and the frame's flags would be.
+    let owners: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
+    let (loads, moved, left) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let change = |slot: u32, from: u64, to: u64| {
+        contents[slot as usize].compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    };
+    thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (fixture, contents, owners, loads) = (&fixture, &contents, &owners, &loads);
+            scope.spawn(move || {
+                let (pool, frames) = (&fixture.pool, &fixture.frames);
+                let frame = || frames.alloc(Order::ZERO).unwrap().frame;
+                let (from, to) = (frame(), frame());
+                let mut state = thread * 7919 + 12345;
+                while Instant::now() < deadline {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let slot = (state >> 33) as u32 % SLOTS;
+                    let mut seed = owners[slot as usize].lock();
+                    let content = &contents[slot as usize];
+                    if state >> 60 < 7 {
+                        let before = content.swap(0, Ordering::AcqRel);
+                        if before != 0 {
+                            pool.free(frames, Handle::from_bits(before));
+                        }
+                        *seed = state;
+                        let kind = [Kind::Text, Kind::Half, Kind::Repeats][state as usize >> 20 & 1];
+                        frames.bytes().copy_in(from.home_offset(), &page(kind, *seed));
+                        if let Stored::Kept(handle) =
+                            pool.store(frames, pool.common_weights(), SwapSlot(slot), from)
+                        {
+                            content.store(handle.bits(), Ordering::Release);
+                        }
+                        continue;
+                    }
+                    loop {
+                        let word = content.load(Ordering::Acquire);
+                        if word == 0 {
+                            break;
+                        }
+                        let handle = Handle::from_bits(word);
+                        match pool.load(frames, pool.common_weights(), SwapSlot(slot), handle, to) {
+                            Ok(()) => {
+                                let kind = [Kind::Text, Kind::Half, Kind::Repeats][*seed as usize >> 20 & 1];
+                                let mut bytes = vec![0; PAGE_BYTES];
+                                frames.bytes().copy_out(to.home_offset(), &mut bytes);
+                                assert_eq!(bytes, page(kind, *seed), "slot {slot}");
+                                loads.fetch_add(1, Ordering::Relaxed);
+                                break;
+                            }
+                            Err(LoadFailure::Gone) => {
+                                assert_ne!(
+                                    content.load(Ordering::Acquire),
+                                    word,
+                                    "gone, and its content unchanged"
+                                );
+                            }
+                            Err(LoadFailure::Corrupt) => panic!("slot {slot} is corrupt"),
+                        }
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let bounce = fixture.frames.alloc(Order::ZERO).unwrap().frame;
+            while Instant::now() < deadline {
+                let mut named = Vec::new();
+                fixture.pool.coldest(&fixture.frames, 32, &mut named);
+                for (slot, handle) in named {
+                    let unpacked = fixture.pool.unpack(&fixture.frames, slot, handle, bounce);
+                    if unpacked == Err(LoadFailure::Gone) {
+                        continue;
+                    }
+                    assert_eq!(unpacked, Ok(()));
+                    if change(slot.0, handle.bits(), 0) {
+                        fixture.pool.written_back(&fixture.frames, handle);
+                        left.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                fixture.pool.give_back(&fixture.frames, 1, |slot, from, to| {
+                    let changed = change(slot.0, from.bits(), to.bits());
+                    moved.fetch_add(u64::from(changed), Ordering::Relaxed);
+                    changed
+                });
+                pause(Duration::from_millis(1));
+            }
+        });
+    });
+    let counts = [&loads, &moved, &left].map(|count| count.load(Ordering::Relaxed));
+    assert!(counts.iter().all(|&count| count > 0), "loads, moves, writebacks: {counts:?}");
+    for content in &contents {
+        let word = content.load(Ordering::Acquire);
+        if word != 0 {
+            fixture.pool.free(&fixture.frames, Handle::from_bits(word));
+        }
+    }
+    let stats = fixture.pool.stats();
+    assert_eq!((stats.pages, stats.packed_bytes, stats.used_bytes), (0, 0, 0));
+    fixture.frames.validate();
+}
