@@ -1,5 +1,7 @@
 //! What Octavo's own benches share: threads on CPUs of their own, a generator, medians.
 
+pub mod policies;
+
 use std::sync::Barrier;
 use std::time::Instant;
 

@@ -1,0 +1,38 @@
+//! Hit ratios of the reclaim policies on recorded traces, and what the default misses beside the best of them.
+//!
+//! `policies [SEED [ACCESSES [PAGES [FRAMES]]]]`: by default a million accesses to 65536 pages over 16384 frames.
+
+use octavo_bench::policies::{DEFAULT, OPTIMUM, OTHERS, Row, Size, traces};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |name: &str, otherwise: u32| match arguments.next().map(|text| text.parse()) {
+        None => otherwise,
+        Some(Ok(value)) => value,
+        Some(Err(_)) => {
+            eprintln!("{name} is to be a number");
+            std::process::exit(2);
+        }
+    };
+    let seed = next("SEED", 1);
+    let size = Size {
+        accesses: next("ACCESSES", 1_000_000),
+        pages: next("PAGES", 65_536),
+        frames: next("FRAMES", 16_384),
+    };
+    let names = [OPTIMUM.name, DEFAULT.name].into_iter().chain(OTHERS.iter().map(|contender| contender.name));
+    println!("| trace | {} | misses, of the best's |", names.collect::<Vec<_>>().join(" | "));
+    println!("|---|{}", "---|".repeat(OTHERS.len() + 3));
+    for trace in traces::all(u64::from(seed), size) {
+        let row = Row::of(&trace, size.frames);
+        let hits = |misses: u64| format!("{:.1}", 100.0 - 100.0 * misses as f64 / row.accesses as f64);
+        let figures = [row.optimum, row.default].into_iter().chain(row.others.iter().copied()).map(hits);
+        println!(
+            "| {} | {} | {:.2}{} |",
+            row.trace,
+            figures.collect::<Vec<_>>().join(" | "),
+            row.over_best(),
+            if row.ruled { "" } else { " (not ruled)" }
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! Reclaim policies on recorded traces: how often each misses, beside what the optimum would have.
+//!
+//! | file | what |
+//! |---|---|
+//! | `traces` | the recordings, all from one seed |
+//! | `replay` | the engine's own policies, which learn what they learn in the engine: marks, faults and shadows |
+//! | `published` | LRU, SIEVE and S3-FIFO as published, which see each hit; and Belady's optimum, which sees the future |
+
+pub mod published;
+pub mod replay;
+pub mod traces;
+
+use octavo::policy::{Clock, Fifo, Generations, Reuse, S3Fifo, Sieve};
+
+pub use traces::{Size, Trace};
+
+/// What a policy was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knows {
+    /// Everything, what is to come included.
+    Future,
+    /// Each access as it happens.
+    Hits,
+    /// Whether a page was used since it was last looked at: all that the engine can know.
+    Marks,
+}
+
+/// A column of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Contender {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is told.
+    pub knows: Knows,
+    /// Counts its misses on a trace over so many frames.
+    pub misses: fn(&Trace, u32) -> u64,
+}
+
+/// What everyone is compared with.
+pub const OPTIMUM: Contender =
+    Contender { name: "optimum", knows: Knows::Future, misses: published::optimum_misses };
+
+/// What the engine does unless told otherwise.
+pub const DEFAULT: Contender = Contender {
+    name: "reuse (default)",
+    knows: Knows::Marks,
+    misses: |trace, frames| replay::misses(&mut Reuse::default(), trace, frames),
+};
+
+/// Those it is compared with.
+pub const OTHERS: &[Contender] = &[
+    Contender {
+        name: "FIFO",
+        knows: Knows::Marks,
+        misses: |trace, frames| replay::misses(&mut Fifo::default(), trace, frames),
+    },
+    Contender {
+        name: "clock",
+        knows: Knows::Marks,
+        misses: |trace, frames| replay::misses(&mut Clock::default(), trace, frames),
+    },
+    Contender {
+        name: "S3-FIFO",
+        knows: Knows::Marks,
+        misses: |trace, frames| replay::misses(&mut S3Fifo::default(), trace, frames),
+    },
+    Contender {
+        name: "SIEVE",
+        knows: Knows::Marks,
+        misses: |trace, frames| replay::misses(&mut Sieve::default(), trace, frames),
+    },
+    Contender {
+        name: "generations",
+        knows: Knows::Marks,
+        misses: |trace, frames| replay::misses(&mut Generations::default(), trace, frames),
+    },
+    Contender { name: "LRU*", knows: Knows::Hits, misses: published::lru_misses },
+    Contender { name: "S3-FIFO*", knows: Knows::Hits, misses: published::s3_fifo_misses },
+    Contender { name: "SIEVE*", knows: Knows::Hits, misses: published::sieve_misses },
+];
+
+/// A row: the misses of everyone on one trace.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The trace's name.
+    pub trace: &'static str,
+    /// Whether the default is to be within a twentieth of the best.
+    pub ruled: bool,
+    /// Its accesses.
+    pub accesses: u64,
+    /// Belady's.
+    pub optimum: u64,
+    /// The default's.
+    pub default: u64,
+    /// Those of [`OTHERS`].
+    pub others: Vec<u64>,
+}
+
+impl Row {
+    /// Measures everyone on a trace.
+    pub fn of(trace: &Trace, frames: u32) -> Self {
+        Self {
+            trace: trace.name,
+            ruled: trace.ruled,
+            accesses: trace.pages.len() as u64,
+            optimum: (OPTIMUM.misses)(trace, frames),
+            default: (DEFAULT.misses)(trace, frames),
+            others: OTHERS.iter().map(|contender| (contender.misses)(trace, frames)).collect(),
+        }
+    }
+
+    /// The default's miss ratio over that of the best of the others.
+    pub fn over_best(&self) -> f64 {
+        self.default as f64 / self.others.iter().copied().min().expect("there are others") as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Size = Size { accesses: 300_000, pages: 16_384, frames: 4096 };
+
+    #[test]
+    fn the_default_is_within_a_twentieth_of_the_best_on_every_trace_of_the_rule() {
+        let traces: Vec<Trace> = (1..=2).flat_map(|seed| traces::all(seed, SMALL)).collect();
+        assert!(traces.iter().filter(|trace| trace.ruled).count() >= 16);
+        for trace in traces.iter().filter(|trace| trace.ruled) {
+            let row = Row::of(trace, SMALL.frames);
+            assert!(row.over_best() <= 1.05, "{:.3} times the best: {row:?}", row.over_best());
+        }
+    }
+
+    #[test]
+    fn nobody_is_better_than_the_optimum() {
+        for trace in traces::all(3, Size { accesses: 60_000, pages: 4096, frames: 1024 }) {
+            let row = Row::of(&trace, 1024);
+            assert!(row.others.iter().chain([&row.default]).all(|misses| *misses >= row.optimum), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_scan_does_not_evict_the_hot_set() {
+        let trace = traces::scan_over_hot_set(1, SMALL);
+        let hot_misses = |contender: &Contender| {
+            let scanned = trace.pages.iter().filter(|page| **page >= SMALL.frames / 2).count() as u64;
+            // Of the pages that are scanned, none may count on being there.
+            (contender.misses)(&trace, SMALL.frames).saturating_sub(scanned) as f64 / trace.pages.len() as f64
+        };
+        assert!(hot_misses(&DEFAULT) < 0.005, "{}", hot_misses(&DEFAULT));
+        assert!(hot_misses(&OTHERS[1]) > 0.05, "the trace would tell: {}", hot_misses(&OTHERS[1]));
+    }
+}

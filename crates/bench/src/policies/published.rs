@@ -1,0 +1,128 @@
+//! Policies as published: they see each hit at once, which the engine does not. And the optimum, which sees what is to come.
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+
+use super::Trace;
+
+/// Belady's optimum: the page goes whose next use is furthest away.
+pub fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
+    let pages = &trace.pages;
+    let (mut next_use, mut later) = (vec![usize::MAX; pages.len()], HashMap::new());
+    for (time, page) in pages.iter().enumerate().rev() {
+        next_use[time] = later.insert(*page, time).unwrap_or(usize::MAX);
+    }
+    let (mut furthest, mut resident, mut misses) = (BinaryHeap::new(), HashMap::new(), 0);
+    for (time, page) in pages.iter().enumerate() {
+        if resident.insert(*page, next_use[time]).is_none() {
+            misses += 1;
+            while resident.len() > frames as usize {
+                let (next, candidate) = furthest.pop().expect("every page that is resident was pushed");
+                // Stale where the page was used since; never the newcomer, which is pushed below.
+                if resident.get(&candidate) == Some(&next) {
+                    resident.remove(&candidate);
+                }
+            }
+        }
+        furthest.push((next_use[time], *page));
+    }
+    misses
+}
+
+/// Least recently used.
+pub fn lru_misses(trace: &Trace, frames: u32) -> u64 {
+    let (mut by_time, mut last_use, mut misses) = (BTreeMap::new(), HashMap::new(), 0);
+    for (time, page) in trace.pages.iter().enumerate() {
+        match last_use.insert(*page, time) {
+            Some(before) => drop(by_time.remove(&before)),
+            None => {
+                misses += 1;
+                if last_use.len() > frames as usize {
+                    let (_, oldest) = by_time.pop_first().expect("memory is full");
+                    last_use.remove(&oldest);
+                }
+            }
+        }
+        by_time.insert(time, *page);
+    }
+    misses
+}
+
+/// SIEVE, one page at a time; a fault leaves no mark.
+pub fn sieve_misses(trace: &Trace, frames: u32) -> u64 {
+    // The queue by age of insertion: the hand goes up in age, over what is left.
+    let (mut queue, mut inserted, mut hand, mut misses) = (BTreeMap::new(), HashMap::new(), 0_u64, 0);
+    for page in &trace.pages {
+        if let Some(at) = inserted.get(page) {
+            queue.insert(*at, (*page, true));
+            continue;
+        }
+        misses += 1;
+        while queue.len() >= frames as usize {
+            let next = queue.range(hand..).next().map(|(at, (page, visited))| (*at, *page, *visited));
+            match next {
+                None => hand = 0,
+                Some((at, page, true)) => {
+                    queue.insert(at, (page, false));
+                    hand = at + 1;
+                }
+                Some((at, page, false)) => {
+                    queue.remove(&at);
+                    inserted.remove(&page);
+                    hand = at + 1;
+                }
+            }
+        }
+        queue.insert(misses, (*page, false));
+        inserted.insert(*page, misses);
+    }
+    misses
+}
+
+/// S3-FIFO with the published parameters: a tenth for the small queue, two bits of frequency, and as many ghosts as the main
+/// queue has pages.
+pub fn s3_fifo_misses(trace: &Trace, frames: u32) -> u64 {
+    let small_share = (frames / 10) as usize;
+    let (mut small, mut main) = (VecDeque::new(), VecDeque::new());
+    // Ghosts by the number of their eviction, and which is the latest of a page.
+    let (mut ghosts, mut ghost_at) = (VecDeque::new(), HashMap::new());
+    let (mut frequency, mut evictions, mut misses) = (HashMap::<u32, u8>::new(), 0_u64, 0);
+    for page in &trace.pages {
+        if let Some(hits) = frequency.get_mut(page) {
+            *hits = (*hits + 1).min(3);
+            continue;
+        }
+        misses += 1;
+        while small.len() + main.len() >= frames as usize {
+            if small.len() >= small_share
+                && let Some(oldest) = small.pop_front()
+            {
+                if frequency[&oldest] > 1 {
+                    frequency.insert(oldest, 0);
+                    main.push_back(oldest);
+                    continue;
+                }
+                frequency.remove(&oldest);
+                evictions += 1;
+                ghosts.push_back((oldest, evictions));
+                ghost_at.insert(oldest, evictions);
+                if ghosts.len() > frames as usize - small_share
+                    && let Some((ghost, at)) = ghosts.pop_front()
+                    && ghost_at.get(&ghost) == Some(&at)
+                {
+                    ghost_at.remove(&ghost);
+                }
+            } else if let Some(oldest) = main.pop_front() {
+                match frequency[&oldest] {
+                    0 => drop(frequency.remove(&oldest)),
+                    hits => {
+                        frequency.insert(oldest, hits - 1);
+                        main.push_back(oldest);
+                    }
+                }
+            }
+        }
+        if ghost_at.remove(page).is_some() { &mut main } else { &mut small }.push_back(*page);
+        frequency.insert(*page, 0);
+    }
+    misses
+}

@@ -1,0 +1,108 @@
+//! A trace under one of the engine's policies, told what the engine could tell it.
+//!
+//! An access marks its page, the fault's own access too. When no frame is free, candidates are taken in batches, their
+//! marks tested and cleared, until a batch of frames is free. A page that goes leaves its shadow and finds it again.
+
+use std::cell::Cell;
+
+use octavo::policy::{Arrival, Links, NIL, Policy, Shadow, Verdict, validate};
+
+use super::Trace;
+
+/// Candidates taken together, and frames freed before the trace goes on.
+const BATCH: usize = 32;
+
+#[derive(Clone, Debug, Default)]
+struct Frame {
+    next: Cell<u32>,
+    prev: Cell<u32>,
+    tag: Cell<u8>,
+    page: u32,
+    is_marked: bool,
+}
+
+#[derive(Debug)]
+struct Frames(Vec<Frame>);
+
+impl Frames {
+    fn of(&self, frame: u32) -> &Frame {
+        &self.0[frame as usize]
+    }
+}
+
+impl Links for Frames {
+    fn next(&self, frame: u32) -> u32 {
+        self.of(frame).next.get()
+    }
+    fn set_next(&self, frame: u32, to: u32) {
+        self.of(frame).next.set(to);
+    }
+    fn prev(&self, frame: u32) -> u32 {
+        self.of(frame).prev.get()
+    }
+    fn set_prev(&self, frame: u32, to: u32) {
+        self.of(frame).prev.set(to);
+    }
+    fn tag(&self, frame: u32) -> u8 {
+        self.of(frame).tag.get()
+    }
+    fn list(&self, frame: u32, tag: u8) {
+        self.of(frame).tag.set(tag);
+    }
+    fn unlist(&self, _: u32) {}
+    fn pages(&self, _: u32) -> u64 {
+        1
+    }
+}
+
+/// Misses of a policy on a trace over so many frames.
+pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32) -> u64 {
+    let pages = trace.pages.iter().max().map_or(0, |page| *page as usize + 1);
+    let mut frame_of = vec![NIL; pages];
+    let mut shadows: Vec<Option<Shadow>> = vec![None; pages];
+    let mut free: Vec<u32> = (0..frames).rev().collect();
+    let mut frames = Frames(vec![Frame::default(); frames as usize]);
+    let mut misses = 0;
+    for &page in &trace.pages {
+        match frame_of[page as usize] {
+            NIL => {}
+            frame => {
+                frames.0[frame as usize].is_marked = true;
+                continue;
+            }
+        }
+        misses += 1;
+        while free.is_empty() {
+            make_room(policy, &mut frames, &mut free, |page, shadow| {
+                frame_of[page as usize] = NIL;
+                shadows[page as usize] = Some(shadow);
+            });
+        }
+        let frame = free.pop().expect("there is room");
+        frame_of[page as usize] = frame;
+        let words = &mut frames.0[frame as usize];
+        (words.page, words.is_marked) = (page, true);
+        policy.insert(&frames, frame, shadows[page as usize].take().map_or(Arrival::Fresh, Arrival::Back));
+    }
+    validate(policy, &frames);
+    misses
+}
+
+fn make_room(
+    policy: &mut dyn Policy,
+    frames: &mut Frames,
+    free: &mut Vec<u32>,
+    mut goes: impl FnMut(u32, Shadow),
+) {
+    while free.len() < BATCH {
+        let batch: Vec<_> = (0..BATCH).map_while(|_| policy.take_next(frames)).collect();
+        assert!(!batch.is_empty(), "every frame is in use, and on a queue");
+        for (frame, tag) in batch {
+            let is_marked = std::mem::take(&mut frames.0[frame as usize].is_marked);
+            if let Verdict::Evict(shadow) = policy.judge(frames, frame, tag, is_marked) {
+                goes(frames.of(frame).page, shadow);
+                free.push(frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The recordings: page numbers, one for each access that is not to the page accessed just before.
+
+use crate::Random;
+
+/// A recording.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// What it is.
+    pub name: &'static str,
+    /// The pages accessed, in order.
+    pub pages: Vec<u32>,
+    /// Whether the default policy is to be within a twentieth of the best on it.
+    pub ruled: bool,
+}
+
+/// How large the recordings are.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Accesses in each.
+    pub accesses: u32,
+    /// Pages that random, zipf and sequential accesses go to.
+    pub pages: u32,
+    /// Frames that they are to be replayed over.
+    pub frames: u32,
+}
+
+/// Every trace, from one seed.
+pub fn all(seed: u64, size: Size) -> Vec<Trace> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let Size { accesses, pages, frames } = size;
+    let zipf = Zipf::new(pages, 0.99, &mut random);
+    let half = Zipf::new(pages / 2, 0.99, &mut random);
+    let mut turn = 0;
+    let mut next_of = |length: u32| {
+        turn += 1;
+        turn % length
+    };
+    vec![
+        record("sequential, again and again", true, size, |time| time % pages),
+        record("random", true, size, |_| random.below(pages as usize) as u32),
+        record("zipf 0.99", true, size, |_| zipf.draw(&mut random)),
+        scan_over_hot_set(seed, size),
+        // A hot set of three quarters of memory for a while, then for as long nothing but a scan.
+        record("hot set, then scan, in turn", true, size, |time| {
+            let hot = frames / 4 * 3;
+            if time / (accesses / 20) % 2 == 0 {
+                random.below(hot as usize) as u32
+            } else {
+                hot + next_of(pages - hot)
+            }
+        }),
+        record("loop, 1.1 of memory", true, size, |time| time % (frames / 10 * 11)),
+        record("loop, 1.25 of memory", true, size, |time| time % (frames / 4 * 5)),
+        record("loop, 2 of memory", true, size, |time| time % (frames * 2)),
+        record("zipf 0.99 (2/3), loop of 3/4 of memory (1/3)", true, size, |time| {
+            if time % 3 == 0 { pages / 2 + next_of(frames / 4 * 3) } else { half.draw(&mut random) }
+        }),
+        record("zipf 0.99, a ninth of it moving 10 times", false, size, |time| {
+            (zipf.draw(&mut random) + time / (accesses / 10) * (pages / 9)) % pages
+        }),
+        record("random in 3/4 of memory, moving 10 times", false, size, |time| {
+            let hot = frames / 4 * 3;
+            (random.below(hot as usize) as u32 + time / (accesses / 10) * (hot / 4 * 3)) % pages
+        }),
+    ]
+}
+
+/// Every other access goes to a hot set of half the memory, the others one after the other through the rest.
+pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
+    let mut random = Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
+    let hot = size.frames / 2;
+    record("scan over a hot set", true, size, |time| {
+        if time % 2 == 0 { random.below(hot as usize) as u32 } else { hot + time / 2 % (size.pages - hot) }
+    })
+}
+
+fn record(name: &'static str, ruled: bool, size: Size, page: impl FnMut(u32) -> u32) -> Trace {
+    Trace { name, ruled, pages: (0..size.accesses).map(page).collect() }
+}
+
+/// Page `k` of a shuffled order with a probability in proportion to `k^-s`.
+struct Zipf {
+    cumulated: Vec<f64>,
+    order: Vec<u32>,
+}
+
+impl Zipf {
+    fn new(pages: u32, s: f64, random: &mut Random) -> Self {
+        let mut sum = 0.0;
+        let mut cumulated: Vec<f64> = (1..=pages)
+            .map(|rank| {
+                sum += f64::from(rank).powf(-s);
+                sum
+            })
+            .collect();
+        cumulated.iter_mut().for_each(|value| *value /= sum);
+        let mut order: Vec<u32> = (0..pages).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, random.below(last + 1));
+        }
+        Self { cumulated, order }
+    }
+
+    fn draw(&self, random: &mut Random) -> u32 {
+        let at = random.below(1 << 31) as f64 / f64::from(1_u32 << 31);
+        let rank = self.cumulated.partition_point(|value| *value < at);
+        self.order[rank.min(self.order.len() - 1)]
+    }
+}
