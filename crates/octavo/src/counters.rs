@@ -48,6 +48,8 @@ counters! {
     SwapIn "pswpin" "Pages read from swap.";
     SwapOut "pswpout" "Pages written to swap.";
     SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";
+    ReadAhead "swap_ra" "Pages that were begun to be read before a fault wanted them.";
+    ReadAheadHit "swap_ra_hit" "Faults that found their page in the swap cache, read and not written.";
     SwapWriteError "swap_write_error" "Pages whose write to swap failed; they stayed in memory.";
     SwapReadError "swap_read_error" "Pages whose read from swap failed.";
     SwapLockAdd "swap_lock_add" "Acquisitions of the swap cache's lock to add pages.";

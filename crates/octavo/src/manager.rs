@@ -8,7 +8,7 @@ use octavo_platform::{ForkCanary, usage};
 use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
 use crate::counters::{CounterSnapshot, Counters};
-use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, validate_tables};
+use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
@@ -22,13 +22,16 @@ use crate::sync::percpu::StackForm;
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::Table;
 use crate::table::translation::Translation;
-use crate::units::{FrameId, Order, PAGE_BYTES, bytes_for_people};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
 /// Chunks leave a 32nd of the budget to tables and swap maps: what eight times the budget needs of both.
 const HEADROOM_SHIFT: u32 = 5;
+
+/// Read ahead in one window by default: 2 MiB.
+const READAHEAD_PAGES: u32 = CHUNK_FRAMES;
 
 /// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
 /// last space are gone.
@@ -84,6 +87,7 @@ impl Default for ManagerBuilder {
                 huge: HugePolicy::default(),
                 huge_zero_write: HugeZeroWrite::default(),
                 pin_path: PinPath::default(),
+                readahead_pages: READAHEAD_PAGES,
             },
             swap_file: SwapFile::default(),
             swap_limit_bytes: 1 << 40,
@@ -153,6 +157,12 @@ impl ManagerBuilder {
     /// A device of the caller's own instead of a file.
     pub fn swap_device(mut self, device: Box<dyn Device>) -> Self {
         self.swap_device = Some(device);
+        self
+    }
+
+    /// Bytes that are read ahead of sequential faults in one window at the most. Default: 2 MiB; below 4 KiB nothing is.
+    pub fn readahead_bytes(mut self, bytes: u64) -> Self {
+        self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
         self
     }
 
@@ -294,6 +304,7 @@ impl Manager {
             id,
             regions: RegionList::new(Arc::clone(&engine.budget)),
             used_huge_zero: UsedHugeZero::default(),
+            streams: Streams::default(),
             translation,
         };
         Ok(Space::new(state, Arc::clone(&self.running)))

@@ -8,9 +8,9 @@ use octavo_platform::Word;
 use crate::access::{self, Pin};
 use crate::engine::{Engine, Obstacle, SpaceState, clear_space, protect_range, split_edges, unmap_range};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{FaultFuture, resolve};
-use crate::reclaim::{Running, make_room_for_node};
-use crate::region::{Region, RegionOptions, RegionWriter};
+use crate::fault::{FaultFuture, prefetch, resolve};
+use crate::reclaim::{Running, cool, make_room_for_node, page_out};
+use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Shared};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
@@ -25,6 +25,26 @@ pub struct Space {
     engine: Shared<Engine>,
     /// Keeps the manager at work as long as the space lives.
     _running: Arc<Running>,
+}
+
+/// How a range is going to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing in particular.
+    Normal,
+    /// One page after the other: windows as large as may be are read ahead from the start.
+    Sequential,
+    /// In no order: nothing is read ahead.
+    Random,
+    /// Soon: what is out is started to be brought in.
+    WillNeed,
+    /// Not soon: these pages are the next to go.
+    Cold,
+    /// Not soon: what can go is sent out now.
+    PageOut,
+    /// Never again: the pages' contents may be dropped, and read as zeros from now on. The range stays mapped.
+    Free,
 }
 
 /// What a space uses, at about one moment.
@@ -104,6 +124,50 @@ impl Space {
             writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
         };
         self.change_layout(range, change, || protect_range(engine, &self.state, range, protection))
+    }
+
+    /// Says how a range is going to be used. Advice about what is not mapped, or cannot be followed, is no error.
+    ///
+    /// # Errors
+    /// `InvalidRange` as [`Space::map_at`]. Of [`Advice::Free`], those of [`Space::unmap`].
+    pub fn advise(&self, address: u64, len: u64, advice: Advice) -> Result<()> {
+        let engine = &*self.engine;
+        engine.check_process()?;
+        let range = page_range(address, len)?;
+        let pattern = |pattern| {
+            let writer = self.state.regions.writer();
+            writer.replace(range.start, range.end, |options| Some(options.pattern(pattern))).map(drop)
+        };
+        match advice {
+            Advice::Normal => pattern(AccessPattern::Normal),
+            Advice::Sequential => pattern(AccessPattern::Sequential),
+            Advice::Random => pattern(AccessPattern::Random),
+            Advice::WillNeed => self.prefetch(address, len).map(drop),
+            Advice::Cold => {
+                cool(engine, self.state.id, range);
+                Ok(())
+            }
+            Advice::PageOut => {
+                page_out(engine, self.state.id, range);
+                Ok(())
+            }
+            // The regions stay: faults under way may bring pages back, which is what they would find afterwards.
+            Advice::Free => {
+                self.change_layout(range, |_| Ok(Vec::new()), || unmap_range(engine, &self.state, range))
+            }
+        }
+    }
+
+    /// Starts to bring in what of the range is out, and returns; says how many pages are on their way. Where there is no
+    /// memory for all of it, for the first part.
+    ///
+    /// # Errors
+    /// `InvalidRange` as [`Space::map_at`].
+    pub fn prefetch(&self, address: u64, len: u64) -> Result<u64> {
+        self.engine.check_process()?;
+        let first = PageNumber::containing(address);
+        let range = page_range(first.address(), len.saturating_add(address - first.address()))?;
+        Ok(prefetch(&self.engine, self.state.id, range.start.0..range.end.0))
     }
 
     /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has
@@ -190,8 +254,8 @@ impl Space {
     }
 
     /// Makes the page at `address` usable for `access`, without blocking on others' faults: the future is polled again
-    /// when they are done. It may be evicted again at any time. The devices of today complete in the call, so reading the
-    /// page in, or making room for it, happens inside the poll. Poll it to its end or drop it, which leaves the page as it
+    /// when they are done. It may be evicted again at any time. Making room for
+    /// it, where there is none, happens inside the poll. Poll it to its end or drop it, which leaves the page as it
     /// was: until then others who need the page may wait for it.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
 //! | `split` | a huge leaf becomes 512 small ones |
+//! | `streams` | faults that follow each other, and what to read ahead of them |
 //! | `transfers` | pages under way to and from devices, and what follows |
 //!
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
@@ -18,6 +19,7 @@ mod backoff;
 mod edges;
 mod space_state;
 mod split;
+mod streams;
 mod transfers;
 mod unmap;
 mod validate;
@@ -50,6 +52,7 @@ use backoff::Backoff;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
 pub(crate) use split::{Split, split_leaf};
+pub(crate) use streams::{Streams, Window};
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
 pub(crate) use validate::validate_tables;
@@ -60,6 +63,8 @@ pub(crate) struct Policy {
     pub(crate) huge: HugePolicy,
     pub(crate) huge_zero_write: HugeZeroWrite,
     pub(crate) pin_path: PinPath,
+    /// Pages read ahead in one window at the most; 0: none are.
+    pub(crate) readahead_pages: u32,
 }
 
 /// The structures of one manager.

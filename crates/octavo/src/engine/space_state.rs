@@ -1,6 +1,6 @@
 //! What faults, accesses and unmaps need to know of a space.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Streams};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::UsedHugeZero;
 use crate::region::{Region, RegionList};
@@ -14,6 +14,7 @@ pub(crate) struct SpaceState {
     pub(crate) id: SpaceId,
     pub(crate) regions: RegionList,
     pub(crate) used_huge_zero: UsedHugeZero,
+    pub(crate) streams: Streams,
     /// Who else must know where frames stand. Handles need nobody.
     pub(crate) translation: Option<Arc<dyn Translation>>,
 }

@@ -21,6 +21,7 @@
 //! that makes the frame live, and one for its place on the LRU.
 
 mod anon;
+mod readahead;
 mod swap_in;
 
 use std::cell::RefCell;
@@ -42,6 +43,7 @@ use crate::sync::wait::Waiting;
 use crate::table::entry::State;
 use crate::table::{Access, Grown, Walk};
 use crate::units::{Order, PageNumber};
+pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
 /// How a fault ended, or what it lacks to go on.

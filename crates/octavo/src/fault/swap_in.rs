@@ -7,8 +7,9 @@
 use std::task::Waker;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Window};
 use crate::error::Error;
+use crate::fault::readahead::{Run, add_window};
 use crate::fault::{Fault, Outcome, Step};
 use crate::io::Urgency;
 use crate::region::Region;
@@ -18,7 +19,10 @@ use crate::sync::wait::Waiting;
 use crate::table::entry::{Entry, EntryWord};
 use crate::table::translation::Installed;
 use crate::table::{Protection, Walk};
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+
+/// A window is at most one page in so many of the budget.
+const WINDOW_SHARE: u64 = 128;
 
 /// A page on its way in: its entry is busy, its frame in the swap cache and pinned.
 pub(super) struct Reading<'a> {
@@ -72,15 +76,42 @@ impl<'a> Fault<'a> {
             }
         };
         self.reading = Some(Reading { word, busy, slot, frame, protection: region.options.protection });
+        let window = self.look_ahead(region, !is_first);
         if !is_first {
             engine.counters.count(Counter::SwapCacheHit);
+            let holds = engine.frames.words(frame).holds.load();
+            if !holds.is_dirty() && !holds.is_writeback() {
+                engine.counters.count(Counter::ReadAheadHit);
+            }
+            if let Some(window) = window {
+                let mut run = Run::new(engine);
+                add_window(&mut run, self.space.id, window, region);
+                run.submit(Urgency::Queued);
+                engine.swap.flush();
+            }
             return Step::Again;
         }
         engine.counters.count(Counter::MajorFault);
         // One pin for the transfer, one for this fault.
         engine.frames.words(frame).holds.take_pin();
-        engine.start_read(slot, &[frame], self.urgency());
+        let mut run = Run::new(engine);
+        run.push(slot, frame);
+        match window {
+            None => run.submit(self.urgency()),
+            Some(window) => {
+                add_window(&mut run, self.space.id, window, region);
+                run.submit(Urgency::Queued);
+            }
+        }
+        engine.swap.flush();
         Step::Again
+    }
+
+    fn look_ahead(&self, region: &Region, hit: bool) -> Option<Window> {
+        // A window is a small part of memory: pages read ahead must not push each other out before they are used.
+        let budget_pages = self.engine.budget.limit_bytes() / PAGE_BYTES as u64;
+        let most = self.engine.policy.readahead_pages.min((budget_pages / WINDOW_SHARE) as u32);
+        self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 
     /// A fault that its thread waits for may be read in place.

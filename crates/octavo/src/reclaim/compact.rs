@@ -198,7 +198,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
 
 /// Pins a frame that shows a page, and takes it off the LRU. Not one that is not on it: that is just being made, or in
 /// another reclaimer's hands.
-fn pin_page(engine: &Engine, frame: FrameId) -> bool {
+pub(super) fn pin_page(engine: &Engine, frame: FrameId) -> bool {
     let words = engine.frames.words(frame);
     if !words.holds.load().is_live() {
         return false;

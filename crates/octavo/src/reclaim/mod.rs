@@ -6,11 +6,13 @@
 //! | `evict` | a batch of cold frames, out through the swap cache |
 //! | `migrate` | a frame's bytes to another frame, its owners none the wiser |
 //! | `compact` | emptying a chunk, for a block of order 9 or to give it back |
+//! | `advise` | ranges that their users say are not wanted soon |
 //! | `background` | the thread that keeps ahead |
 //!
 //! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress: a batch is on its
 //! stack, slots and their words may go over the budget by a page, and the device takes the frames themselves.
 
+mod advise;
 mod background;
 mod compact;
 mod evict;
@@ -24,6 +26,7 @@ use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES};
 
+pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
 pub(crate) use evict::evict_batch;

@@ -5,7 +5,7 @@
 //! sequence twice and a binary search, usually over one or two lines. The array grows in chunks that are
 //! never moved, so a reader always reads valid words, and validity is all the sequence has to decide.
 
-use super::{Region, RegionOptions};
+use super::{AccessPattern, Region, RegionOptions};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{
@@ -24,6 +24,9 @@ const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 const HUGE: u64 = 4;
+const SEQUENTIAL: u64 = 8;
+const RANDOM: u64 = 16;
+const PLAIN: u64 = 32;
 
 /// One region, in atomic words: torn reads are thrown away by the sequence.
 #[derive(Debug, Default)]
@@ -42,14 +45,25 @@ impl Slot {
             options: RegionOptions {
                 protection: Protection { read: attributes & READ != 0, write: attributes & WRITE != 0 },
                 huge: attributes & HUGE != 0,
+                pattern: match attributes & (SEQUENTIAL | RANDOM) {
+                    SEQUENTIAL => AccessPattern::Sequential,
+                    RANDOM => AccessPattern::Random,
+                    _ => AccessPattern::Normal,
+                },
+                compress: attributes & PLAIN == 0,
             },
         }
     }
 
     fn store(&self, region: Region) {
-        let RegionOptions { protection, huge } = region.options;
+        let RegionOptions { protection, huge, pattern, compress } = region.options;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
-        let attributes = bit(protection.read, READ) | bit(protection.write, WRITE) | bit(huge, HUGE);
+        let attributes = bit(protection.read, READ)
+            | bit(protection.write, WRITE)
+            | bit(huge, HUGE)
+            | bit(pattern == AccessPattern::Sequential, SEQUENTIAL)
+            | bit(pattern == AccessPattern::Random, RANDOM)
+            | bit(!compress, PLAIN);
         self.start.store(region.start.0, Ordering::Relaxed);
         self.end.store(region.end.0, Ordering::Relaxed);
         self.attributes.store(attributes, Ordering::Relaxed);

@@ -7,22 +7,37 @@ pub(crate) use list::{RegionList, RegionWriter};
 use crate::table::Protection;
 use crate::units::PageNumber;
 
+/// In which order the pages of a region are going to be accessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessPattern {
+    /// It will be seen: runs of faults at one stride are read ahead in windows that grow.
+    #[default]
+    Normal,
+    /// One after the other: windows are as large as may be from the start.
+    Sequential,
+    /// In no order: nothing is read ahead.
+    Random,
+}
+
 /// How a region behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     pub(crate) protection: Protection,
     pub(crate) huge: bool,
+    pub(crate) pattern: AccessPattern,
+    pub(crate) compress: bool,
 }
 
 impl Default for RegionOptions {
-    /// Readable, writable, base pages.
+    /// Readable, writable, base pages, accessed in any order, compressed where that pays.
     fn default() -> Self {
-        Self { protection: Protection::READ_WRITE, huge: false }
+        let pattern = AccessPattern::Normal;
+        Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true }
     }
 }
 
 impl RegionOptions {
-    /// Readable, writable, base pages.
+    /// As the default.
     pub fn new() -> Self {
         Self::default()
     }
@@ -38,6 +53,23 @@ impl RegionOptions {
     #[must_use]
     pub fn huge(mut self, huge: bool) -> Self {
         self.huge = huge;
+        self
+    }
+}
+
+impl RegionOptions {
+    /// In which order the pages are going to be accessed.
+    #[must_use]
+    pub fn pattern(mut self, pattern: AccessPattern) -> Self {
+        self.pattern = pattern;
+        self
+    }
+
+    /// Whether pages may be compressed on their way out (the default). For data known not to shrink, `false` saves the
+    /// attempt.
+    #[must_use]
+    pub fn compress(mut self, compress: bool) -> Self {
+        self.compress = compress;
         self
     }
 }

@@ -54,6 +54,15 @@ pub(crate) struct SlotRun {
     pub(crate) count: u32,
 }
 
+/// What came of [`Swap::begin_read_ahead`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// The frame is in the cache, under READING.
+    Reading,
+    /// The frame is the caller's still.
+    Not,
+}
+
 /// The swap of a manager.
 pub(crate) struct Swap {
     device: Option<Box<dyn Device>>,
@@ -142,6 +151,22 @@ impl Swap {
         fresh: FrameId,
     ) -> Result<(), FrameId> {
         self.slots.begin_read(frames, slot, fresh)
+    }
+
+    /// As [`Swap::begin_read`], for a slot that the caller only saw in somebody's entry: nothing happens if it is anything but a
+    /// page that is out. The pin is the transfer's.
+    pub(crate) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun {
+        if self.slots.begin_read_ahead(frames, slot, fresh) { Begun::Reading } else { Begun::Not }
+    }
+
+    /// Whether reading the slot ahead would save a fault anything. A guess.
+    pub(crate) fn is_worth_reading(&self, slot: SwapSlot) -> bool {
+        self.slots.is_out(slot)
+    }
+
+    /// Whether `slot` may be moved together with the `count` slots from `first` on.
+    pub(crate) fn follows(&self, first: SwapSlot, count: usize, slot: SwapSlot) -> bool {
+        slot.0 as usize == first.0 as usize + count
     }
 
     /// A frame whose read failed leaves the cache. Release it if so told.

@@ -79,6 +79,16 @@ struct Cursor {
     touched: usize,
 }
 
+/// Under the slot's lock: caches a fresh frame under READING, with a pin.
+fn put_for_reading(frames: &FrameAllocator, slot: SwapSlot, words: &SlotWords, fresh: FrameId) {
+    let frame_words = frames.words(fresh);
+    frame_words.holds.begin_reading();
+    frame_words.holds.take_pin();
+    frame_words.uses.set_first();
+    frame_words.slot.store(slot.0 + 1, Ordering::Relaxed);
+    words.frame.store(fresh.0 + 1, Ordering::Relaxed);
+}
+
 pub(super) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
     match words.slot.load(Ordering::Acquire) {
         NO_SLOT => None,
@@ -287,13 +297,22 @@ impl Slots {
                 return Err(frame);
             }
         }
-        let frame_words = frames.words(fresh);
-        frame_words.holds.begin_reading();
-        frame_words.holds.take_pin();
-        frame_words.uses.set_first();
-        frame_words.slot.store(slot.0 + 1, Ordering::Relaxed);
-        words.frame.store(fresh.0 + 1, Ordering::Relaxed);
+        put_for_reading(frames, slot, words, fresh);
         Ok(())
+    }
+
+    /// Whether the slot's page is on the device only. A guess.
+    pub(super) fn is_out(&self, slot: SwapSlot) -> bool {
+        self.words[slot.0 as usize].frame.load(Ordering::Relaxed) == 0
+    }
+
+    pub(super) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> bool {
+        let (_lock, words) = self.lock(slot);
+        let is_out = words.frame.load(Ordering::Relaxed) == 0 && words.references.load(Ordering::Relaxed) > 0;
+        if is_out {
+            put_for_reading(frames, slot, words, fresh);
+        }
+        is_out
     }
 
     /// The slot a cached frame belongs to, with its lock. `None`: the frame is not in the cache (any more).

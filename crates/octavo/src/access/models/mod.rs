@@ -16,7 +16,7 @@ use crate::access;
 use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
 use crate::counters::Counters;
-use crate::engine::{Engine, EngineParts, Policy, SpaceState, protect_range, unmap_range};
+use crate::engine::{Engine, EngineParts, Policy, SpaceState, Streams, protect_range, unmap_range};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
@@ -108,6 +108,7 @@ impl Model {
                 huge: HugePolicy::Never,
                 huge_zero_write: HugeZeroWrite::Split,
                 pin_path: PinPath::LockFree,
+                readahead_pages: 0,
             },
             canary: ForkCanary::new().unwrap(),
             huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),
@@ -123,6 +124,7 @@ impl Model {
             id: engine.table.new_space().unwrap(),
             regions: RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))),
             used_huge_zero: UsedHugeZero::default(),
+            streams: Streams::default(),
             translation: None,
         };
         let spaces = [(); 2].map(space);
