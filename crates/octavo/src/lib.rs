@@ -58,6 +58,8 @@ pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats};
 pub use octavo_platform::Word;
 pub use region::{AccessPattern, RegionOptions};
 pub use space::{Advice, Space, SpaceStats};
+#[doc(hidden)]
+pub use swap::StandaloneSlots;
 pub use table::translation::{Installed, Run, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};

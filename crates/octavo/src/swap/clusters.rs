@@ -10,8 +10,8 @@
 //! 2. *nonfull*: a cluster that has a run of all that is asked, and of 64;
 //! 3. a whole cluster: one used before and free again, then one never used (the next in order);
 //! 4. nonfull with a run of 64;
-//! 5. *fragmented*: the longest run there is. The CPU keeps to that cluster until it has no more runs like it, or
-//!    something better is there;
+//! 5. *fragmented*: a cluster with the longest run there is, for as long as it has runs of about that length and
+//!    nothing better is there;
 //! 6. *steal*: what was freed of a block of order 9. If left alone it may become a whole cluster again;
 //! 7. other CPUs' current clusters.
 //!
@@ -33,6 +33,7 @@ mod bits;
 mod lists;
 #[cfg(all(test, loom))]
 mod model;
+mod standalone;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -44,6 +45,7 @@ use crate::units::SwapSlot;
 
 use bits::{SlotBits, WORDS};
 use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
+pub use standalone::StandaloneSlots;
 
 /// Slots of a cluster: 2 MiB of pages.
 pub(crate) const CLUSTER_SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
@@ -118,7 +120,7 @@ struct Group {
 struct Current {
     cluster: u32,
     next: usize,
-    /// Runs of 2^class are taken from it.
+    /// Runs of 2^class slots, and what is asked, are taken from it.
     class: usize,
 }
 
@@ -259,7 +261,7 @@ impl Clusters {
         let mut bits = SlotBits::load(&cluster.bits);
         assert!(bits.all_used(first, end), "{run:?} was freed twice, or never allocated");
         bits.clear(first, end);
-        bits.store(&cluster.bits);
+        bits.store(&cluster.bits, first, end);
         area.used.fetch_sub(run.count, Ordering::Relaxed);
 
         // Leaving Held takes the cluster's lock, so Held is true; anything else may be out of date.
@@ -302,14 +304,14 @@ impl Clusters {
     }
 
     fn allocate_in(&self, group: &Group, count: usize, may_grow: bool) -> Option<SlotRun> {
-        if group.members.iter().all(|&area| self.areas[area].is_full()) {
-            return None;
-        }
         let current = self.current_of(group);
         let mut may_grow = may_grow;
         loop {
             if let Some(run) = self.take_from_current(group, current, count, may_grow) {
                 return Some(run);
+            }
+            if group.members.iter().all(|&area| self.areas[area].is_full()) {
+                return None;
             }
             if self.pick(group, current, count, may_grow) {
                 continue;
@@ -376,7 +378,7 @@ impl Clusters {
     /// Under the cluster's lock.
     fn take(&self, cluster: u32, mut bits: SlotBits, first: usize, len: usize) -> SlotRun {
         bits.set(first, first + len);
-        bits.store(&self.cluster(cluster).bits);
+        bits.store(&self.cluster(cluster).bits, first, first + len);
         self.area_of(cluster).used.fetch_add(len as u32, Ordering::Relaxed);
         SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
     }
@@ -496,7 +498,7 @@ impl Clusters {
         lists.touched += 1;
         area.hints.set_never_used(lists.touched < area.clusters);
         self.budget.charge_over(size_of::<Cluster>() as u64 + self.bytes_per_cluster);
-        SlotBits::free(slots).store(&self.cluster(cluster).bits);
+        SlotBits::free(slots).store_all(&self.cluster(cluster).bits);
         Some(cluster)
     }
 
@@ -621,7 +623,9 @@ impl Clusters {
 
 /// Under the lists' lock of the cluster's area: makes it the current one of a CPU that has none.
 fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
-    let word = Current { cluster, next: 0, class: class.min(GOOD_CLASS) }.word();
+    // Of fragments, those half as long as the longest as well: looking for a cluster costs more than taking a run.
+    let class = if class < GOOD_CLASS { class.saturating_sub(1) } else { GOOD_CLASS };
+    let word = Current { cluster, next: 0, class }.word();
     // Release: what the cluster was given. Threads of one CPU may meet here, under different areas' locks.
     current.compare_exchange(NONE, word, Ordering::Release, Ordering::Relaxed).is_ok()
 }
@@ -662,6 +666,6 @@ impl Area {
 
     /// Whether a cluster is one of full size, with nothing in use.
     fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
-        *bits == SlotBits::free(CLUSTER_SLOTS) && self.slots_of(cluster) == CLUSTER_SLOTS
+        bits.none_used() && self.slots_of(cluster) == CLUSTER_SLOTS
     }
 }

@@ -31,6 +31,8 @@ pub(crate) mod content;
 pub(crate) mod pool;
 mod slots;
 
+pub use clusters::StandaloneSlots;
+
 use std::collections::HashMap;
 use std::io;
 

@@ -9,6 +9,8 @@ use super::CLUSTER_SLOTS;
 
 pub(super) const WORDS: usize = CLUSTER_SLOTS.div_ceil(64);
 const BITS: usize = WORDS * 64;
+/// What of the last word is beyond the end of any cluster.
+const BEYOND: u64 = if CLUSTER_SLOTS.is_multiple_of(64) { 0 } else { u64::MAX << (CLUSTER_SLOTS % 64) };
 
 /// 1: in use, or beyond the end of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,15 @@ impl SlotBits {
         Self(std::array::from_fn(|word| words[word].load(Ordering::Relaxed)))
     }
 
-    pub(super) fn store(self, words: &[AtomicU64; WORDS]) {
+    /// Puts `first..end` back.
+    pub(super) fn store(&self, words: &[AtomicU64; WORDS], first: usize, end: usize) {
+        let touched = first / 64..end.div_ceil(64);
+        for (word, value) in words[touched.clone()].iter().zip(&self.0[touched]) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn store_all(&self, words: &[AtomicU64; WORDS]) {
         for (word, value) in words.iter().zip(self.0) {
             word.store(value, Ordering::Relaxed);
         }
@@ -35,6 +45,12 @@ impl SlotBits {
 
     pub(super) fn is_used(&self, at: usize) -> bool {
         self.0[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// Whether all slots of a cluster are free.
+    pub(super) fn none_used(&self) -> bool {
+        let [words @ .., last] = self.0;
+        words.iter().fold(last ^ BEYOND, |all, word| all | word) == 0
     }
 
     /// How many bits are 0.

@@ -1,0 +1,94 @@
+//! What a swap slot costs: nanoseconds for its allocation and its free, by length of run, fill and threads.
+//!
+//! `cargo run --release -p octavo-bench --bin slots [-- ROUNDS]`
+//!
+//! Each thread allocates runs of up to so many slots, holds 2048 slots, and frees the oldest. In brackets: the least over
+//! the rounds, and slots in a run as they came out. An area of 256 MiB is
+//!
+//! | fill | before the clock starts |
+//! |---|---|
+//! | empty | all free |
+//! | half | full, then every slot was freed with probability 1/2 |
+//! | 95 % | full, then every slot was freed with probability 1/20 |
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use octavo::StandaloneSlots;
+use octavo_bench::{Random, summary, timed};
+
+const PAGES: u32 = 1 << 16;
+const HELD: u32 = 2048;
+const SLOTS: usize = 400_000;
+
+/// An area of which one slot in `free_one_in` is free; 1: all.
+fn filled(free_one_in: usize) -> StandaloneSlots {
+    let slots = StandaloneSlots::new(PAGES).expect("address space");
+    if free_one_in > 1 {
+        while slots.allocate(512).is_some() {}
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        (0..PAGES).filter(|_| random.below(free_one_in) == 0).for_each(|slot| slots.free(slot, 1));
+    }
+    slots
+}
+
+/// Nanoseconds a slot, and slots a run.
+fn measure(free_one_in: usize, count: u32, threads: usize) -> (f64, f64) {
+    let slots = filled(free_one_in);
+    // Less is free than two threads would hold.
+    let held_most = HELD.min(PAGES / free_one_in as u32 / 4);
+    let (all_runs, all_slots) = (AtomicU64::new(0), AtomicU64::new(0));
+    let ns = timed(threads, |barrier, _| {
+        let mut held = VecDeque::with_capacity(HELD as usize + 1);
+        let (mut held_slots, mut runs, mut done) = (0, 0, 0);
+        let mut step = |done: &mut usize| {
+            let (first, len) = slots.allocate(count).expect("room for what is held");
+            held.push_back((first, len));
+            held_slots += len;
+            *done += len as usize;
+            runs += 1;
+            while held_slots > held_most {
+                let (first, len) = held.pop_front().expect("what is held");
+                slots.free(first, len);
+                held_slots -= len;
+            }
+        };
+        let mut warm = 0;
+        while warm < SLOTS / 4 {
+            step(&mut warm);
+        }
+        barrier.wait();
+        let began = Instant::now();
+        while done < SLOTS {
+            step(&mut done);
+        }
+        let spent = began.elapsed();
+        all_runs.fetch_add(runs, Ordering::Relaxed);
+        all_slots.fetch_add((warm + done) as u64, Ordering::Relaxed);
+        (Instant::now() - spent, done)
+    });
+    (ns, all_slots.into_inner() as f64 / all_runs.into_inner() as f64)
+}
+
+fn main() {
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    println!(
+        "ns a slot, allocated and freed, each thread; medians of {rounds} rounds (least; slots a run)\n"
+    );
+    println!("| asked, threads | empty | half | 95 % |\n|---|---|---|---|");
+    for count in [1, 32, 256] {
+        for threads in [1, 2] {
+            print!("| {count}, {threads}t |");
+            for free_one_in in [1, 2, 20] {
+                let measured: Vec<_> = (0..rounds).map(|_| measure(free_one_in, count, threads)).collect();
+                let slots = measured.iter().map(|figures| figures.1).sum::<f64>() / measured.len() as f64;
+                print!(
+                    " {}, {slots:.1} a run |",
+                    summary(measured.iter().map(|figures| figures.0).collect())
+                );
+            }
+            println!();
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The slots of one area by themselves, for measurements.
+
+use super::{AreaShape, Clusters, SlotRun};
+use crate::budget::Budget;
+use crate::sync::Arc;
+use crate::sync::percpu::current_cpu;
+use crate::units::SwapSlot;
+
+/// Slots of an area of no device. Not for programs.
+#[derive(Debug)]
+pub struct StandaloneSlots(Clusters);
+
+impl StandaloneSlots {
+    /// `capacity_pages` free slots.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub fn new(capacity_pages: u32) -> std::io::Result<Self> {
+        let shape = AreaShape { capacity_pages, priority: 0 };
+        let cpus = octavo_platform::usage::possible_cpus();
+        let budget = Arc::new(Budget::new(u64::MAX));
+        Ok(Self(Clusters::new(&[shape], budget, 0, (cpus, current_cpu))?))
+    }
+
+    /// First slot and length of a run of up to `count`.
+    pub fn allocate(&self, count: u32) -> Option<(u32, u32)> {
+        self.0.allocate(count, true).map(|run| (run.first.0, run.count))
+    }
+
+    /// Gives a run, or a part of one, back.
+    pub fn free(&self, first: u32, count: u32) {
+        self.0.free_run(SlotRun { first: SwapSlot(first), count });
+    }
+}
