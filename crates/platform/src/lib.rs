@@ -18,6 +18,7 @@
 //! | `seccomp` | system calls forbidden to a thread, for tests |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `plain_memory` | the kernel's own memory, word by word, to compare with |
+//! | `secret` | a value locked in memory and out of core dumps |
 //! | `usage` | what the kernel says this process and machine use |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -29,6 +30,7 @@ mod plain_memory;
 mod reservation;
 pub mod rseq;
 mod seccomp;
+mod secret;
 pub mod uring;
 pub mod usage;
 mod zeroed_array;
@@ -38,6 +40,7 @@ pub use fork::{ForkCanary, run_in_forked_child};
 pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
 pub use seccomp::forbid_io_uring;
+pub use secret::Secret;
 pub use zeroed_array::ZeroedArray;
 
 /// The kernel's page size on x86-64, and the size of a frame.

@@ -197,7 +197,11 @@ impl HoldWord {
         // AcqRel: a writeback that starts after this fails, and one that started before it is seen.
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
-                debug_assert!(seen & LIVE != 0 && seen & PINS != 0, "not pinned, or not live: {:?}", Holds(seen));
+                debug_assert!(
+                    seen & LIVE != 0 && seen & PINS != 0,
+                    "not pinned, or not live: {:?}",
+                    Holds(seen)
+                );
                 (seen & WRITEBACK == 0).then_some(seen & !LIVE | DYING)
             })
             .is_ok()

@@ -22,6 +22,8 @@
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 mod areas;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
+pub(crate) mod bounce;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
 mod cache;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 mod clusters;
@@ -29,6 +31,8 @@ mod clusters;
 pub(crate) mod content;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod pool;
+#[allow(dead_code, reason = "`Swap` goes over to it")]
+pub(crate) mod seal;
 mod slots;
 
 pub use clusters::StandaloneSlots;
