@@ -1,0 +1,82 @@
+//! The pool, the checksum and the seal on their own, for benches: no part of the library's face.
+
+use crate::budget::Budget;
+use crate::config::Compression;
+use crate::counters::Counters;
+use crate::frame::{Backing, FrameAllocator, FrameConfig, FrameId, Order};
+use crate::swap::content;
+use crate::swap::pool::{Handle, Pool, Stored};
+use crate::swap::seal::{Method, Seal};
+use crate::sync::Arc;
+use crate::units::SwapSlot;
+
+/// A frame allocator, and on top of it a pool and a seal.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PoolProbe {
+    frames: FrameAllocator,
+    pool: Pool,
+    seal: Seal,
+}
+
+#[allow(missing_docs, reason = "for benches: each is the method of the same name")]
+impl PoolProbe {
+    pub fn new(compression: Compression, bytes: u64) -> std::io::Result<Self> {
+        let budget = Arc::new(Budget::new(bytes * 2));
+        let counters = Arc::new(Counters::new()?);
+        let config = FrameConfig::one_zone(bytes, Backing::HugePages);
+        let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters))?;
+        let pool = Pool::new(&frames, compression, bytes, Arc::clone(&budget), counters)?;
+        let seal = Seal::new(Method::probe(), 1 << 20, budget)?;
+        Ok(Self { frames, pool, seal })
+    }
+
+    /// A fresh frame that holds this page.
+    pub fn frame(&self, page: &[u8]) -> FrameId {
+        let frame = self.frames.alloc(Order::ZERO).expect("memory for the bench").frame;
+        self.frames.bytes().copy_in(frame.home_offset(), page);
+        frame
+    }
+
+    pub fn store(&self, slot: u32, frame: FrameId) -> Option<u64> {
+        match self.pool.store(&self.frames, self.pool.common_weights(), SwapSlot(slot), frame) {
+            Stored::Kept(handle) => Some(handle.bits()),
+            Stored::Incompressible | Stored::Full => None,
+        }
+    }
+
+    pub fn load(&self, slot: u32, handle: u64, to: FrameId) -> bool {
+        let (weights, handle) = (self.pool.common_weights(), Handle::from_bits(handle));
+        self.pool.load(&self.frames, weights, SwapSlot(slot), handle, to).is_ok()
+    }
+
+    pub fn free(&self, handle: u64) {
+        self.pool.free(&self.frames, Handle::from_bits(handle));
+    }
+
+    /// Pages, packed bytes, bytes used.
+    pub fn stats(&self) -> (u64, u64, u64) {
+        let stats = self.pool.stats();
+        (stats.pages, stats.packed_bytes, stats.used_bytes)
+    }
+
+    pub fn same_filled(&self, frame: FrameId) -> Option<u64> {
+        content::same_filled(&self.frames, frame)
+    }
+
+    pub fn page_crc(&self, frame: FrameId) -> u32 {
+        content::page_crc(&self.frames, frame)
+    }
+
+    pub fn copy(&self, from: FrameId, to: FrameId) {
+        self.frames.bytes().copy_within(from.home_offset(), to.home_offset(), Order::ZERO.bytes());
+    }
+
+    pub fn seal(&self, slot: u32, from: FrameId, to: FrameId) {
+        self.seal.seal(&self.frames, SwapSlot(slot), from, to);
+    }
+
+    pub fn open(&self, slot: u32, frame: FrameId) -> bool {
+        self.seal.open(&self.frames, SwapSlot(slot), frame).is_ok()
+    }
+}
