@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum, value_parser};
 
+use crate::swap::args::{LoadArgs, SwapArgs};
 use crate::usemem::{Job, Mode, Plan};
 
 /// Rounds where modes are compared: enough for a median.
@@ -24,9 +25,36 @@ pub struct Cli {
     pub command: Command,
 }
 
+const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t (powers of \
+                             1024).\n\nExamples:\n  \
+                             octavo swap-w-seq -n 8 --memory 1G --total 3G --mode all\n  \
+                             octavo swap-w-seq --against kernel --against disk\n  \
+                             octavo swapin --memory 1G --total 3G --data text --verify\n  \
+                             octavo swap-r-rand --memory 1G --total 4G --threads 64 --against disk";
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Usemem(UsememArgs),
+    /// Swap out: write more than fits in memory, page by page in order
+    #[command(after_help = SWAP_EXAMPLES)]
+    SwapWSeq(SwapArgs),
+    /// Swap out: write more than fits in memory, pages in random order
+    #[command(after_help = SWAP_EXAMPLES)]
+    SwapWRand(SwapArgs),
+    /// Swap in: write more than fits in memory, then time reading it back in order
+    #[command(after_help = SWAP_EXAMPLES)]
+    Swapin(SwapArgs),
+    /// Swap in: write more than fits in memory, then time loads of words of random pages
+    #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
+    SwapRRand(LoadArgs),
+    /// A process of the kernel's side of the swap commands; started by `octavo` itself.
+    #[command(hide = true)]
+    SwapTask {
+        order: String,
+    },
+    /// Sets up and puts back the machine for the kernel's side; started by `octavo` itself.
+    #[command(hide = true)]
+    SwapKeeper,
     /// One process of the kernel's side; started by `octavo` itself.
     #[command(hide = true)]
     KernelTask {
@@ -100,11 +128,23 @@ pub struct UsememArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ModeChoice {
+pub enum ModeChoice {
     Base,
     Patched,
     Best,
     All,
+}
+
+impl ModeChoice {
+    /// The modes that are chosen.
+    pub fn modes(self) -> Vec<Mode> {
+        match self {
+            Self::Base => vec![Mode::Base],
+            Self::Patched => vec![Mode::Patched],
+            Self::Best => vec![Mode::Best],
+            Self::All => vec![Mode::Base, Mode::Patched, Mode::Best],
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -149,12 +189,7 @@ impl UsememArgs {
         if self.size.checked_mul(participants).is_none() {
             return Err(format!("{participants} threads of SIZE exceed 2^64 bytes; give a smaller SIZE"));
         }
-        let modes = match self.mode {
-            ModeChoice::Base => vec![Mode::Base],
-            ModeChoice::Patched => vec![Mode::Patched],
-            ModeChoice::Best => vec![Mode::Best],
-            ModeChoice::All => vec![Mode::Base, Mode::Patched, Mode::Best],
-        };
+        let modes = self.mode.modes();
         let against_kernel = self.against == Some(Rival::Kernel);
         let compared = modes.len() > 1 || against_kernel;
         Ok(Job {
@@ -210,7 +245,7 @@ pub fn refuse(subcommand: &str, complaint: &str) -> ! {
 }
 
 /// A size: decimal or 0x hexadecimal, with a suffix k, m, g or t in powers of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let malformed =
         || "a size is a whole number with a suffix k, m, g or t, such as 512M or 0x200000".to_string();
     let last = text.chars().last().ok_or_else(malformed)?.to_ascii_lowercase();

@@ -4,7 +4,9 @@
 //! "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}],
 //! "ratios": [{"of", "to", "metric", "median", "min", "max"}]}`
 //!
-//! `mode` is `base`, `patched`, `best` or `kernel`. A ratio above 1 means that `of` is better, whichever way
+//! The swap commands add to each run `"measures": {name: figure}`, named with their units.
+//!
+//! `mode` is `base`, `patched`, `best`, `kernel` or `disk`. A ratio above 1 means that `of` is better, whichever way
 //! the metric points; ratios are taken round by round, between runs that stood next to each other.
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ pub struct Report {
     pub workload: String,
     /// Every run, in the order they were made.
     pub runs: Vec<Run>,
-    /// One for each pair of modes and each [`Metric`].
+    /// One for each pair of modes and each [`Metric`] that they have.
     pub ratios: Vec<Ratio>,
 }
 
@@ -37,6 +39,16 @@ pub struct Run {
     pub counters: BTreeMap<String, u64>,
     /// Share of sampled time by function; empty where nothing was sampled.
     pub shares: BTreeMap<String, f64>,
+    /// What else was measured, named with its unit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub measures: BTreeMap<&'static str, f64>,
+}
+
+impl Run {
+    /// One of the measures; not a number where it was not taken.
+    pub fn measure(&self, name: &str) -> f64 {
+        self.measures.get(name).copied().unwrap_or(f64::NAN)
+    }
 }
 
 /// What is compared between modes.
@@ -45,6 +57,11 @@ pub struct Run {
 pub enum Metric {
     Seconds,
     ThroughputKbPerS,
+    /// Bytes of memory gone through.
+    MbPerS,
+    /// Bytes that went to the swap device and came from it, once it was in use.
+    DeviceMbPerS,
+    LoadsPerS,
 }
 
 /// How much better `of` is than `to`: over the rounds of one command.
@@ -81,23 +98,34 @@ impl Spread {
 }
 
 impl Metric {
-    /// Every metric that is compared.
-    pub const ALL: [Metric; 2] = [Metric::Seconds, Metric::ThroughputKbPerS];
+    /// The metric's name, for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::ThroughputKbPerS => "KB/s",
+            Self::MbPerS => "MB/s",
+            Self::DeviceMbPerS => "device MB/s",
+            Self::LoadsPerS => "loads/s",
+        }
+    }
 
     /// How much better `of` is than `to`.
     fn advantage(self, of: &Run, to: &Run) -> f64 {
         match self {
             Self::Seconds => to.seconds / of.seconds,
             Self::ThroughputKbPerS => of.throughput_kb_per_s as f64 / to.throughput_kb_per_s as f64,
+            Self::MbPerS => of.measure("mb_per_s") / to.measure("mb_per_s"),
+            Self::DeviceMbPerS => of.measure("device_mb_per_s") / to.measure("device_mb_per_s"),
+            Self::LoadsPerS => of.measure("loads_per_s") / to.measure("loads_per_s"),
         }
     }
 }
 
 impl Report {
     /// A report over runs in the order they were made. `modes` says which way each pair is compared: a later
-    /// one to an earlier one.
-    pub fn new(workload: String, runs: Vec<Run>, modes: &[&str]) -> Self {
-        let ratios = ratios(&runs, modes);
+    /// one to an earlier one. A metric that a run does not have is left out.
+    pub fn new(workload: String, runs: Vec<Run>, modes: &[&str], metrics: &[Metric]) -> Self {
+        let ratios = ratios(&runs, modes, metrics);
         Self { workload, runs, ratios }
     }
 
@@ -107,13 +135,13 @@ impl Report {
     }
 }
 
-fn ratios(runs: &[Run], modes: &[&str]) -> Vec<Ratio> {
+fn ratios(runs: &[Run], modes: &[&str], metrics: &[Metric]) -> Vec<Ratio> {
     let by_mode = |mode: &str| runs.iter().filter(move |run| run.mode == mode).collect::<Vec<_>>();
     let mut ratios = Vec::new();
     for (index, to) in modes.iter().enumerate() {
         for of in &modes[index + 1..] {
             let (of_runs, to_runs) = (by_mode(of), by_mode(to));
-            for metric in Metric::ALL {
+            for &metric in metrics {
                 // The nth run of one mode stands beside the nth of the other.
                 let rounds = of_runs.iter().zip(&to_runs).map(|(of, to)| metric.advantage(of, to));
                 if let Some(Spread { median, min, max }) =
@@ -131,6 +159,8 @@ fn ratios(runs: &[Run], modes: &[&str]) -> Vec<Ratio> {
 mod tests {
     use super::*;
 
+    const BOTH: [Metric; 2] = [Metric::Seconds, Metric::ThroughputKbPerS];
+
     fn run(mode: &str, seconds: f64, throughput_kb_per_s: u64) -> Run {
         Run {
             mode: mode.into(),
@@ -143,14 +173,26 @@ mod tests {
             peak_rss_bytes: 0,
             counters: BTreeMap::new(),
             shares: BTreeMap::new(),
+            measures: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn a_measure_that_one_side_lacks_is_not_compared() {
+        let measured =
+            |mode, figure| Run { measures: BTreeMap::from([("loads_per_s", figure)]), ..run(mode, 1.0, 1) };
+        let runs = vec![measured("disk", 2.0), measured("best", 3.0)];
+        let report =
+            Report::new("w".into(), runs, &["disk", "best"], &[Metric::LoadsPerS, Metric::DeviceMbPerS]);
+        assert_eq!(report.ratios.len(), 1);
+        assert_eq!((report.ratios[0].metric, report.ratios[0].median), (Metric::LoadsPerS, 1.5));
     }
 
     #[test]
     fn a_ratio_above_one_means_that_of_is_better_for_every_metric() {
         let runs =
             vec![run("base", 2.0, 100), run("best", 1.0, 300), run("best", 2.0, 100), run("base", 8.0, 50)];
-        let report = Report::new("test".into(), runs, &["base", "best"]);
+        let report = Report::new("test".into(), runs, &["base", "best"], &BOTH);
         assert_eq!(report.ratios.len(), 2);
         assert!(report.ratios.iter().all(|ratio| ratio.of == "best" && ratio.to == "base"));
         let seconds = &report.ratios[0];
@@ -164,15 +206,15 @@ mod tests {
     #[test]
     fn every_pair_is_compared_and_one_mode_alone_is_not() {
         let runs = ["kernel", "base", "patched", "best"].map(|mode| run(mode, 1.0, 1));
-        let report = Report::new("test".into(), runs.to_vec(), &["kernel", "base", "patched", "best"]);
-        assert_eq!(report.ratios.len(), 6 * Metric::ALL.len());
-        assert!(Report::new("test".into(), vec![run("best", 1.0, 1)], &["best"]).ratios.is_empty());
+        let report = Report::new("test".into(), runs.to_vec(), &["kernel", "base", "patched", "best"], &BOTH);
+        assert_eq!(report.ratios.len(), 6 * BOTH.len());
+        assert!(Report::new("test".into(), vec![run("best", 1.0, 1)], &["best"], &BOTH).ratios.is_empty());
     }
 
     #[test]
     fn the_keys_are_the_documented_ones() {
         let report =
-            Report::new("w".into(), vec![run("base", 1.0, 1), run("best", 1.0, 1)], &["base", "best"]);
+            Report::new("w".into(), vec![run("base", 1.0, 1), run("best", 1.0, 1)], &["base", "best"], &BOTH);
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &serde_json::Value| {
             value.as_object().unwrap().keys().cloned().collect::<std::collections::BTreeSet<_>>()

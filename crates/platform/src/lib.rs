@@ -16,6 +16,7 @@
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
 //! | `seccomp` | system calls forbidden to a thread, for tests |
+//! | `kernel_swap` | the kernel's own swap, switched on and off, to compare with |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `plain_memory` | the kernel's own memory, word by word, to compare with |
 //! | `secret` | a value locked in memory and out of core dumps |
@@ -26,6 +27,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 
 mod arena_bytes;
 mod fork;
+pub mod kernel_swap;
 mod plain_memory;
 mod reservation;
 pub mod rseq;

@@ -44,6 +44,12 @@ impl PlainMemory {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
+    /// Tells the kernel that the pages of these words will be needed soon: it starts to read them from swap.
+    /// Advice that is refused does no harm.
+    pub fn will_need(&self, words: std::ops::Range<usize>) {
+        self.memory.advise_will_need(words.start * size_of::<u64>()..words.end * size_of::<u64>());
+    }
+
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len(), "word inside the mapping");

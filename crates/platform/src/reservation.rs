@@ -95,6 +95,12 @@ impl Reservation {
         let _ = self.madvise(range, advice);
     }
 
+    /// Has the kernel start reading the range's pages from its swap.
+    pub fn advise_will_need(&self, range: Range<usize>) {
+        // Advice only: the pages are read when they are touched otherwise.
+        let _ = self.madvise(range, libc::MADV_WILLNEED);
+    }
+
     /// Makes every page of the range present and writable now.
     ///
     /// # Errors

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::io::{self, Write};
+use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
@@ -22,9 +22,9 @@ use super::Side;
 use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::processes::{self, Processes, ready_and_told_to_go};
 use crate::table;
 
-const READY: &str = "ready\n";
 const HUGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 
@@ -33,13 +33,6 @@ const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 struct Order {
     task: u32,
     plan: Plan,
-}
-
-/// What a process answers.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Done(Done),
-    Failed(String),
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -104,11 +97,12 @@ fn available_bytes() -> u64 {
 
 /// Runs all tasks once and says what they did.
 pub(super) fn run(tasks: u32, plan: &Plan) -> Result<Side, Failure> {
-    let (go_reader, mut go_writer) =
-        io::pipe().map_err(|error| Failure::system("cannot make a pipe for the kernel's side", error))?;
+    let cannot_pipe = |error| Failure::system("cannot make a pipe for the kernel's side", error);
+    let (go_reader, mut go_writer) = io::pipe().map_err(cannot_pipe)?;
     let mut processes = Processes::default();
     for task in 0..tasks {
-        processes.start(&Order { task, plan: plan.clone() }, &go_reader)?;
+        let input = go_reader.try_clone().map_err(cannot_pipe)?;
+        processes.start("kernel-task", &Order { task, plan: plan.clone() }, Stdio::from(input))?;
     }
     // Ours would keep the pipe open for processes whose siblings all died.
     drop(go_reader);
@@ -116,7 +110,7 @@ pub(super) fn run(tasks: u32, plan: &Plan) -> Result<Side, Failure> {
     go_writer
         .write_all(&vec![b'g'; tasks as usize])
         .map_err(|error| Failure::system("cannot start the kernel's side", error))?;
-    let done = processes.collect()?;
+    let done: Vec<Done> = processes.collect()?;
     Ok(Side {
         budget_bytes: None,
         faults: done.iter().map(|done| done.minor_faults + done.major_faults).sum(),
@@ -130,99 +124,11 @@ pub(super) fn run(tasks: u32, plan: &Plan) -> Result<Side, Failure> {
     })
 }
 
-/// The processes of a run; whatever still runs when this is dropped is ended.
-#[derive(Debug, Default)]
-struct Processes {
-    running: Vec<(Child, BufReader<ChildStdout>)>,
-}
-
-impl Processes {
-    fn start(&mut self, order: &Order, go: &PipeReader) -> Result<(), Failure> {
-        let cannot_start = |error| Failure::system("cannot start a process for the kernel's side", error);
-        let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
-        // This very program, even where its file was replaced meanwhile.
-        let mut child = Command::new("/proc/self/exe")
-            .args(["kernel-task", &order])
-            .stdin(Stdio::from(go.try_clone().map_err(cannot_start)?))
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(cannot_start)?;
-        let Some(output) = child.stdout.take() else {
-            return Err(cannot_start(io::ErrorKind::BrokenPipe.into()));
-        };
-        self.running.push((child, BufReader::new(output)));
-        Ok(())
-    }
-
-    fn wait_until_ready(&mut self) -> Result<(), Failure> {
-        for (child, output) in &mut self.running {
-            let mut line = String::new();
-            match output.read_line(&mut line) {
-                Ok(_) if line == READY => {}
-                _ => return Err(died(child.wait())),
-            }
-        }
-        Ok(())
-    }
-
-    fn collect(&mut self) -> Result<Vec<Done>, Failure> {
-        let mut all = Vec::with_capacity(self.running.len());
-        for (child, output) in &mut self.running {
-            let mut text = String::new();
-            let read = output.read_to_string(&mut text);
-            let status = child.wait();
-            match (read, serde_json::from_str(&text)) {
-                (Ok(_), Ok(Answer::Done(done))) => all.push(done),
-                (Ok(_), Ok(Answer::Failed(sentence))) => return Err(Failure::Said(sentence)),
-                _ => return Err(died(status)),
-            }
-        }
-        self.running.clear();
-        Ok(all)
-    }
-}
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        for (child, _) in &mut self.running {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn died(status: io::Result<ExitStatus>) -> Failure {
-    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-    Failure::Said(format!(
-        "a process of the kernel's side ended early ({how}); it may have been killed for want of memory: give a \
-         smaller SIZE"
-    ))
-}
-
 /// The life of one process: ready, go, touch, answer.
 pub fn task_main(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order)
         .map_err(|_| Failure::Said("kernel-task is started by octavo itself; use octavo usemem".into()))?;
-    let answer = match touch_all(&order) {
-        Ok(Some(done)) => Answer::Done(done),
-        // Sent home: whoever started us is gone.
-        Ok(None) => return Ok(()),
-        Err(failure) => Answer::Failed(failure.to_string()),
-    };
-    let json = serde_json::to_string(&answer).map_err(|error| Failure::Said(error.to_string()))?;
-    io::stdout().write_all(json.as_bytes()).map_err(|_| Failure::OutputClosed)
-}
-
-/// Says ready and waits for one byte of the pipe on standard input. False where the pipe was closed.
-fn ready_and_told_to_go() -> Result<bool, Failure> {
-    let mut output = io::stdout().lock();
-    output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;
-    drop(output);
-    // Not through a buffer: it would take the other processes' bytes too.
-    let mut byte = [0];
-    let read = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte));
-    read.map(|count| count == 1).map_err(|error| Failure::system("cannot wait for the start", error.into()))
+    processes::answer(touch_all(&order))
 }
 
 fn touch_all(order: &Order) -> Result<Option<Done>, Failure> {
@@ -308,14 +214,14 @@ fn no_memory(error: io::Error) -> Failure {
 }
 
 /// What the kernel has counted for this process so far.
-struct Usage {
-    minor_faults: u64,
-    major_faults: u64,
+pub(crate) struct Usage {
+    pub minor_faults: u64,
+    pub major_faults: u64,
     resident_bytes: u64,
 }
 
 impl Usage {
-    fn now() -> Self {
+    pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The program's name, in brackets, may hold anything; counted behind it, minflt is the 8th field and
         // majflt the 10th.

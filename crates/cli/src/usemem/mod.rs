@@ -32,7 +32,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
             Self::Patched => "patched",
@@ -127,7 +127,7 @@ impl Side {
     }
 }
 
-fn kb_per_s(bytes: u64, usecs: u64) -> u64 {
+pub(crate) fn kb_per_s(bytes: u64, usecs: u64) -> u64 {
     let per_second = ((u128::from(bytes) * 1_000_000) >> 10) / u128::from(usecs);
     u64::try_from(per_second).unwrap_or(u64::MAX)
 }
@@ -172,7 +172,8 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
 
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-    let report = Report::new(job.workload.clone(), runs, &names);
+    let report =
+        Report::new(job.workload.clone(), runs, &names, &[Metric::Seconds, Metric::ThroughputKbPerS]);
     if let Some(sink) = sink {
         sink.write(&report)?;
     }
@@ -231,6 +232,7 @@ fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
         peak_rss_bytes: side.peak_rss_bytes,
         counters: side.counters.clone(),
         shares: BTreeMap::new(),
+        measures: BTreeMap::new(),
     }
 }
 
@@ -307,7 +309,7 @@ fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Failure>
     Ok(())
 }
 
-fn print_shares(text: &Text, mode: &str, shares: &BTreeMap<String, f64>) -> Result<(), Failure> {
+pub(crate) fn print_shares(text: &Text, mode: &str, shares: &BTreeMap<String, f64>) -> Result<(), Failure> {
     let mut largest: Vec<_> = shares.iter().filter(|&(_, &share)| share >= 0.01).collect();
     largest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let mut table = Table::new(&["function", "share"]);
@@ -352,20 +354,21 @@ fn print_comparison(text: &Text, report: &Report, modes: &[&str]) -> Result<(), 
         ]);
     }
     text.line(format!("\n{}\nmedians, and the largest peak RSS\n{table}\n", report.workload))?;
+    text.line(ratio_table(report))
+}
+
+/// How the modes compare.
+pub(crate) fn ratio_table(report: &Report) -> Table {
     let mut table = Table::new(&["better by", "metric", "median", "min", "max"]);
     for ratio in &report.ratios {
-        let metric = match ratio.metric {
-            Metric::Seconds => "seconds",
-            Metric::ThroughputKbPerS => "KB/s",
-        };
-        let mut row = vec![format!("{} than {}", ratio.of, ratio.to), metric.into()];
+        let mut row = vec![format!("{} than {}", ratio.of, ratio.to), ratio.metric.title().into()];
         row.extend([ratio.median, ratio.min, ratio.max].map(|value| format!("{value:.3}x")));
         table.row(row);
     }
-    text.line(table)
+    table
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use octavo::{Counter, CounterSnapshot, Manager, PercpuOrders, PinPath, RegionOptions, Space, ZeroPage};
+use octavo::{
+    Counter, CounterSnapshot, Manager, ManagerBuilder, PercpuOrders, PinPath, RegionOptions, Space, ZeroPage,
+};
 use octavo_platform::usage;
 
 use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
@@ -44,22 +46,25 @@ pub(super) fn run(
 
 /// A manager whose switches are set as the mode says; everything else is the same.
 fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
-    let mut builder = Manager::builder();
+    let mut builder = with_forms_of(mode, Manager::builder());
     if let Some(bytes) = budget_bytes {
         builder = builder.budget_bytes(bytes);
     }
+    builder.build()
+}
+
+/// The form of each mechanism that the mode stands for.
+pub(crate) fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
     match mode {
         Mode::Base => builder
             .zero_page(ZeroPage::PerUse)
             .percpu_orders(PercpuOrders::OrderZero)
-            .pin_path(PinPath::Locked)
-            .build(),
+            .pin_path(PinPath::Locked),
         Mode::Patched => builder
             .zero_page(ZeroPage::PerSpace)
             .percpu_orders(PercpuOrders::Costly)
-            .pin_path(PinPath::LockFree)
-            .build(),
-        Mode::Best => builder.build(),
+            .pin_path(PinPath::LockFree),
+        Mode::Best => builder,
     }
 }
 

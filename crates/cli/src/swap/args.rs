@@ -1,0 +1,190 @@
+//! The options of the swap commands, and what of them makes no sense together.
+
+use clap::value_parser;
+
+use super::data::{Data, PAGE_BYTES};
+use super::device::Device;
+use super::octavo_side::Choices;
+use super::plan::{Length, Pattern, Plan};
+use super::{Job, Rival};
+use crate::args::{JsonTarget, ModeChoice, parse_size};
+use crate::failure::Failure;
+
+const DEFAULT_SECONDS: f64 = 5.0;
+/// What swap has beyond the data: a margin for pages that are written again before their slots are free.
+const SWAP_MARGIN_BYTES: u64 = 64 << 20;
+
+/// What the swap commands have in common.
+#[derive(Debug, clap::Args)]
+pub struct SwapArgs {
+    /// Tasks, each with a space of its own (a process of its own on the kernel's side) [default: 8; 1 for
+    /// swap-r-rand]
+    #[arg(short = 'n', long = "nproc", value_name = "N", value_parser = value_parser!(u32).range(1..=4096))]
+    tasks: Option<u32>,
+    /// Octavo's memory budget, everything included, and the kernel's control group limit
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    memory: u64,
+    /// Data of all tasks together [default: three times the memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    total: Option<u64>,
+    /// Where pages go: ram (memory that completes at once), a file to be made, a directory for a temporary one, or
+    /// a block device, whose contents are lost [default: $TMPDIR or /var/tmp]
+    #[arg(long, value_name = "ram|FILE|BLOCKDEV")]
+    device: Option<String>,
+    /// What pages hold
+    #[arg(long, value_enum, default_value_t = Data::Random)]
+    data: Data,
+    /// Use 2 MiB pages where they can be had, on both sides
+    #[arg(long)]
+    huge: bool,
+    /// Store and load Octavo's memory word by word, instead of a page at a time
+    #[arg(long)]
+    words: bool,
+    /// Check every word that is read (after writing, in a pass that is not timed); wrong data ends in exit code 1
+    #[arg(long)]
+    verify: bool,
+    /// The form of each mechanism: before its patch, after it, or the best known; all compares the three, as the
+    /// seed's table does
+    #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
+    mode: ModeChoice,
+    /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the machine back
+    /// as it was), or with the bare device. May be given twice
+    #[arg(long, value_enum)]
+    against: Vec<Rival>,
+    /// Runs of each side, by turns
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
+    #[arg(long)]
+    profile: bool,
+    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<JsonTarget>,
+}
+
+/// Random loads have a few more.
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    common: SwapArgs,
+    /// Threads of each task that load
+    #[arg(short = 't', long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
+    threads: u32,
+    /// Ask for pages so many loads ahead
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u32).range(0..=65536))]
+    prefetch: u32,
+    /// Loads of each thread, instead of a time
+    #[arg(long, value_name = "COUNT", conflicts_with = "seconds", value_parser = value_parser!(u64).range(1..))]
+    loads: Option<u64>,
+    /// How long to load [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+}
+
+/// Why there is no job: nonsense on the command line, or a machine that does not have what it asks for.
+#[derive(Debug)]
+pub enum Refused {
+    Nonsense(String),
+    Failure(Failure),
+}
+
+impl SwapArgs {
+    pub fn into_job(self, pattern: Pattern) -> Result<Job, Refused> {
+        self.job(pattern, 8, 1, 0, Length::Loads(0))
+    }
+
+    fn job(
+        self,
+        pattern: Pattern,
+        default_tasks: u32,
+        threads: u32,
+        prefetch: u32,
+        length: Length,
+    ) -> Result<Job, Refused> {
+        let tasks = self.tasks.unwrap_or(default_tasks);
+        let memory = self.memory;
+        let total = self.total.unwrap_or(memory.saturating_mul(3));
+        let nonsense = |sentence: String| Err(Refused::Nonsense(sentence));
+        let task_bytes = total / u64::from(tasks) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        if task_bytes == 0 {
+            return nonsense(format!(
+                "a total of {total} bytes leaves no page for each of {tasks} tasks; give more"
+            ));
+        }
+        if total >= 1 << 43 {
+            return nonsense(format!(
+                "a total of {total} bytes is more than swap can hold; give less than 8T"
+            ));
+        }
+        let modes = self.mode.modes();
+        let device = Device::of(self.device.as_deref()).map_err(Refused::Failure)?;
+        if device == Device::Ram && self.against.contains(&Rival::Disk) {
+            return nonsense("--against disk measures a device, and --device ram is none; drop one".into());
+        }
+        let workload = format!("{} -n {tasks} --memory {memory:#x} --total {total:#x}", pattern.name());
+        let mut job = Job {
+            workload,
+            plan: Plan {
+                pattern,
+                task_bytes,
+                data: self.data,
+                seed: 0,
+                words: self.words,
+                verify: self.verify,
+                huge: self.huge,
+                threads,
+                prefetch,
+                length,
+            },
+            tasks,
+            profile: self.profile || modes.len() > 1,
+            modes,
+            rivals: [Rival::Disk, Rival::Kernel]
+                .into_iter()
+                .filter(|rival| self.against.contains(rival))
+                .collect(),
+            choices: Choices {
+                device,
+                budget_bytes: memory,
+                swap_bytes: total.saturating_add(total / 8).saturating_add(SWAP_MARGIN_BYTES),
+            },
+            rounds: self.rounds,
+            json: self.json.clone(),
+        };
+        job.workload.push_str(&self.workload_end());
+        Ok(job)
+    }
+
+    fn workload_end(&self) -> String {
+        let mut line = format!(" --data {}", self.data.name());
+        if let Some(device) = &self.device {
+            line.push_str(&format!(" --device {device}"));
+        }
+        for (given, flag) in [(self.huge, " --huge"), (self.words, " --words"), (self.verify, " --verify")] {
+            if given {
+                line.push_str(flag);
+            }
+        }
+        line
+    }
+}
+
+impl LoadArgs {
+    pub fn into_job(self) -> Result<Job, Refused> {
+        let seconds = self.seconds.unwrap_or(DEFAULT_SECONDS);
+        if !(0.001..=86_400.0).contains(&seconds) {
+            return Err(Refused::Nonsense(format!(
+                "{seconds} seconds are no time to load; give 0.001 to 86400"
+            )));
+        }
+        let length = self.loads.map_or(Length::Nanoseconds((seconds * 1e9) as u64), Length::Loads);
+        let (threads, prefetch) = (self.threads, self.prefetch);
+        let mut job = self.common.job(Pattern::ReadRandom, 1, threads, prefetch, length)?;
+        job.workload.push_str(&format!(" --threads {threads} --prefetch {prefetch}"));
+        match length {
+            Length::Loads(loads) => job.workload.push_str(&format!(" --loads {loads}")),
+            Length::Nanoseconds(_) => job.workload.push_str(&format!(" --seconds {seconds}")),
+        }
+        Ok(job)
+    }
+}

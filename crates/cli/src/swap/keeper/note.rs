@@ -1,0 +1,217 @@
+//! What was changed on the machine, noted before it is done, so that it can be undone by whoever comes next.
+//!
+//! A note is a file in `/run/octavo`, named by its keeper's process id; /run is emptied when the machine starts,
+//! as are control groups and swap. It is written before each step: a step that was noted and not done is undone
+//! without harm.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{area, cgroup};
+use crate::failure::Failure;
+
+const FOLDER: &str = "/run/octavo";
+pub const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The memory controller of version 1 mounted here.
+    Mounted {
+        at: PathBuf,
+    },
+    /// The memory controller given to the groups below, by this `cgroup.subtree_control`.
+    Delegated {
+        file: PathBuf,
+    },
+    Group {
+        path: PathBuf,
+    },
+    SwapFile {
+        path: PathBuf,
+    },
+    SwapDevice {
+        path: PathBuf,
+    },
+    Zram {
+        number: u32,
+    },
+    PageCluster {
+        was: String,
+    },
+}
+
+impl Step {
+    fn undo(&self) -> Result<(), Failure> {
+        match self {
+            Self::Mounted { at } => cgroup::unmount(at),
+            Self::Delegated { file } => fs::write(file, "-memory")
+                .map_err(|error| failed("take the memory controller back by", file, error)),
+            Self::Group { path } => cgroup::remove(path),
+            Self::SwapFile { path } => {
+                area::switch_off(path)?;
+                ignore_missing(fs::remove_file(path)).map_err(|error| failed("remove", path, error))
+            }
+            Self::SwapDevice { path } => area::switch_off(path),
+            Self::Zram { number } => area::remove_zram(*number),
+            Self::PageCluster { was } => {
+                let path = Path::new(PAGE_CLUSTER);
+                fs::write(path, was).map_err(|error| failed("restore", path, error))
+            }
+        }
+    }
+}
+
+/// The steps that one keeper has taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Note {
+    pid: u32,
+    /// Tells the keeper from a later process of the same number.
+    started: u64,
+    steps: Vec<Step>,
+}
+
+impl Note {
+    /// An empty note of this process.
+    pub fn new() -> Result<Self, Failure> {
+        let folder = Path::new(FOLDER);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| failed("note what is changed on this machine in", folder, error))?;
+        let pid = std::process::id();
+        Ok(Self { pid, started: start_time(pid).unwrap_or(0), steps: Vec::new() })
+    }
+
+    /// Notes a step that is about to be done.
+    pub fn add(&mut self, step: Step) -> Result<(), Failure> {
+        self.steps.push(step);
+        self.write()
+    }
+
+    /// Undoes the last step if it is `PageCluster`.
+    pub fn undo_page_cluster(&mut self) -> Result<(), Failure> {
+        if let Some(step @ Step::PageCluster { .. }) = self.steps.last() {
+            step.undo()?;
+            self.steps.pop();
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Undoes everything, the last step first. What could not be undone stays noted.
+    pub fn undo(mut self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut kept: Vec<Step> = Vec::new();
+        for step in self.steps.drain(..).rev() {
+            if let Err(failure) = step.undo() {
+                complaints.push(failure.to_string());
+                kept.insert(0, step);
+            }
+        }
+        self.steps = kept;
+        let written = match self.steps.is_empty() {
+            true => ignore_missing(fs::remove_file(path_of(self.pid))).map_err(|error| error.to_string()),
+            false => self.write().map_err(|failure| failure.to_string()),
+        };
+        complaints.extend(written.err());
+        complaints
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let path = path_of(self.pid);
+        let fresh = path.with_extension("fresh");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&fresh)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            // A reader finds the old note or the new one.
+            fs::rename(&fresh, &path)
+        };
+        write().map_err(|error| failed("note what is changed on this machine in", &path, error))
+    }
+
+    fn keeper_is_gone(&self) -> bool {
+        start_time(self.pid) != Some(self.started)
+    }
+}
+
+/// Undoes what keepers left that were killed. Answers what was found, one sentence each.
+pub fn clean_up_after_the_dead() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let Some(note) = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok())
+        else {
+            continue;
+        };
+        if note.keeper_is_gone() {
+            let pid = note.pid;
+            let complaints = note.undo();
+            found.push(match complaints.is_empty() {
+                true => {
+                    format!("put right what process {pid}, which was killed, had changed on this machine")
+                }
+                false => format!("process {pid} was killed and left behind: {}", complaints.join("; ")),
+            });
+        }
+    }
+    found
+}
+
+fn path_of(pid: u32) -> PathBuf {
+    Path::new(FOLDER).join(format!("{pid}.json"))
+}
+
+/// When a process started, in the kernel's ticks; `None` where there is none, or only its remains.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Counted behind the name in brackets: state is the first field, starttime the 20th.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+pub fn failed(attempt: &str, path: &Path, error: io::Error) -> Failure {
+    Failure::system(format!("cannot {attempt} {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_start() {
+        let pid = std::process::id();
+        let started = start_time(pid).unwrap();
+        assert!(!Note { pid, started, steps: Vec::new() }.keeper_is_gone());
+        assert!(Note { pid, started: started + 1, steps: Vec::new() }.keeper_is_gone());
+        assert_eq!(start_time(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_step_that_was_noted_and_not_done_is_undone_without_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("none");
+        Step::Group { path: path.clone() }.undo().unwrap();
+        Step::Mounted { at: path.clone() }.undo().unwrap();
+        Step::SwapFile { path }.undo().unwrap();
+    }
+}

@@ -1,0 +1,227 @@
+//! The kernel's side: the same accesses of plain anonymous memory, by processes of their own in a memory control
+//! group of the same limit, with kernel swap on the same file system.
+//!
+//! The machine is set up once ([`Keeper`]); swap is on only while a run of this side goes on.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::AtomicBool;
+
+use octavo_platform::{Backing, PlainMemory};
+use serde::{Deserialize, Serialize};
+
+use super::data::{PAGE_WORDS, PageWords};
+use super::keeper::{Keeper, Ready, Setup};
+use super::monitor::{self, Traffic};
+use super::plan::{Phase, Plan};
+use super::work::{Outcome, PagedMemory, alone, work};
+use super::{PhaseDone, Side};
+use crate::failure::Failure;
+use crate::gate::all_at_once;
+use crate::processes::{self, Processes, ready_and_told_to_go};
+use crate::usemem::kernel_side::Usage;
+use crate::usemem::touch::Toucher;
+
+/// What a process is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    task: u32,
+    plan: Plan,
+    /// Where it enters the control group.
+    procs: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Done {
+    /// Of each phase, by thread.
+    phases: Vec<Vec<Outcome>>,
+    faults: u64,
+    major_faults: u64,
+}
+
+/// The machine, set up for this side.
+#[derive(Debug)]
+pub struct KernelSide {
+    keeper: Keeper,
+    ready: Ready,
+    limit_bytes: u64,
+}
+
+impl KernelSide {
+    /// Sets the machine up. Answers what was put right first, too.
+    pub fn set_up(setup: &Setup) -> Result<(Self, Vec<String>), Failure> {
+        let (mut keeper, found) = Keeper::start()?;
+        let ready = keeper.set_up(setup)?;
+        Ok((Self { keeper, ready, limit_bytes: setup.limit_bytes }, found))
+    }
+
+    /// What the kernel swaps to, for people.
+    pub fn area(&self) -> &str {
+        &self.ready.area
+    }
+
+    /// Puts the machine back as it was.
+    pub fn finish(self) -> Result<(), Failure> {
+        self.keeper.finish()
+    }
+
+    /// Runs all tasks once and says what they did.
+    pub(super) fn run(&mut self, tasks: u32, plan: &Plan) -> Result<Side, Failure> {
+        self.keeper.on()?;
+        // So that the peak is this run's; refused by some kernels, where it is the largest of all.
+        let _ = fs::write(&self.ready.peak, "0");
+        let side = self.run_processes(tasks, plan);
+        let off = self.keeper.off();
+        let side = side?;
+        off?;
+        Ok(side)
+    }
+
+    fn run_processes(&self, tasks: u32, plan: &Plan) -> Result<Side, Failure> {
+        let mut processes = Processes::default();
+        for task in 0..tasks {
+            let order = Order { task, plan: plan.clone(), procs: self.ready.procs.clone() };
+            processes.start("swap-task", &order, Stdio::piped())?;
+        }
+        let phases = plan.phases();
+        let mut seen = Vec::new();
+        processes.wait_until_ready()?;
+        for number in 1..phases.len() {
+            let (ready, looks) = monitor::during(traffic, || {
+                processes.go()?;
+                processes.wait_until_ready()
+            });
+            ready.map_err(|failure| self.explained(failure))?;
+            seen.push((looks, phases[number - 1]));
+        }
+        let (done, looks) = monitor::during(traffic, || {
+            processes.go()?;
+            processes.collect::<Done>()
+        });
+        let mut done = done.map_err(|failure| self.explained(failure))?;
+        seen.extend(phases.last().map(|&phase| (looks, phase)));
+        let by_phase = seen.into_iter().enumerate().map(|(number, (seen, (phase, timed)))| PhaseDone {
+            phase,
+            timed,
+            outcomes: done.iter_mut().map(|done| std::mem::take(&mut done.phases[number])).collect(),
+            seen,
+        });
+        let phases: Vec<PhaseDone> = by_phase.collect();
+        let total =
+            |pages: fn(&Traffic) -> u64| phases.iter().map(|phase| pages(&phase.seen.total())).sum::<u64>();
+        let peak = fs::read_to_string(&self.ready.peak).unwrap_or_default();
+        Ok(Side {
+            budget_bytes: self.limit_bytes,
+            faults: done.iter().map(|done| done.faults).sum(),
+            peak_bytes: peak.trim().parse().unwrap_or(0),
+            ram_device_bytes: None,
+            counters: [
+                ("pgfault".to_string(), done.iter().map(|done| done.faults).sum()),
+                ("pgmajfault".to_string(), done.iter().map(|done| done.major_faults).sum()),
+                ("pswpout".to_string(), total(|traffic| traffic.out_pages)),
+                ("pswpin".to_string(), total(|traffic| traffic.in_pages)),
+            ]
+            .into(),
+            phases,
+        })
+    }
+
+    /// A process that was killed died for want of swap or memory; where it says more, that is told.
+    fn explained(&self, failure: Failure) -> Failure {
+        Failure::Said(format!("kernel side, swapping to {}: {failure}", self.ready.area))
+    }
+}
+
+/// The kernel's counters of the whole machine: it keeps none for a control group.
+fn traffic() -> Traffic {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or(0)
+    };
+    Traffic { out_pages: value("pswpout"), in_pages: value("pswpin") }
+}
+
+/// The life of one process.
+pub fn task_main(order: &str) -> Result<(), Failure> {
+    let order: Order = serde_json::from_str(order)
+        .map_err(|_| Failure::Said("swap-task is started by octavo itself; use octavo swap-w-seq".into()))?;
+    processes::answer(do_all(&order))
+}
+
+fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
+    let plan = &order.plan;
+    // Before any memory is touched: what is charged stays with the group that it was charged to.
+    fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
+    let memory = KernelMemory::new(plan)?;
+    // Read before the clock runs.
+    plan.data.page(0, 0).word(0);
+    let before = Usage::now();
+    let mut phases = Vec::new();
+    for (phase, _) in plan.phases() {
+        if !ready_and_told_to_go()? {
+            return Ok(None);
+        }
+        phases.push(go_through(&memory, order, phase)?);
+    }
+    let after = Usage::now();
+    let major_faults = after.major_faults - before.major_faults;
+    Ok(Some(Done { phases, faults: after.minor_faults - before.minor_faults + major_faults, major_faults }))
+}
+
+fn go_through(memory: &KernelMemory, order: &Order, phase: Phase) -> Result<Vec<Outcome>, Failure> {
+    let stop = AtomicBool::new(false);
+    let one = |toucher: Toucher| {
+        let Ok(outcome) = work(memory, &order.plan, phase, toucher, alone(&stop));
+        outcome
+    };
+    let touchers = (0..order.plan.threads_in(phase)).map(|thread| Toucher { task: order.task, thread });
+    match order.plan.threads_in(phase) {
+        // As usemem does: in the process's first thread.
+        1 => Ok(touchers.map(one).collect()),
+        _ => all_at_once(touchers, |toucher| Ok(one(toucher)), None),
+    }
+}
+
+/// The kernel's own memory.
+struct KernelMemory(PlainMemory);
+
+impl KernelMemory {
+    fn new(plan: &Plan) -> Result<Self, Failure> {
+        let backing = if plan.huge { Backing::HugePages } else { Backing::BasePages };
+        let bytes = usize::try_from(plan.task_bytes).map_err(|_| io::ErrorKind::OutOfMemory.into());
+        let memory = bytes.and_then(|bytes| PlainMemory::new(bytes, backing));
+        memory.map(Self).map_err(|error| Failure::system("the kernel cannot map the memory", error))
+    }
+}
+
+impl PagedMemory for KernelMemory {
+    type Error = std::convert::Infallible;
+
+    #[inline]
+    fn write_page(&self, page: u64, words: &PageWords<'_>) -> Result<(), Self::Error> {
+        let first = page as usize * PAGE_WORDS;
+        words.each(|index, word| self.0.store(first + index, word));
+        Ok(())
+    }
+
+    #[inline]
+    fn read_page(&self, page: u64, mut take: impl FnMut(usize, u64)) -> Result<(), Self::Error> {
+        let first = page as usize * PAGE_WORDS;
+        (0..PAGE_WORDS).for_each(|index| take(index, self.0.load(first + index)));
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, page: u64, word: usize) -> Result<u64, Self::Error> {
+        Ok(self.0.load(page as usize * PAGE_WORDS + word))
+    }
+
+    fn prefetch(&self, page: u64) -> Result<(), Self::Error> {
+        let first = page as usize * PAGE_WORDS;
+        self.0.will_need(first..first + PAGE_WORDS);
+        Ok(())
+    }
+}

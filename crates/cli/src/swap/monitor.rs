@@ -1,0 +1,116 @@
+//! Looks at a pair of counters (pages out, pages in) while work goes on: what a device moves once it is in use
+//! is more than what it moves from the start, when there still was memory.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use super::data::PAGE_BYTES;
+use crate::usemem::touch::now_ns;
+
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Pages that went out and came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub out_pages: u64,
+    pub in_pages: u64,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    looks: Vec<(u64, Traffic)>,
+}
+
+/// Runs `work`, and looks at `read` before, meanwhile and after.
+pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) -> (T, Seen) {
+    let look = || (now_ns(), read());
+    let look = &look;
+    thread::scope(|scope| {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let mut looks = vec![look()];
+        let looker = thread::Builder::new().name("monitor".into()).spawn_scoped(scope, move || {
+            let mut looks = Vec::new();
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                looks.push(look());
+            }
+            looks
+        });
+        let result = work();
+        drop(stop);
+        // Without a thread for it, the first look and the last have to do.
+        looks.extend(looker.ok().and_then(|looker| looker.join().ok()).unwrap_or_default());
+        looks.push(look());
+        (result, Seen { looks })
+    })
+}
+
+impl Seen {
+    /// What was moved altogether.
+    pub fn total(&self) -> Traffic {
+        let (Some((_, first)), Some((_, last))) = (self.looks.first(), self.looks.last()) else {
+            return Traffic::default();
+        };
+        Traffic {
+            out_pages: last.out_pages.wrapping_sub(first.out_pages),
+            in_pages: last.in_pages.wrapping_sub(first.in_pages),
+        }
+    }
+
+    /// Bytes a second of one direction, from the first movement to the last; `None` where nothing moved.
+    pub fn steady_bytes_per_s(&self, pages: fn(&Traffic) -> u64) -> Option<f64> {
+        let first = self.looks.windows(2).position(|pair| pages(&pair[0].1) != pages(&pair[1].1))?;
+        let last = self.looks.windows(2).rposition(|pair| pages(&pair[0].1) != pages(&pair[1].1))? + 1;
+        // The step in which it began is left out where there are others: it was not all movement.
+        let first = if last > first + 3 { first + 1 } else { first };
+        let ((from_ns, from), (to_ns, to)) = (&self.looks[first], &self.looks[last]);
+        let moved = pages(to).wrapping_sub(pages(from)) * PAGE_BYTES as u64;
+        Some(moved as f64 * 1e9 / to_ns.saturating_sub(*from_ns).max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn out(pages: &Traffic) -> u64 {
+        pages.out_pages
+    }
+
+    #[test]
+    fn the_steady_rate_leaves_out_the_time_before_and_after() {
+        let at = |ms: u64, out_pages| (ms * 1_000_000, Traffic { out_pages, in_pages: 0 });
+        let looks = vec![
+            at(0, 5),
+            at(1000, 5),
+            at(1100, 55),
+            at(1200, 155),
+            at(1300, 255),
+            at(1400, 355),
+            at(9000, 355),
+        ];
+        let seen = Seen { looks };
+        assert_eq!(seen.total().out_pages, 350);
+        let rate = seen.steady_bytes_per_s(out).unwrap();
+        assert!((rate - 1000.0 * 4096.0).abs() < 1.0, "{rate}");
+        assert_eq!(seen.steady_bytes_per_s(|traffic| traffic.in_pages), None);
+    }
+
+    #[test]
+    fn work_is_looked_at_while_it_goes_on() {
+        let pages = AtomicU64::new(0);
+        let read = || Traffic { out_pages: pages.load(Ordering::Relaxed), in_pages: 0 };
+        let (answer, seen) = during(read, || {
+            for _ in 0..10 {
+                thread::sleep(INTERVAL);
+                pages.fetch_add(7, Ordering::Relaxed);
+            }
+            3
+        });
+        assert_eq!((answer, seen.total().out_pages), (3, 70));
+        assert!(seen.looks.len() > 4);
+    }
+}

@@ -1,0 +1,195 @@
+//! Octavo's side: a task is a thread with a space of its own; a task that loads at random, `--threads` of them.
+//!
+//! A page is made in a buffer and stored by one [`Space::write`], the form in which bulk data is natural;
+//! `--words` stores and loads word by word instead.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use octavo::{Counter, Manager, ManagerBuilder, RegionOptions, Space, SwapFile};
+use octavo_platform::usage;
+
+use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
+use super::device::Device;
+use super::monitor::{self, Traffic};
+use super::plan::Plan;
+use super::work::{PagedMemory, work};
+use super::{PhaseDone, Side};
+use crate::failure::Failure;
+use crate::gate::all_at_once;
+use crate::profile::Samples;
+use crate::usemem::Mode;
+use crate::usemem::octavo_side::{named, with_forms_of};
+use crate::usemem::touch::{Toucher, Watch};
+
+/// How Octavo works, whatever the mode.
+#[derive(Clone, Debug)]
+pub struct Choices {
+    pub device: Device,
+    pub budget_bytes: u64,
+    /// Most that may be swapped.
+    pub swap_bytes: u64,
+}
+
+/// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
+/// in the timed phase.
+pub(super) fn run(
+    mode: Mode,
+    tasks: u32,
+    plan: &Plan,
+    choices: &Choices,
+    progress: Option<&AtomicU64>,
+    mut samples: Option<&mut Samples>,
+) -> Result<Side, Failure> {
+    usage::reset_peak_resident();
+    let _file = MadeFile::of(&choices.device);
+    let manager = build(mode, choices)?;
+    let memories =
+        (0..tasks).map(|task| SpaceMemory::new(&manager, task, plan)).collect::<Result<Vec<_>, _>>()?;
+    let before = manager.counters();
+    let mut phases = Vec::new();
+    let traffic = || {
+        let counters = manager.counters();
+        Traffic { out_pages: counters.get(Counter::SwapOut), in_pages: counters.get(Counter::SwapIn) }
+    };
+    let mut most_slots = 0;
+    for (phase, timed) in plan.phases() {
+        let stop = AtomicBool::new(false);
+        let one = |toucher: Toucher| {
+            let memory = BufferedMemory::new(&memories[toucher.task as usize]);
+            let outcome = work(&memory, plan, phase, toucher, Watch { stop: &stop, progress });
+            Ok(outcome.inspect_err(|_| stop.store(true, Ordering::Relaxed))?)
+        };
+        let threads = plan.threads_in(phase);
+        let touchers = (0..tasks).flat_map(|task| (0..threads).map(move |thread| Toucher { task, thread }));
+        let samples = samples.as_deref_mut().filter(|_| timed);
+        let (outcomes, seen) = monitor::during(traffic, || all_at_once(touchers, one, samples));
+        let outcomes = outcomes?.chunks(threads as usize).map(<[_]>::to_vec).collect();
+        phases.push(PhaseDone { phase, timed, outcomes, seen });
+        most_slots = most_slots.max(manager.stats()?.swap_slots);
+    }
+    let budget_bytes = manager.stats()?.budget_bytes;
+    let peak_bytes = usage::peak_resident_bytes();
+    drop(memories);
+    let counted = manager.counters().since(&before);
+    manager.shutdown()?;
+    Ok(Side {
+        phases,
+        budget_bytes,
+        faults: counted.get(Counter::PageFault),
+        peak_bytes,
+        ram_device_bytes: (choices.device == Device::Ram).then_some(most_slots * PAGE_BYTES as u64),
+        counters: named(&counted),
+    })
+}
+
+fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
+    let builder = with_forms_of(mode, Manager::builder()).budget_bytes(choices.budget_bytes);
+    with_area(builder, choices).build()
+}
+
+fn with_area(builder: ManagerBuilder, choices: &Choices) -> ManagerBuilder {
+    let file = match &choices.device {
+        Device::TemporaryIn(folder) => SwapFile::Temporary(folder.clone()),
+        Device::File(path) | Device::Block(path) => SwapFile::Named(path.clone()),
+        Device::Ram => SwapFile::None,
+    };
+    builder.swap_file(file).swap_limit_bytes(choices.swap_bytes)
+}
+
+/// A swap file of a name, which is removed when the run is over.
+struct MadeFile(PathBuf);
+
+impl MadeFile {
+    fn of(device: &Device) -> Option<Self> {
+        match device {
+            Device::File(path) => Some(Self(path.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for MadeFile {
+    fn drop(&mut self) {
+        // It may not have been made.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The memory of a task.
+struct SpaceMemory {
+    space: Space,
+    address: u64,
+    by_the_word: bool,
+}
+
+impl SpaceMemory {
+    fn new(manager: &Manager, task: u32, plan: &Plan) -> octavo::Result<Self> {
+        let space = manager.space_named(format!("task {task}"))?;
+        let address = space.map(plan.task_bytes, RegionOptions::default().huge(plan.huge))?;
+        Ok(Self { space, address, by_the_word: plan.words })
+    }
+}
+
+/// A thread's way to the memory of its task: through a page of its own.
+struct BufferedMemory<'a> {
+    memory: &'a SpaceMemory,
+    page: RefCell<Box<[[u8; 8]; PAGE_WORDS]>>,
+}
+
+impl<'a> BufferedMemory<'a> {
+    fn new(memory: &'a SpaceMemory) -> Self {
+        Self { memory, page: RefCell::new(Box::new([[0; 8]; PAGE_WORDS])) }
+    }
+
+    fn address(&self, page: u64) -> u64 {
+        self.memory.address + page * PAGE_BYTES as u64
+    }
+}
+
+impl PagedMemory for BufferedMemory<'_> {
+    type Error = octavo::Error;
+
+    #[inline]
+    fn write_page(&self, page: u64, words: &PageWords<'_>) -> octavo::Result<()> {
+        let (space, address) = (&self.memory.space, self.address(page));
+        if self.memory.by_the_word {
+            let mut stored = Ok(());
+            words.each(|index, word| {
+                if stored.is_ok() {
+                    stored = space.store(address + index as u64 * 8, word);
+                }
+            });
+            return stored;
+        }
+        let mut buffer = self.page.borrow_mut();
+        words.each(|index, word| buffer[index] = word.to_le_bytes());
+        space.write(address, buffer.as_flattened())
+    }
+
+    #[inline]
+    fn read_page(&self, page: u64, mut take: impl FnMut(usize, u64)) -> octavo::Result<()> {
+        let (space, address) = (&self.memory.space, self.address(page));
+        if self.memory.by_the_word {
+            for index in 0..PAGE_WORDS {
+                take(index, space.load(address + index as u64 * 8)?);
+            }
+            return Ok(());
+        }
+        let mut buffer = self.page.borrow_mut();
+        space.read(address, buffer.as_flattened_mut())?;
+        buffer.iter().enumerate().for_each(|(index, word)| take(index, u64::from_le_bytes(*word)));
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, page: u64, word: usize) -> octavo::Result<u64> {
+        self.memory.space.load(self.address(page) + word as u64 * 8)
+    }
+
+    fn prefetch(&self, _page: u64) -> octavo::Result<()> {
+        Ok(())
+    }
+}

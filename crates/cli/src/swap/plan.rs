@@ -1,0 +1,257 @@
+//! What each task does, the same on both sides: which pages, in which order, in which phases.
+//!
+//! A task writes all its pages once, word by word in each, and, where the command is about reading, waits for the
+//! others and then reads. Only one of the two is timed. Checking (`--verify`) of what was written is a phase of
+//! its own that is not timed; what is read is checked as it is read.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{Data, PAGE_BYTES};
+use crate::usemem::touch::mix;
+
+/// The four commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pattern {
+    WriteSequential,
+    WriteRandom,
+    ReadSequential,
+    ReadRandom,
+}
+
+impl Pattern {
+    /// The command's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WriteSequential => "swap-w-seq",
+            Self::WriteRandom => "swap-w-rand",
+            Self::ReadSequential => "swapin",
+            Self::ReadRandom => "swap-r-rand",
+        }
+    }
+
+    /// Whether the order of accesses is random: the kernel then reads no neighbours.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::WriteRandom | Self::ReadRandom)
+    }
+
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::WriteSequential | Self::WriteRandom)
+    }
+}
+
+/// A part of the work that all tasks begin together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Writes every page.
+    Write,
+    /// Reads every page, in order.
+    ReadBack,
+    /// Loads words of random pages.
+    Loads,
+}
+
+/// What each task does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub pattern: Pattern,
+    pub task_bytes: u64,
+    pub data: Data,
+    /// Tell random data and orders of one run from another's.
+    pub seed: u64,
+    /// Access Octavo's memory by the word.
+    pub words: bool,
+    pub verify: bool,
+    pub huge: bool,
+    /// Threads of a task that read at random.
+    pub threads: u32,
+    /// Random pages that are asked for ahead.
+    pub prefetch: u32,
+    pub length: Length,
+}
+
+/// How long random loads go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Length {
+    /// So many by each thread.
+    Loads(u64),
+    Nanoseconds(u64),
+}
+
+impl Plan {
+    pub fn pages(&self) -> u64 {
+        self.task_bytes / PAGE_BYTES as u64
+    }
+
+    /// The phases in order, and whether one is the timed one.
+    pub fn phases(&self) -> Vec<(Phase, bool)> {
+        let mut phases = vec![(Phase::Write, self.pattern.is_write())];
+        match self.pattern {
+            Pattern::WriteSequential | Pattern::WriteRandom if self.verify => {
+                phases.push((Phase::ReadBack, false));
+            }
+            Pattern::WriteSequential | Pattern::WriteRandom => {}
+            Pattern::ReadSequential => phases.push((Phase::ReadBack, true)),
+            Pattern::ReadRandom => phases.push((Phase::Loads, true)),
+        }
+        phases
+    }
+
+    /// Threads of a task in a phase.
+    pub fn threads_in(&self, phase: Phase) -> u32 {
+        match phase {
+            Phase::Loads => self.threads,
+            Phase::Write | Phase::ReadBack => 1,
+        }
+    }
+
+    /// Accesses of one thread in a phase, in pages or loads; `None` where only time tells.
+    pub fn accesses_in(&self, phase: Phase) -> Option<u64> {
+        match (phase, self.length) {
+            (Phase::Loads, Length::Loads(loads)) => Some(loads),
+            (Phase::Loads, Length::Nanoseconds(_)) => None,
+            (Phase::Write | Phase::ReadBack, _) => Some(self.pages()),
+        }
+    }
+
+    /// What tells a task's data from another's.
+    pub fn seed_of(&self, task: u32) -> u64 {
+        mix(self.seed ^ mix(u64::from(task) + 1))
+    }
+
+    /// The `number`-th page that a task writes.
+    #[inline]
+    pub fn page_written(&self, shuffle: &Shuffle, number: u64) -> u64 {
+        match self.pattern {
+            Pattern::WriteRandom => shuffle.place_of(number),
+            _ => number,
+        }
+    }
+}
+
+/// A random order of `0..count`, told place by place: four rounds of a Feistel network over the next power of
+/// four, walked on until the place is inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Shuffle {
+    count: u64,
+    half_bits: u32,
+    seed: u64,
+}
+
+impl Shuffle {
+    pub fn new(count: u64, seed: u64) -> Self {
+        let bits = 64 - count.saturating_sub(1).leading_zeros();
+        Self { count, half_bits: bits.div_ceil(2).max(1), seed }
+    }
+
+    #[inline]
+    pub fn place_of(&self, number: u64) -> u64 {
+        assert!(number < self.count, "a number of the order");
+        let mut place = self.permuted(number);
+        while place >= self.count {
+            place = self.permuted(place);
+        }
+        place
+    }
+
+    #[inline]
+    fn permuted(&self, number: u64) -> u64 {
+        let mask = (1 << self.half_bits) - 1;
+        let (mut left, mut right) = (number >> self.half_bits, number & mask);
+        for round in 0..4 {
+            let mixed = mix(right ^ self.seed.rotate_left(round * 16)) & mask;
+            (left, right) = (right, left ^ mixed);
+        }
+        left << self.half_bits | right
+    }
+}
+
+/// An endless series of random numbers below a bound.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomPlaces {
+    state: u64,
+    below: u64,
+}
+
+impl RandomPlaces {
+    pub fn new(below: u64, seed: u64) -> Self {
+        Self { state: mix(seed), below }
+    }
+
+    /// The next place, and 64 bits that are independent enough of it to choose a word by.
+    #[inline]
+    pub fn next_place(&mut self) -> (u64, u64) {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = mix(self.state);
+        (((u128::from(mixed) * u128::from(self.below)) >> 64) as u64, mixed.rotate_left(32))
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loads(loads) => write!(f, "{loads} loads a thread"),
+            Self::Nanoseconds(ns) => write!(f, "{} s", *ns as f64 / 1e9),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) fn small(pattern: Pattern) -> Plan {
+    Plan {
+        pattern,
+        task_bytes: 64 << 10,
+        data: Data::Random,
+        seed: 7,
+        words: false,
+        verify: true,
+        huge: false,
+        threads: 2,
+        prefetch: 0,
+        length: Length::Loads(100),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_visits_every_place_once_out_of_order() {
+        for count in [1, 2, 3, 16, 17, 1000, 4096] {
+            let shuffle = Shuffle::new(count, 9);
+            let places: Vec<u64> = (0..count).map(|number| shuffle.place_of(number)).collect();
+            let mut sorted = places.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..count).collect::<Vec<_>>());
+            if count >= 16 {
+                let neighbours = places.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() as u64;
+                assert!(neighbours < count / 4, "{neighbours} of {count} in order");
+                // No constant stride either, which a readahead would find out.
+                let strides: std::collections::HashSet<i64> =
+                    places.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
+                assert!(strides.len() as u64 > count / 4, "{} strides", strides.len());
+            }
+        }
+    }
+
+    #[test]
+    fn one_phase_is_timed() {
+        for pattern in
+            [Pattern::WriteSequential, Pattern::WriteRandom, Pattern::ReadSequential, Pattern::ReadRandom]
+        {
+            for verify in [false, true] {
+                let plan = Plan { verify, ..small(pattern) };
+                assert_eq!(plan.phases().iter().filter(|(_, timed)| *timed).count(), 1, "{plan:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_places_cover_the_range() {
+        let mut places = RandomPlaces::new(10, 3);
+        let seen: std::collections::BTreeSet<u64> = (0..1000).map(|_| places.next_place().0).collect();
+        assert_eq!(seen, (0..10).collect());
+    }
+}

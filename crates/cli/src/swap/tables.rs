@@ -1,0 +1,275 @@
+//! What the swap commands print: a line for each run, medians and ratios, and the seed's table.
+
+use super::plan::Pattern;
+use super::{Contender, Job};
+use crate::failure::Failure;
+use crate::output::Text;
+use crate::report::{Report, Run, Spread};
+use crate::table::{self, Table, grouped};
+use crate::usemem::{percent, ratio_table};
+
+/// The four places where the swap cache's lock is taken: the kernel's function there, the counter, and Octavo's
+/// function as the sampler names it.
+const SITES: [(&str, &str, &str); 4] = [
+    ("add to the cache", "swap_lock_add", "add"),
+    ("start of writeback", "swap_lock_start_writeback", "start_writeback"),
+    ("end of writeback", "swap_lock_end_writeback", "end_writeback"),
+    ("removal", "swap_lock_remove", "remove"),
+];
+
+type Column = (&'static str, fn(&Run) -> String);
+
+/// One run in a line.
+pub fn one_line(job: &Job, run: &Run, round: u32) -> String {
+    let mut line = format!("round {} {:<8} {:>10.3} s", round + 1, run.mode, run.seconds);
+    for (title, cell) in columns(job.plan.pattern) {
+        line.push_str(&format!("  {:>12} {title}", cell(run)));
+    }
+    line
+}
+
+/// What is told of a run, beside its seconds.
+fn columns(pattern: Pattern) -> &'static [Column] {
+    match pattern {
+        Pattern::WriteSequential | Pattern::WriteRandom => &[
+            ("KB/s", |run| number(run.throughput_kb_per_s as f64)),
+            ("MB/s", |run| number(run.measure("mb_per_s"))),
+            ("swap-out KB/s", |run| number(run.measure("swap_out_kb_per_s"))),
+            ("device MB/s", |run| number(run.measure("device_mb_per_s"))),
+        ],
+        Pattern::ReadSequential => &[
+            ("MB/s", |run| number(run.measure("mb_per_s"))),
+            ("swap-in KB/s", |run| number(run.measure("swap_in_kb_per_s"))),
+            ("device MB/s", |run| number(run.measure("device_mb_per_s"))),
+        ],
+        Pattern::ReadRandom => &[
+            ("loads/s", |run| number(run.measure("loads_per_s"))),
+            ("us/load", |run| decimal(run.measure("us_per_load"))),
+            ("swap-in KB/s", |run| number(run.measure("swap_in_kb_per_s"))),
+        ],
+    }
+}
+
+/// A whole number; nothing where there is none.
+fn number(value: f64) -> String {
+    match value.is_finite() && value > 0.0 {
+        true => grouped(value.round() as u64),
+        false => "-".into(),
+    }
+}
+
+fn decimal(value: f64) -> String {
+    match value.is_finite() {
+        true => format!("{value:.2}"),
+        false => "-".into(),
+    }
+}
+
+/// The report.
+pub fn print(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
+    text.line(format!("\n{}, to {}", report.workload, job.choices.device.describe()))?;
+    text.line(format!(
+        "medians of {} rounds; device MB/s from the first page that moved to the last",
+        job.rounds
+    ))?;
+    text.line(medians(job, report))?;
+    if !report.ratios.is_empty() {
+        text.line(format!("\n{}", ratio_table(report)))?;
+    }
+    if job.modes.len() > 1 {
+        text.line(format!("\n{}", seed_table(job, report)))?;
+    }
+    print_memory(text, job, report)?;
+    if job.plan.verify {
+        text.line("verified: every word that was read was the one that was written")?;
+    }
+    if let ([mode], true) = (job.modes.as_slice(), job.profile) {
+        let shares = report.runs_of(mode.name()).next().map(|run| run.shares.clone()).unwrap_or_default();
+        crate::usemem::print_shares(text, mode.name(), &shares)?;
+    }
+    Ok(())
+}
+
+fn medians(job: &Job, report: &Report) -> Table {
+    let columns = columns(job.plan.pattern);
+    let mut header = vec!["side", "runs", "seconds", "min", "max"];
+    header.extend(columns.iter().map(|(title, _)| *title));
+    let mut table = Table::new(&header);
+    for contender in super::contenders(job) {
+        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let Some(seconds) = Spread::of(runs.iter().map(|run| run.seconds)) else { continue };
+        let mut row = vec![contender.name().to_string(), runs.len().to_string()];
+        row.extend([seconds.median, seconds.min, seconds.max].map(|value| format!("{value:.3}")));
+        row.extend(columns.iter().map(|(_, cell)| cell(&median_run(&runs))));
+        table.row(row);
+    }
+    table
+}
+
+/// A run whose every figure is the median of these.
+fn median_run(runs: &[&Run]) -> Run {
+    let median = |value: &dyn Fn(&Run) -> f64| {
+        Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |s| s.median)
+    };
+    let mut run = runs[0].clone();
+    run.throughput_kb_per_s = median(&|run| run.throughput_kb_per_s as f64) as u64;
+    for (&name, value) in &mut run.measures {
+        *value = median(&|run| run.measure(name));
+    }
+    for (name, value) in &mut run.counters {
+        *value = median(&|run| run.counters.get(name).copied().unwrap_or(0) as f64) as u64;
+    }
+    run
+}
+
+/// The table of the patch that made swap caches tagless: throughput, swap-out, and the cache's lock at its four call
+/// sites, with the change from the base form.
+fn seed_table(job: &Job, report: &Report) -> Table {
+    let mut header = vec!["", "base"];
+    for &mode in &job.modes[1..] {
+        header.extend(["%change", mode.name()]);
+    }
+    let mut table = Table::new(&header);
+    let by_mode: Vec<Vec<&Run>> =
+        job.modes.iter().map(|mode| report.runs_of(mode.name()).collect()).collect();
+    let mut row = |title: String, figure: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| {
+        let spreads: Vec<(f64, f64)> = by_mode.iter().map(|runs| mean_and_deviation(runs, figure)).collect();
+        let mut cells = vec![title];
+        for (number, &(mean, deviation)) in spreads.iter().enumerate() {
+            if number > 0 {
+                let change = (mean / spreads[0].0 - 1.0) * 100.0;
+                cells.push(if change.is_finite() { format!("{change:+.1}%") } else { "-".into() });
+            }
+            let relative = (deviation / mean * 100.0).trunc();
+            cells.push(match relative > 2.0 {
+                true => format!("{} ±{relative:2}%", show(mean)),
+                false => show(mean),
+            });
+        }
+        table.row(cells);
+    };
+    row("throughput KB/s".into(), &|run| run.throughput_kb_per_s as f64, number);
+    row("MB/s".into(), &|run| run.measure("mb_per_s"), number);
+    row("swap-out KB/s".into(), &|run| run.measure("swap_out_kb_per_s"), number);
+    for (site, _, function) in SITES {
+        row(format!("share of samples, {site}"), &|run| site_share(run, function), percent);
+    }
+    for (site, counter, _) in SITES {
+        row(format!("acquisitions a page, {site}"), &|run| per_page_out(run, counter), acquisitions);
+    }
+    let all = |run: &Run| SITES.iter().map(|(_, counter, _)| per_page_out(run, counter)).sum();
+    row("acquisitions a page".into(), &all, acquisitions);
+    table
+}
+
+fn acquisitions(value: f64) -> String {
+    match value.is_finite() {
+        true => format!("{value:.3}"),
+        false => "-".into(),
+    }
+}
+
+fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64) {
+    let count = runs.len() as f64;
+    let mean = runs.iter().map(|run| figure(run)).sum::<f64>() / count;
+    let variance = runs.iter().map(|run| (figure(run) - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
+}
+
+/// Share of samples inside one of the swap cache's functions.
+fn site_share(run: &Run, function: &str) -> f64 {
+    let is_site = |name: &str| {
+        name.contains("::swap::cache")
+            && name.rsplit("::").next().is_some_and(|last| last.starts_with(function))
+    };
+    run.shares.iter().filter(|(name, _)| is_site(name)).fold(0.0, |sum, (_, share)| sum + share)
+}
+
+/// How often the lock was taken for each page that went out.
+fn per_page_out(run: &Run, counter: &str) -> f64 {
+    match (run.counters.get(counter), run.counters.get("pswpout")) {
+        (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,
+        _ => f64::NAN,
+    }
+}
+
+/// What was used against what may be.
+fn print_memory(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
+    for contender in super::contenders(job).into_iter().filter(|contender| *contender != Contender::Disk) {
+        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let Some(most) = runs.iter().max_by_key(|run| run.peak_rss_bytes) else { continue };
+        let peak = table::bytes(most.peak_rss_bytes);
+        if contender == Contender::Kernel {
+            text.line(format!("kernel: most charged to the control group {peak}"))?;
+            continue;
+        }
+        let allowed = most.measure("peak_allowed_bytes");
+        let verdict = match most.peak_rss_bytes as f64 <= allowed {
+            true => "within",
+            false => "MORE THAN",
+        };
+        let without = match most.measures.get("ram_device_bytes") {
+            Some(&bytes) => format!(", without the device's own {}", table::bytes(bytes as u64)),
+            None => String::new(),
+        };
+        text.line(format!(
+            "{}: peak resident set {peak}{without}, {verdict} the {} allowed (budget, 3 %, 16 MiB)",
+            contender.name(),
+            table::bytes(allowed as u64)
+        ))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn run(counters: &[(&str, u64)], shares: &[(&str, f64)]) -> Run {
+        Run {
+            mode: "base".into(),
+            tasks: 8,
+            budget_bytes: None,
+            seconds: 1.0,
+            throughput_kb_per_s: 1,
+            faults: 0,
+            faults_per_s: 0.0,
+            peak_rss_bytes: 0,
+            counters: counters.iter().map(|&(name, value)| (name.to_string(), value)).collect(),
+            shares: shares.iter().map(|&(name, share)| (name.to_string(), share)).collect(),
+            measures: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn acquisitions_are_told_for_each_page_that_went_out() {
+        let base = run(&[("swap_lock_add", 300), ("pswpout", 100)], &[]);
+        assert_eq!(per_page_out(&base, "swap_lock_add"), 3.0);
+        assert!(per_page_out(&base, "swap_lock_remove").is_nan());
+        assert_eq!(acquisitions(f64::NAN), "-");
+    }
+
+    #[test]
+    fn a_sites_share_is_that_of_its_functions() {
+        let shares = [
+            ("octavo::swap::cache::tree::add", 0.25),
+            ("octavo::swap::cache::tree::remove", 0.5),
+            ("octavo::lru::add", 0.125),
+        ];
+        assert_eq!(site_share(&run(&[], &shares), "add"), 0.25);
+        assert_eq!(site_share(&run(&[], &shares), "end_writeback"), 0.0);
+    }
+
+    #[test]
+    fn medians_are_taken_of_every_figure() {
+        let with = |mb: f64| Run {
+            measures: BTreeMap::from([("mb_per_s", mb)]),
+            ..run(&[("pswpout", mb as u64)], &[])
+        };
+        let runs = [with(1.0), with(5.0), with(3.0)];
+        let median = median_run(&runs.iter().collect::<Vec<_>>());
+        assert_eq!((median.measure("mb_per_s"), median.counters["pswpout"]), (3.0, 3));
+    }
+}

@@ -1,0 +1,291 @@
+//! One thread's way through a phase, over any memory.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
+use super::plan::{Length, Phase, Plan, RandomPlaces, Shuffle};
+use crate::usemem::touch::{Mismatch, Toucher, Watch, mix, now_ns};
+
+/// Accesses between two looks at the clock and at what others want.
+const BATCH: u64 = 64;
+
+/// Memory of one task, by the page.
+pub trait PagedMemory {
+    type Error;
+
+    /// Writes the words of a page, in order.
+    fn write_page(&self, page: u64, words: &PageWords<'_>) -> Result<(), Self::Error>;
+
+    /// Reads the words of a page, in order.
+    fn read_page(&self, page: u64, take: impl FnMut(usize, u64)) -> Result<(), Self::Error>;
+
+    /// Loads one word.
+    fn load(&self, page: u64, word: usize) -> Result<u64, Self::Error>;
+
+    /// Says that a page will be needed soon.
+    fn prefetch(&self, page: u64) -> Result<(), Self::Error>;
+}
+
+/// What a thread did in a phase. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Pages or loads.
+    pub accesses: u64,
+    /// Words that were stored or loaded.
+    pub words: u64,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub mismatches: u64,
+    pub first_mismatch: Option<Mismatch>,
+}
+
+/// Goes through a phase.
+pub fn work<M: PagedMemory>(
+    memory: &M,
+    plan: &Plan,
+    phase: Phase,
+    toucher: Toucher,
+    watch: Watch<'_>,
+) -> Result<Outcome, M::Error> {
+    let seed = plan.seed_of(toucher.task);
+    let mut thread = Thread { memory, plan, seed, watch, outcome: Outcome::default() };
+    thread.outcome.start_ns = now_ns();
+    match phase {
+        Phase::Write => thread.write()?,
+        Phase::ReadBack => thread.read_back()?,
+        Phase::Loads => thread.load_at_random(mix(seed ^ u64::from(toucher.thread)))?,
+    }
+    thread.outcome.end_ns = now_ns();
+    Ok(thread.outcome)
+}
+
+struct Thread<'a, M> {
+    memory: &'a M,
+    plan: &'a Plan,
+    seed: u64,
+    watch: Watch<'a>,
+    outcome: Outcome,
+}
+
+impl<M: PagedMemory> Thread<'_, M> {
+    fn write(&mut self) -> Result<(), M::Error> {
+        let shuffle = Shuffle::new(self.plan.pages(), self.seed);
+        for number in 0..self.plan.pages() {
+            let page = self.plan.page_written(&shuffle, number);
+            self.memory.write_page(page, &self.plan.data.page(self.seed, page))?;
+            self.outcome.words += PAGE_WORDS as u64;
+            if !self.go_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_back(&mut self) -> Result<(), M::Error> {
+        for page in 0..self.plan.pages() {
+            match self.plan.verify {
+                true => self.check_page(page)?,
+                false => {
+                    let mut sum = 0u64;
+                    self.memory.read_page(page, |_, word| sum = sum.wrapping_add(word))?;
+                    black_box(sum);
+                }
+            }
+            self.outcome.words += PAGE_WORDS as u64;
+            if !self.go_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_page(&mut self, page: u64) -> Result<(), M::Error> {
+        let expected = self.plan.data.page(self.seed, page);
+        let mut wrong = None;
+        let mut mismatches = 0;
+        self.memory.read_page(page, |index, found| {
+            let expected = expected.word(index);
+            if found != expected {
+                mismatches += 1;
+                let offset = page * PAGE_BYTES as u64 + index as u64 * 8;
+                wrong.get_or_insert(Mismatch { offset, expected, found });
+            }
+        })?;
+        self.note(mismatches, wrong);
+        Ok(())
+    }
+
+    fn load_at_random(&mut self, seed: u64) -> Result<(), M::Error> {
+        let pages = self.plan.pages();
+        let mut places = RandomPlaces::new(pages, seed);
+        // The same series, so many places ahead.
+        let mut ahead = places;
+        for _ in 0..self.plan.prefetch {
+            self.memory.prefetch(ahead.next_place().0)?;
+        }
+        let deadline_ns = match self.plan.length {
+            Length::Loads(_) => u64::MAX,
+            Length::Nanoseconds(ns) => now_ns().saturating_add(ns),
+        };
+        let limit = match self.plan.length {
+            Length::Loads(loads) => loads,
+            Length::Nanoseconds(_) => u64::MAX,
+        };
+        while self.outcome.accesses < limit {
+            if self.plan.prefetch > 0 {
+                self.memory.prefetch(ahead.next_place().0)?;
+            }
+            let (page, bits) = places.next_place();
+            let index = bits as usize % PAGE_WORDS;
+            let found = self.memory.load(page, index)?;
+            self.outcome.words += 1;
+            if self.plan.verify {
+                let expected = self.plan.data.page(self.seed, page).word(index);
+                let offset = page * PAGE_BYTES as u64 + index as u64 * 8;
+                let wrong = (found != expected).then_some(Mismatch { offset, expected, found });
+                self.note(u64::from(wrong.is_some()), wrong);
+            }
+            if !self.go_on() || now_ns() >= deadline_ns {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, mismatches: u64, first: Option<Mismatch>) {
+        self.outcome.mismatches += mismatches;
+        if let Some(first) = first {
+            self.outcome.first_mismatch.get_or_insert(first);
+        }
+    }
+
+    /// Counts an access; false where the rest is not worth doing.
+    #[inline]
+    fn go_on(&mut self) -> bool {
+        self.outcome.accesses += 1;
+        if !self.outcome.accesses.is_multiple_of(BATCH) {
+            return true;
+        }
+        // Relaxed, both: neither orders anything; a batch more or less does no harm.
+        if let Some(progress) = self.watch.progress {
+            progress.fetch_add(BATCH, Ordering::Relaxed);
+        }
+        !self.watch.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A watch that nobody looks through.
+pub fn alone(stop: &AtomicBool) -> Watch<'_> {
+    Watch { stop, progress: None::<&AtomicU64> }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::super::data::Data;
+    use super::super::plan::{Pattern, small};
+    use super::*;
+
+    struct Noted {
+        words: RefCell<Vec<u64>>,
+        written: RefCell<Vec<u64>>,
+        prefetched: RefCell<Vec<u64>>,
+        loaded: RefCell<Vec<u64>>,
+    }
+
+    impl PagedMemory for Noted {
+        type Error = Infallible;
+
+        fn write_page(&self, page: u64, words: &PageWords<'_>) -> Result<(), Infallible> {
+            let mut memory = self.words.borrow_mut();
+            words.each(|index, word| memory[page as usize * PAGE_WORDS + index] = word);
+            self.written.borrow_mut().push(page);
+            Ok(())
+        }
+
+        fn read_page(&self, page: u64, mut take: impl FnMut(usize, u64)) -> Result<(), Infallible> {
+            let memory = self.words.borrow();
+            (0..PAGE_WORDS).for_each(|index| take(index, memory[page as usize * PAGE_WORDS + index]));
+            Ok(())
+        }
+
+        fn load(&self, page: u64, word: usize) -> Result<u64, Infallible> {
+            self.loaded.borrow_mut().push(page);
+            Ok(self.words.borrow()[page as usize * PAGE_WORDS + word])
+        }
+
+        fn prefetch(&self, page: u64) -> Result<(), Infallible> {
+            self.prefetched.borrow_mut().push(page);
+            Ok(())
+        }
+    }
+
+    fn memory(plan: &Plan) -> Noted {
+        Noted {
+            words: RefCell::new(vec![0; plan.pages() as usize * PAGE_WORDS]),
+            written: RefCell::default(),
+            prefetched: RefCell::default(),
+            loaded: RefCell::default(),
+        }
+    }
+
+    fn go(memory: &Noted, plan: &Plan, phase: Phase) -> Outcome {
+        let stop = AtomicBool::new(false);
+        let Ok(outcome) = work(memory, plan, phase, Toucher { task: 2, thread: 0 }, alone(&stop));
+        outcome
+    }
+
+    #[test]
+    fn every_page_is_written_once_in_its_order() {
+        for pattern in [Pattern::WriteSequential, Pattern::WriteRandom] {
+            let plan = small(pattern);
+            let memory = memory(&plan);
+            let outcome = go(&memory, &plan, Phase::Write);
+            assert_eq!((outcome.accesses, outcome.words), (16, 16 * 512));
+            let mut order = memory.written.take();
+            assert_eq!(order == (0..16).collect::<Vec<_>>(), pattern == Pattern::WriteSequential);
+            order.sort_unstable();
+            assert_eq!(order, (0..16).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn checking_finds_a_wrong_word_and_nothing_else() {
+        for data in [Data::Random, Data::Text, Data::Zero] {
+            let plan = Plan { data, ..small(Pattern::ReadSequential) };
+            let memory = memory(&plan);
+            go(&memory, &plan, Phase::Write);
+            assert_eq!(go(&memory, &plan, Phase::ReadBack).mismatches, 0);
+            assert_eq!(go(&memory, &plan, Phase::Loads).mismatches, 0);
+            memory.words.borrow_mut()[3 * PAGE_WORDS + 5] ^= 1;
+            let outcome = go(&memory, &plan, Phase::ReadBack);
+            assert_eq!(outcome.mismatches, 1);
+            assert_eq!(outcome.first_mismatch.unwrap().offset, 3 * 4096 + 40);
+        }
+    }
+
+    #[test]
+    fn pages_are_asked_for_ahead_in_the_order_in_which_they_are_loaded() {
+        let plan = Plan { prefetch: 5, ..small(Pattern::ReadRandom) };
+        let memory = memory(&plan);
+        go(&memory, &plan, Phase::Write);
+        assert_eq!(go(&memory, &plan, Phase::Loads).accesses, 100);
+        let (prefetched, loaded) = (memory.prefetched.take(), memory.loaded.take());
+        assert_eq!(prefetched.len(), 105);
+        assert_eq!(prefetched[..100], loaded[..]);
+    }
+
+    #[test]
+    fn loads_end_when_their_time_is_over() {
+        let plan = Plan { length: Length::Nanoseconds(2_000_000), ..small(Pattern::ReadRandom) };
+        let memory = memory(&plan);
+        go(&memory, &plan, Phase::Write);
+        let outcome = go(&memory, &plan, Phase::Loads);
+        assert!(outcome.end_ns - outcome.start_ns >= 2_000_000 && outcome.accesses > 0);
+    }
+}
