@@ -59,6 +59,8 @@ pub use octavo_platform::Word;
 pub use region::{AccessPattern, RegionOptions};
 pub use space::{Advice, Space, SpaceStats};
 #[doc(hidden)]
+pub use swap::pool::probe::PoolProbe;
+#[doc(hidden)]
 pub use swap::StandaloneSlots;
 pub use table::translation::{Installed, Run, Translation};
 pub use table::{Access, Protection};

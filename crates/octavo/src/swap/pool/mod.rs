@@ -37,6 +37,7 @@ mod classes;
 mod codec;
 mod estimate;
 mod handle;
+pub(crate) mod probe;
 mod shrink;
 mod spans;
 #[cfg(all(test, not(loom)))]
