@@ -84,6 +84,8 @@ pub struct Ring<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
     submission: Mutex<Submission>,
     completion: Mutex<()>,
+    /// As `Submission::queued`, for those who only ask.
+    queued: AtomicU32,
     /// Slots given back, a list through `Slot::next`. Reapers push, the queueing side takes all.
     freed: AtomicU32,
     /// Queued, or in the kernel, or completed and not popped.
@@ -171,6 +173,7 @@ impl<T: Payload> Ring<T> {
             slots: ManuallyDrop::new(slots),
             submission: Mutex::new(Submission { free: 0, queued: 0, vectors }),
             completion: Mutex::new(()),
+            queued: AtomicU32::new(0),
             freed: AtomicU32::new(NO_SLOT),
             in_flight: AtomicU32::new(0),
             delivering: AtomicU32::new(0),
@@ -219,6 +222,7 @@ impl<T: Payload> Ring<T> {
         let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         pushed.expect("as many entries as slots");
         submission.queued += 1;
+        self.queued.store(submission.queued, Ordering::Relaxed);
         // One run is named by the entry itself.
         submission.vectors.used = if count == 1 { first } else { first + count };
         Ok(())
@@ -313,11 +317,15 @@ impl<T: Payload> Ring<T> {
         }
     }
 
-    /// Hands everything queued to the kernel, in one system call.
+    /// Hands everything queued to the kernel, in one system call. One load where nothing is: a thread sees what it queued
+    /// itself.
     ///
     /// # Errors
     /// The kernel's, when it takes nothing (it is short of memory): what is queued stays queued.
     pub fn submit(&self) -> io::Result<()> {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
         if !self.canary.is_original_process() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -332,7 +340,10 @@ impl<T: Payload> Ring<T> {
                 unsafe { self.uring.submitter().enter::<libc::sigset_t>(submission.queued, 0, 0, None) };
             match taken {
                 Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
-                Ok(taken) => submission.queued -= taken as u32,
+                Ok(taken) => {
+                    submission.queued -= taken as u32;
+                    self.queued.store(submission.queued, Ordering::Relaxed);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -420,8 +431,9 @@ impl<T: Payload> Ring<T> {
         let mut popped = Popped { all: [(0, 0); BATCH], count: 0 };
         // SAFETY: the completion lock is held, so this is the only borrow of the queue.
         let completions = unsafe { self.uring.completion_shared() };
-        for (completion, popped_one) in completions.zip(&mut popped.all) {
-            *popped_one = (completion.user_data() as u32, completion.result());
+        // The room first: what was taken from the queue has to be kept.
+        for (room, completion) in popped.all.iter_mut().zip(completions) {
+            *room = (completion.user_data() as u32, completion.result());
             popped.count += 1;
         }
         if popped.count > 0 {

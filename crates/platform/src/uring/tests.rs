@@ -85,6 +85,31 @@ fn pages_come_back_by_one_run_and_by_many() {
 }
 
 #[test]
+fn more_completions_than_one_look_takes_are_all_handed_back() {
+    const JOBS: usize = 4 * BATCH;
+    let arena = arena();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len((JOBS * PAGE) as u64).unwrap();
+    let ring = ring(file, JOBS as u32);
+    for round in 0..8 {
+        let mut handed_back = [false; JOBS];
+        for tag in 0..JOBS {
+            accepted(ring.queue((tag * PAGE) as u64, Direction::Read, job(&arena, tag, [tag])));
+        }
+        ring.submit().unwrap();
+        // All of them lie there, or they come one by one.
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drain(&ring, |job, moved| {
+            assert_eq!(moved.unwrap(), PAGE);
+            assert!(!std::mem::replace(&mut handed_back[job.tag], true), "once");
+        });
+        assert!(handed_back.iter().all(|&once| once));
+    }
+}
+
+#[test]
 fn a_transfer_past_the_end_or_of_too_many_runs_is_short() {
     let arena = arena();
     let ring = ring(tempfile::tempfile().unwrap(), 8);
