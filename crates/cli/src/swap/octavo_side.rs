@@ -189,7 +189,7 @@ impl PagedMemory for BufferedMemory<'_> {
         self.memory.space.load(self.address(page) + word as u64 * 8)
     }
 
-    fn prefetch(&self, _page: u64) -> octavo::Result<()> {
-        Ok(())
+    fn prefetch(&self, page: u64) -> octavo::Result<()> {
+        self.memory.space.prefetch(self.address(page), PAGE_BYTES as u64).map(|_| ())
     }
 }
