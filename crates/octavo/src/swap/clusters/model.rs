@@ -64,9 +64,9 @@ fn check(capacity: u32, threads: &'static [(u32, fn(&Model))]) {
     });
 }
 
-/// There is always room for both, whoever holds the clusters.
-fn fill_and_free(model: &Model) {
-    let runs = [(); 2].map(|()| model.allocate(1).expect("there is room for all"));
+/// There is always room for all, whoever holds the clusters.
+fn one_by_one<const SLOTS: usize>(model: &Model) {
+    let runs = [(); SLOTS].map(|()| model.allocate(1).expect("there is room for all"));
     runs.into_iter().for_each(|run| model.free(run));
 }
 
@@ -88,29 +88,22 @@ fn block_and_free(model: &Model) {
 
 #[test]
 fn loom_two_cpus_share_the_clusters_there_are() {
-    check(4, &[(0, fill_and_free), (1, fill_and_free)]);
+    check(4, &[(0, one_by_one::<2>), (1, one_by_one::<2>)]);
 }
 
 #[test]
 fn loom_two_cpus_share_one_cluster() {
-    check(
-        2,
-        &[
-            (0, |model| {
-                let run = model.allocate(1).expect("there is room for both");
-                model.free(run);
-            }),
-            (1, |model| {
-                let run = model.allocate(1).expect("there is room for both");
-                model.free(run);
-            }),
-        ],
-    );
+    check(2, &[(0, one_by_one::<1>), (1, one_by_one::<1>)]);
 }
 
 #[test]
 fn loom_two_threads_of_one_cpu_share_its_cluster() {
-    check(4, &[(0, fill_and_free), (0, run_and_free)]);
+    check(4, &[(0, one_by_one::<2>), (0, run_and_free)]);
+}
+
+#[test]
+fn loom_a_threads_cluster_is_left_by_another_thread_of_its_cpu() {
+    check(6, &[(0, one_by_one::<1>), (0, one_by_one::<3>)]);
 }
 
 #[test]

@@ -373,6 +373,47 @@ fn more_slots_than_numbers_are_refused() {
     assert_eq!(make(&[]).unwrap(), 0);
 }
 
+fn xorshift(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed * 0x9E37_79B9 + 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    }
+}
+
+/// Clusters move between lists and CPUs all the time, and all together the threads hold less than there is.
+#[test]
+fn nobody_is_refused_while_there_is_room() {
+    let clusters = clusters(&[(2 * CLUSTER, 0)]);
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let clusters = &clusters;
+            scope.spawn(move || {
+                let mut random = xorshift(seed);
+                let mut held = std::collections::VecDeque::new();
+                let mut held_slots = 0;
+                for _ in 0..20_000 {
+                    CPU.set(random(3) as u32);
+                    let room = 2 * CLUSTER / 4 - 1 - held_slots;
+                    if room == 0 || held_slots > 0 && random(2) == 0 {
+                        let run: SlotRun = held.pop_front().unwrap();
+                        held_slots -= run.count;
+                        (0..run.count).for_each(|slot| clusters.free(SwapSlot(run.first.0 + slot)));
+                    } else {
+                        let count = 1 + random(u64::from(room.min(100))) as u32;
+                        let run = clusters.allocate(count, true).expect("there is room for all");
+                        held_slots += run.count;
+                        held.push_back(run);
+                    }
+                }
+            });
+        }
+    });
+    clusters.validate();
+}
+
 /// Threads allocate, hold and free; whoever is given a slot sets its flag, which must not be set.
 #[test]
 fn no_slot_has_two_owners_under_several_threads() {
@@ -390,13 +431,7 @@ fn no_slot_has_two_owners_under_several_threads() {
             for seed in 0..4u64 {
                 let (clusters, owned, none_left) = (&clusters, &owned, &none_left);
                 scope.spawn(move || {
-                    let mut state = seed * 0x9E37_79B9 + 1;
-                    let mut random = move |below: u64| {
-                        state ^= state << 13;
-                        state ^= state >> 7;
-                        state ^= state << 17;
-                        (state >> 11) % below
-                    };
+                    let mut random = xorshift(seed);
                     let mut held: Vec<SlotRun> = Vec::new();
                     for _ in 0..8000 {
                         CPU.set(random(cpus) as u32);
