@@ -1,16 +1,24 @@
 //! A file as a device: by default a temporary that has no name, so that nothing is left behind, whatever happens.
+//!
+//! The file grows in steps, ahead of the writes: a write inside the file can go its way without the locks and the journal
+//! that a write which extends it has to take. What a named file holds already is used as it is, since blocks that were
+//! written once are written faster. Past the page cache, where the file system can.
+//!
+//! Locking: `growing`, one at a time makes the file larger; writes inside the file do not ask for it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-use smallvec::SmallVec;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
-use super::{Device, Direction, Transfer, Urgency};
+use super::engine::{Engine, IoEngine, start};
+use super::{Device, Direction, Transfer, Urgency, Waited};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::{PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 
 /// Where swapped pages go.
@@ -18,7 +26,7 @@ use crate::units::{PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.
     Temporary(PathBuf),
-    /// A file of this name, made or truncated, and left behind.
+    /// A file of this name, made or overwritten, and left behind.
     Named(PathBuf),
     /// No swap: when the budget is used up, accesses that need room fail.
     None,
@@ -31,63 +39,154 @@ impl Default for SwapFile {
     }
 }
 
-/// Pages in a file, moved by `preadv` and `pwritev`, past the page cache where the file system allows it.
+/// Places that slots can name.
+pub(super) const MOST_PAGES: u64 = u32::MAX as u64 - 2;
+/// The file grows by a quarter, but by no less and no more than this at once.
+const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
+
+/// Pages in a file.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
+    file: Shared<File>,
+    engine: Box<dyn Engine>,
+    engine_description: String,
     name: String,
     capacity_pages: u32,
+    /// Below here the file has blocks, or would have if the file system could give them ahead.
+    grown_bytes: AtomicU64,
+    growing: Mutex<()>,
+    /// The file system has no way to give blocks ahead.
+    plain: AtomicBool,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileOptions {
+    pub(super) limit_bytes: u64,
+    pub(super) allow_tmpfs: bool,
+    pub(super) engine: IoEngine,
 }
 
 impl FileDevice {
-    /// Opens the file that `swap` describes, to hold at most `limit_bytes`. `None` for [`SwapFile::None`].
+    /// Opens the file that `swap` describes, to hold at most `limit_bytes`, on any file system. `None` for
+    /// [`SwapFile::None`].
     ///
     /// # Errors
     /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened.
     pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
-        let (path, file, name) = match swap {
-            SwapFile::None => return Ok(None),
-            SwapFile::Temporary(directory) => {
-                let name = format!("the temporary swap file in {}", directory.display());
-                (directory, tempfile::tempfile_in(directory), name)
-            }
-            SwapFile::Named(path) => {
-                let mut options = OpenOptions::new();
-                let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
-                (path, file, format!("the swap file {}", path.display()))
-            }
-        };
-        let file = file.map_err(|error| unavailable(path, &error))?;
-        bypass_page_cache(&file);
-        let capacity_pages = (limit_bytes >> PAGE_SHIFT).min(u64::from(u32::MAX - 2)) as u32;
-        if capacity_pages == 0 {
-            let message = format!(
-                "a swap limit of {} holds no page; give at least 4 KiB",
-                bytes_for_people(limit_bytes)
-            );
-            return Err(Error::new(ErrorKind::SwapUnavailable, message));
+        let options = FileOptions { limit_bytes, allow_tmpfs: true, engine: IoEngine::Probe };
+        match swap {
+            SwapFile::None => Ok(None),
+            SwapFile::Temporary(directory) => Self::temporary(directory, options).map(Some),
+            SwapFile::Named(path) => Self::named(path, options).map(Some),
         }
-        Ok(Some(Self { file, name, capacity_pages }))
     }
-}
 
-/// Past the page cache, which would count against the process's control group; where the file system can.
-fn bypass_page_cache(file: &File) {
-    if let Ok(flags) = rustix::fs::fcntl_getfl(file) {
-        // tmpfs before Linux 6.6, and some network file systems, refuse: then it goes through the cache.
-        let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT);
+    pub(super) fn temporary(directory: &Path, options: FileOptions) -> Result<Self> {
+        let file = tempfile::tempfile_in(directory).map_err(|error| unavailable(directory, &error))?;
+        let name = format!("the temporary swap file in {}", directory.display());
+        Self::new(file, directory, name, 0, options)
     }
-}
 
-#[cold]
-fn unavailable(path: &Path, error: &io::Error) -> Error {
-    Error::new(
-        ErrorKind::SwapUnavailable,
-        format!(
-            "cannot make a swap file at {}: {error}; choose a writable place on a disk, or run without swap",
-            path.display()
-        ),
-    )
+    pub(super) fn named(path: &Path, options: FileOptions) -> Result<Self> {
+        let refused = |error: &io::Error| unavailable(path, error);
+        let mut opening = OpenOptions::new();
+        opening.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = opening.open(path).map_err(|error| refused(&error))?;
+        let metadata = file.metadata().map_err(|error| refused(&error))?;
+        if metadata.file_type().is_block_device() {
+            return Err(unavailable_because(
+                path,
+                "it is a block device: name it as one, as all on it is lost",
+            ));
+        }
+        if !metadata.is_file() {
+            return Err(unavailable_because(path, "it is not a file"));
+        }
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                return Err(unavailable_because(
+                    path,
+                    "another manager, here or in another process, uses it",
+                ));
+            }
+            // Some network file systems have no locks.
+            _ => {}
+        }
+        let name = format!("the swap file {}", path.display());
+        Self::new(file, path, name, metadata.len(), options)
+    }
+
+    fn new(file: File, path: &Path, name: String, present_bytes: u64, options: FileOptions) -> Result<Self> {
+        if !options.allow_tmpfs && is_memory(&file) {
+            let why = "the file system there is memory (tmpfs), so swapping to it frees nothing; \
+                       choose a directory on a disk, or force it with `allow_tmpfs(true)`";
+            return Err(Error::new(
+                ErrorKind::SwapUnavailable,
+                format!("no swap at {}: {why}", path.display()),
+            ));
+        }
+        let direct = bypass_page_cache(&file);
+        // Beyond this limit of the process a write is a signal that ends it.
+        let limit_bytes = options.limit_bytes.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX));
+        let capacity_pages = capacity_pages(limit_bytes)?;
+        let file = Shared::new(file);
+        let started = start(options.engine, &file)?;
+        Ok(Self {
+            file,
+            engine: started.engine,
+            engine_description: started.description + if direct { "" } else { ", through the page cache" },
+            name,
+            capacity_pages,
+            grown_bytes: AtomicU64::new(present_bytes),
+            growing: Mutex::new(()),
+            plain: AtomicBool::new(false),
+        })
+    }
+
+    /// How the file is read and written, for messages.
+    pub fn describe_engine(&self) -> &str {
+        &self.engine_description
+    }
+
+    /// Sees to it that the file reaches to `end`.
+    fn grow(&self, end: u64) -> io::Result<()> {
+        if end <= self.grown_bytes.load(Ordering::Acquire) || self.plain.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let _growing = self.growing.lock();
+        let start = self.grown_bytes.load(Ordering::Acquire);
+        if end <= start {
+            return Ok(());
+        }
+        let step = (start / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
+        let wanted = (start + step).max(end).min(u64::from(self.capacity_pages) << PAGE_SHIFT);
+        let grown = self.allocate(start, wanted).map(|()| wanted).or_else(|error| {
+            // There may be room for what is needed now.
+            if wanted > end { self.allocate(start, end).map(|()| end) } else { Err(error) }
+        });
+        match grown {
+            Ok(reached) => {
+                self.grown_bytes.store(reached, Ordering::Release);
+                Ok(())
+            }
+            // Then writes extend the file as they come.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.plain.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> rustix::io::Result<()> {
+        loop {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), start, end - start) {
+                Err(Errno::INTR) => {}
+                other => return other,
+            }
+        }
+    }
 }
 
 impl Device for FileDevice {
@@ -95,18 +194,79 @@ impl Device for FileDevice {
         self.capacity_pages
     }
 
-    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
-        let segments: SmallVec<[_; 32]> = transfer.segments().collect();
-        let offset = u64::from(transfer.place()) * PAGE_BYTES as u64;
-        let file = self.file.as_fd();
-        let result = match transfer.direction() {
-            Direction::Write => transfer.arena().write_file(file, offset, &segments),
-            Direction::Read => transfer.arena().read_file(file, offset, &segments),
-        };
-        transfer.complete(result);
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        if transfer.direction() == Direction::Write {
+            let end = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
+            if let Err(error) = self.grow(end) {
+                return transfer.complete(Err(error));
+            }
+        }
+        self.engine.submit(transfer, urgency);
+    }
+
+    fn flush(&self) {
+        self.engine.flush();
+    }
+
+    fn poll(&self) {
+        self.engine.poll();
+    }
+
+    fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.engine.wait(queue, still_waiting)
+    }
+
+    fn serve(&self) {
+        self.engine.serve();
     }
 
     fn describe(&self) -> String {
         self.name.clone()
     }
+}
+
+/// Whole pages in `bytes`, as many as can be named.
+///
+/// # Errors
+/// [`ErrorKind::SwapUnavailable`] when there is none.
+pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
+    match (bytes >> PAGE_SHIFT).min(MOST_PAGES) as u32 {
+        0 => {
+            let bytes = bytes_for_people(bytes);
+            let message = format!("a swap limit of {bytes} holds no page; give at least 4 KiB");
+            Err(Error::new(ErrorKind::SwapUnavailable, message))
+        }
+        pages => Ok(pages),
+    }
+}
+
+/// Past the page cache, which would count against the process's control group; where the file system can.
+fn bypass_page_cache(file: &File) -> bool {
+    // tmpfs before Linux 6.6, and some network file systems, refuse: then it goes through the cache.
+    rustix::fs::fcntl_getfl(file)
+        .and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT))
+        .is_ok()
+}
+
+/// Whether the file system keeps files in memory: tmpfs, ramfs, hugetlbfs.
+fn is_memory(file: &File) -> bool {
+    const MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+    #[allow(clippy::unnecessary_cast, reason = "its width differs between C libraries")]
+    rustix::fs::fstatfs(file).is_ok_and(|status| MEMORY.contains(&(status.f_type as i64)))
+}
+
+#[cold]
+pub(super) fn unavailable(path: &Path, error: &io::Error) -> Error {
+    unavailable_because(path, &error.to_string())
+}
+
+#[cold]
+pub(super) fn unavailable_because(path: &Path, why: &str) -> Error {
+    Error::new(
+        ErrorKind::SwapUnavailable,
+        format!(
+            "cannot make a swap file at {}: {why}; choose a writable place on a disk, or run without swap",
+            path.display()
+        ),
+    )
 }

@@ -7,10 +7,22 @@
 //!
 //! Nobody holds a lock when a device is called.
 
+mod area;
+mod block;
+mod engine;
+mod exercise;
 mod file;
+mod ram;
+mod threads;
 mod transfer;
+mod uring;
 
+pub use area::SwapArea;
+pub use block::BlockDevice;
+pub use engine::IoEngine;
+pub use exercise::Exercise;
 pub use file::{FileDevice, SwapFile};
+pub use ram::RamDevice;
 pub use transfer::{Direction, Transfer, Urgency};
 pub(crate) use transfer::{Host, Job};
 
@@ -51,3 +63,6 @@ pub trait Device: Send + Sync {
     /// What the device is, for messages.
     fn describe(&self) -> String;
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

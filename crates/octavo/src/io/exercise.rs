@@ -1,0 +1,218 @@
+//! Transfers without a manager: to test devices, and to measure them.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::task::Poll;
+
+use octavo_platform::ArenaBytes;
+
+use super::area::Opened;
+use super::{Device, Direction, Host, IoEngine, Job, SwapArea, Transfer, Urgency, Waited};
+use crate::error::{Error, Result};
+use crate::sync::park::{block_until, block_until_driven};
+use crate::sync::wait::{WaitTable, Waiting, key_of};
+use crate::sync::{AtomicU32, Mutex, Ordering, Shared};
+use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
+
+const IDLE: u32 = 0;
+const UNDER_WAY: u32 = 1;
+const AWAITED: u32 = 2;
+const MOVED: u32 = 3;
+const FAILED: u32 = 4;
+/// Not in a queue yet.
+const NO_QUEUE: u32 = u32::MAX;
+
+/// Frames in memory, numbered from 0, and a device to move them to and from. Each transfer is known by its first frame.
+pub struct Exercise {
+    host: Shared<Frames>,
+    device: Box<dyn Device>,
+    capacity_pages: u32,
+    engine: Option<String>,
+}
+
+struct Frames {
+    arena: ArenaBytes,
+    words: Box<[FrameWords]>,
+    waits: WaitTable,
+    errors: Mutex<Vec<(u32, io::Error)>>,
+}
+
+struct FrameWords {
+    next: AtomicU32,
+    queue: AtomicU32,
+    state: AtomicU32,
+}
+
+impl Exercise {
+    /// Opens `area`, with so many frames to move.
+    ///
+    /// # Errors
+    /// Why the area cannot be used, or that there is no address space.
+    pub fn new(area: SwapArea, engine: IoEngine, frames: u32) -> Result<Self> {
+        let Opened { device, capacity_pages, engine, priority: _ } = area.open(engine)?;
+        let arena = ArenaBytes::new(frames as usize * PAGE_BYTES)
+            .map_err(|error| Error::system("cannot reserve memory for frames", &error))?;
+        let new_words = |_| FrameWords {
+            next: AtomicU32::new(0),
+            queue: AtomicU32::new(NO_QUEUE),
+            state: AtomicU32::new(IDLE),
+        };
+        let words = (0..frames).map(new_words).collect();
+        let host = Frames { arena, words, waits: WaitTable::new(), errors: Mutex::default() };
+        Ok(Self { host: Shared::new(host), device, capacity_pages, engine })
+    }
+
+    /// The frames' memory: frame `n` from byte `n * 4096` on.
+    pub fn arena(&self) -> &ArenaBytes {
+        &self.host.arena
+    }
+
+    /// Places that may be used.
+    pub fn capacity_pages(&self) -> u32 {
+        self.capacity_pages
+    }
+
+    /// How the device is read and written, where there was something to choose.
+    pub fn describe_engine(&self) -> Option<&str> {
+        self.engine.as_deref()
+    }
+
+    /// Starts to move consecutive frames.
+    pub fn start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) {
+        self.start_scattered(direction, place, frames, urgency);
+    }
+
+    /// Starts to move frames in the order given. None of them is under way.
+    pub fn start_scattered(
+        &self,
+        direction: Direction,
+        place: u32,
+        frames: impl IntoIterator<Item = u32>,
+        urgency: Urgency,
+    ) {
+        let mut frames = frames.into_iter();
+        let head = frames.next().expect("a transfer is never empty");
+        let (mut last, mut count) = (head, 1);
+        for frame in frames {
+            self.host.words(last).next.store(frame, Ordering::Relaxed);
+            (last, count) = (frame, count + 1);
+        }
+        assert!(place <= self.capacity_pages && count <= self.capacity_pages - place, "inside the device");
+        let words = self.host.words(head);
+        words.queue.store(NO_QUEUE, Ordering::Relaxed);
+        let before = words.state.swap(UNDER_WAY, Ordering::AcqRel);
+        assert!(before != UNDER_WAY && before != AWAITED, "frame {head} is under way already");
+        let head = FrameId(head);
+        let job = Job { direction, first: SwapSlot(place), count, head, bytes: head };
+        self.device.submit(Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place), urgency);
+    }
+
+    /// As [`Device::flush`].
+    pub fn flush(&self) {
+        self.device.flush();
+    }
+
+    /// As [`Device::poll`].
+    pub fn poll(&self) {
+        self.device.poll();
+    }
+
+    /// Whether the transfer that begins with `frame` is under way.
+    pub fn is_under_way(&self, frame: u32) -> bool {
+        matches!(self.host.words(frame).state.load(Ordering::Acquire), UNDER_WAY | AWAITED)
+    }
+
+    /// Waits for the transfer that begins with `frame`, and completes others on the way, as a fault would.
+    ///
+    /// # Errors
+    /// The transfer's.
+    pub fn wait(&self, frame: u32) -> io::Result<()> {
+        let words = self.host.words(frame);
+        block_until_driven(
+            |waker| self.host.look(frame, waker),
+            || {
+                let queue = words.queue.load(Ordering::Relaxed);
+                self.device.wait(queue, &|| self.is_under_way(frame)) == Waited::Progress
+            },
+        )
+    }
+
+    /// Waits for the transfer that begins with `frame`, asleep until it is completed by others.
+    ///
+    /// # Errors
+    /// The transfer's.
+    pub fn sleep(&self, frame: u32) -> io::Result<()> {
+        block_until(|waker| {
+            let seen = self.host.look(frame, waker);
+            if seen.is_pending() {
+                self.device.serve();
+            }
+            seen
+        })
+    }
+}
+
+impl Frames {
+    fn words(&self, frame: u32) -> &FrameWords {
+        &self.words[frame as usize]
+    }
+
+    fn look(&self, frame: u32, waker: &std::task::Waker) -> Poll<io::Result<()>> {
+        let state = &self.words(frame).state;
+        loop {
+            match state.load(Ordering::Acquire) {
+                UNDER_WAY | AWAITED => {
+                    let announce = || {
+                        let announced =
+                            state.compare_exchange(UNDER_WAY, AWAITED, Ordering::AcqRel, Ordering::Acquire);
+                        matches!(announced, Ok(_) | Err(AWAITED))
+                    };
+                    if self.waits.register(key_of(state), waker, announce) == Waiting::Registered {
+                        return Poll::Pending;
+                    }
+                }
+                FAILED => {
+                    let mut errors = self.errors.lock();
+                    let at = errors.iter().position(|(failed, _)| *failed == frame);
+                    let error = at.map(|at| errors.swap_remove(at).1);
+                    return Poll::Ready(Err(error.unwrap_or_else(|| io::Error::other("told already"))));
+                }
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl Host for Frames {
+    fn arena(&self) -> &ArenaBytes {
+        &self.arena
+    }
+
+    fn chained(&self, frame: FrameId) -> FrameId {
+        FrameId(self.words(frame.0).next.load(Ordering::Relaxed))
+    }
+
+    fn note_queue(&self, frame: FrameId, queue: u32) {
+        self.words(frame.0).queue.store(queue, Ordering::Relaxed);
+    }
+
+    fn ended(&self, job: Job, result: io::Result<()>) {
+        let ended = if result.is_ok() { MOVED } else { FAILED };
+        if let Err(error) = result {
+            self.errors.lock().push((job.head.0, error));
+        }
+        let state = &self.words(job.head.0).state;
+        let before = state.swap(ended, Ordering::AcqRel);
+        assert!(before == UNDER_WAY || before == AWAITED, "a transfer ends once");
+        if before == AWAITED {
+            self.waits.wake(key_of(state));
+        }
+    }
+}
+
+impl fmt::Debug for Exercise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exercise of {} ({})", self.device.describe(), self.engine.as_deref().unwrap_or("inline"))
+    }
+}

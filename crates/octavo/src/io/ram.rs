@@ -1,0 +1,53 @@
+//! Memory as a device: copies in `submit` and is done. A simulated persistent memory, to see what everything but the
+//! device costs. The memory is outside the budget.
+
+use octavo_platform::ArenaBytes;
+
+use super::file::capacity_pages;
+use super::{Device, Direction, Transfer, Urgency};
+use crate::error::{Error, Result};
+use crate::units::{PAGE_BYTES, bytes_for_people};
+
+/// Pages in memory of the device's own.
+#[derive(Debug)]
+pub struct RamDevice {
+    memory: ArenaBytes,
+    capacity_pages: u32,
+}
+
+impl RamDevice {
+    /// A device of `bytes`, which the kernel gives as they are written.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::SwapUnavailable`] where that is no page, [`crate::ErrorKind::System`] without address space.
+    pub(super) fn new(bytes: u64) -> Result<Self> {
+        let capacity_pages = capacity_pages(bytes)?;
+        let memory = ArenaBytes::new(capacity_pages as usize * PAGE_BYTES)
+            .map_err(|error| Error::system("cannot reserve memory for the swap device", &error))?;
+        Ok(Self { memory, capacity_pages })
+    }
+}
+
+impl Device for RamDevice {
+    fn capacity_pages(&self) -> u32 {
+        self.capacity_pages
+    }
+
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+        let (arena, mut at) = (transfer.arena(), transfer.place() as usize * PAGE_BYTES);
+        for segment in transfer.segments() {
+            let len = segment.end - segment.start;
+            match transfer.direction() {
+                Direction::Write => arena.copy_to(segment.start, &self.memory, at, len),
+                Direction::Read => self.memory.copy_to(at, arena, segment.start, len),
+            }
+            at += len;
+        }
+        transfer.complete(Ok(()));
+    }
+
+    fn describe(&self) -> String {
+        let bytes = u64::from(self.capacity_pages) * PAGE_BYTES as u64;
+        format!("the swap device in {} of memory", bytes_for_people(bytes))
+    }
+}

@@ -1,0 +1,322 @@
+//! Devices through their engines, over real files.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind as IoKind;
+
+use octavo_platform::{forbid_io_uring, run_in_forked_child};
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::units::PAGE_BYTES;
+
+const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
+
+fn disk() -> tempfile::TempDir {
+    // On a disk, where the default directory may be memory.
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn exercise(area: SwapArea, engine: IoEngine, frames: u32) -> Exercise {
+    Exercise::new(area, engine, frames).unwrap()
+}
+
+/// A word that is at home in this place, of this round.
+fn mark(place: u32, round: u64) -> u64 {
+    (u64::from(place) << 32) ^ round.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
+}
+
+fn offset(frame: u32) -> usize {
+    frame as usize * PAGE_BYTES
+}
+
+#[test]
+fn what_many_threads_write_comes_back() {
+    const THREADS: u32 = 4;
+    const PAGES: u32 = 1024;
+    for engine in ENGINES {
+        let area = SwapArea::temporary("/var/tmp").limit_bytes(64 << 20);
+        let exercise = exercise(area, engine, THREADS * PAGES);
+        let work = |thread: u32| {
+            let first = thread * PAGES;
+            for round in 0..2 {
+                for direction in [Direction::Write, Direction::Read] {
+                    for frame in first..first + PAGES {
+                        let word = if direction == Direction::Write { mark(frame, round) } else { 0 };
+                        exercise.arena().store(offset(frame) + 16, word);
+                    }
+                    // Transfers of 1, 2, 3 and so on pages, in every way; the odd ones backwards in memory.
+                    let (mut at, mut heads) = (first, Vec::new());
+                    for len in 1.. {
+                        let end = (at + len).min(first + PAGES);
+                        let urgency = if len % 5 == 0 { Urgency::Now } else { Urgency::Queued };
+                        exercise.start(direction, at, at..end, urgency);
+                        heads.push(at);
+                        match len % 3 {
+                            0 => exercise.flush(),
+                            1 => exercise.poll(),
+                            _ => {}
+                        }
+                        at = end;
+                        if at == first + PAGES {
+                            break;
+                        }
+                    }
+                    exercise.flush();
+                    for (index, &head) in heads.iter().enumerate() {
+                        if index % 2 == 0 { exercise.wait(head) } else { exercise.sleep(head) }.unwrap();
+                    }
+                }
+                for frame in first..first + PAGES {
+                    let word = exercise.arena().load::<u64>(offset(frame) + 16);
+                    assert_eq!(word, mark(frame, round), "{engine:?}, frame {frame}");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let work = &work;
+            (0..THREADS).for_each(|thread| drop(scope.spawn(move || work(thread))));
+        });
+    }
+}
+
+#[test]
+fn frames_lie_anywhere_and_more_can_be_queued_than_rings_hold() {
+    const PAGES: u32 = 512;
+    for engine in ENGINES {
+        let area = SwapArea::temporary("/var/tmp").limit_bytes(PAGES as u64 * PAGE_BYTES as u64);
+        let exercise = exercise(area, engine, 2 * PAGES);
+        assert_eq!(exercise.capacity_pages(), PAGES);
+        (0..2 * PAGES).for_each(|frame| exercise.arena().store(offset(frame), mark(frame, 0)));
+        // Every second frame, backwards.
+        let scattered = (0..256).rev().map(|frame| frame * 2);
+        exercise.start_scattered(Direction::Write, 100, scattered, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(510).unwrap();
+        // Each page for itself, without a flush in between.
+        for frame in 0..256 {
+            exercise.start(Direction::Read, 100 + frame, PAGES + frame..PAGES + frame + 1, Urgency::Queued);
+        }
+        exercise.flush();
+        for frame in 0..256 {
+            exercise.wait(PAGES + frame).unwrap();
+            assert_eq!(exercise.arena().load::<u64>(offset(PAGES + frame)), mark((255 - frame) * 2, 0));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_told_from_what_is_still_there() {
+    for engine in ENGINES {
+        let directory = disk();
+        let path = directory.path().join("swap");
+        let exercise = exercise(SwapArea::file(&path), engine, 64);
+        (0..64).for_each(|frame| exercise.arena().store(offset(frame), mark(frame, 0)));
+        exercise.start(Direction::Write, 0, 0..64, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(0).unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(32 * PAGE_BYTES as u64 + 1000).unwrap();
+        for urgency in [Urgency::Now, Urgency::Queued] {
+            for (place, there) in [(0, true), (24, false), (32, false), (40, false)] {
+                exercise.arena().zero(0, 64 * PAGE_BYTES);
+                exercise.start(Direction::Read, place, 0..16, urgency);
+                exercise.flush();
+                match exercise.wait(0) {
+                    Ok(()) => assert!(there, "{engine:?}, {urgency:?}, from {place}"),
+                    Err(error) => assert!(
+                        !there && error.kind() == IoKind::UnexpectedEof,
+                        "{engine:?}, {urgency:?}, from {place}: {error}"
+                    ),
+                }
+                if place < 32 {
+                    assert_eq!(exercise.arena().load::<u64>(0), mark(place, 0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_engine_may_be_used_by_threads_that_end() {
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 4096);
+        for direction in [Direction::Write, Direction::Read] {
+            for frame in 0..4096 {
+                let word = if direction == Direction::Write { mark(frame, 3) } else { 0 };
+                exercise.arena().store(offset(frame), word);
+            }
+            for first in (0..4096).step_by(64) {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        exercise.start(direction, first, first..first + 64, Urgency::Queued);
+                        exercise.flush();
+                    });
+                });
+            }
+            (0..4096).step_by(64).for_each(|first| exercise.wait(first).unwrap());
+        }
+        for frame in 0..4096 {
+            assert_eq!(exercise.arena().load::<u64>(offset(frame)), mark(frame, 3));
+        }
+    }
+}
+
+#[test]
+fn who_cannot_pull_is_served() {
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
+        for round in 0..200 {
+            // Another thread starts it, and then has other things to do.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    exercise.start(Direction::Write, round, round..round + 1, Urgency::Queued);
+                    exercise.flush();
+                });
+            });
+            exercise.sleep(round).unwrap();
+        }
+    }
+}
+
+#[test]
+fn waiters_of_one_transfer_all_wake() {
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
+        for round in 0..100 {
+            std::thread::scope(|scope| {
+                exercise.start(Direction::Write, 0, 0..256, Urgency::Queued);
+                let exercise = &exercise;
+                (0..4).for_each(|_| drop(scope.spawn(move || exercise.wait(0).unwrap())));
+                if round % 2 == 0 {
+                    exercise.flush();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn memory_is_no_place_to_swap_to_unless_forced() {
+    let refused = Exercise::new(SwapArea::temporary("/dev/shm"), IoEngine::Probe, 8).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::SwapUnavailable);
+    assert!(refused.to_string().contains("allow_tmpfs(true)"), "{refused}");
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/dev/shm").allow_tmpfs(true), engine, 8);
+        exercise.arena().store(offset(3), 77u64);
+        exercise.start(Direction::Write, 9, 3..4, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(3).unwrap();
+        exercise.start(Direction::Read, 9, 5..6, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(5).unwrap();
+        assert_eq!(exercise.arena().load::<u64>(offset(5)), 77);
+    }
+}
+
+#[test]
+fn a_named_file_keeps_its_blocks_and_serves_one_manager() {
+    let directory = disk();
+    let path = directory.path().join("swap");
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let first = exercise(SwapArea::file(&path), IoEngine::Probe, 8);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+    let second = Exercise::new(SwapArea::file(&path), IoEngine::Probe, 8).unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::SwapUnavailable);
+    assert!(second.to_string().contains("another manager"), "{second}");
+    drop(first);
+    exercise(SwapArea::file(&path), IoEngine::Probe, 8);
+}
+
+#[test]
+fn a_file_grows_in_steps_up_to_its_limit() {
+    let directory = disk();
+    let path = directory.path().join("swap");
+    let limit_bytes = 40 << 20;
+    let exercise = exercise(SwapArea::file(&path).limit_bytes(limit_bytes), IoEngine::Probe, 8);
+    let len = || std::fs::metadata(&path).unwrap().len();
+    assert_eq!(len(), 0);
+    for (place, expected) in [(0, 32 << 20), (8191, 32 << 20), (8192, limit_bytes), (10239, limit_bytes)] {
+        exercise.start(Direction::Write, place, 0..1, Urgency::Now);
+        exercise.wait(0).unwrap();
+        assert_eq!(len(), expected);
+    }
+}
+
+#[test]
+fn what_is_no_place_for_pages_is_refused() {
+    let directory = disk();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    // Mounted, or for others than root not to be opened.
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mounted =
+        mounts.lines().filter(|line| line.starts_with("/dev/")).filter_map(|line| line.split(' ').next());
+    let mut areas: Vec<SwapArea> = mounted.map(SwapArea::block_device).collect();
+    areas.extend([
+        SwapArea::block_device(&file),
+        SwapArea::block_device("/dev/null"),
+        SwapArea::block_device(directory.path().join("missing")),
+        SwapArea::file(directory.path()),
+        SwapArea::file("/dev/null"),
+        SwapArea::file(directory.path().join("missing/file")),
+        SwapArea::temporary(&file),
+        SwapArea::temporary(directory.path()).limit_bytes(4095),
+        SwapArea::ram(100),
+    ]);
+    for area in areas {
+        let place = format!("{area:?}");
+        match Exercise::new(area, IoEngine::Probe, 8) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::SwapUnavailable, "{place}: {error}"),
+            Ok(_) => panic!("{place} was taken"),
+        }
+    }
+}
+
+#[test]
+fn memory_as_a_device_completes_inline() {
+    let exercise = exercise(SwapArea::ram(1 << 20).limit_bytes(512 << 10), IoEngine::Probe, 64);
+    assert_eq!(exercise.capacity_pages(), 128);
+    (0..32).for_each(|frame| exercise.arena().store(offset(frame), mark(frame, 0)));
+    exercise.start_scattered(Direction::Write, 96, (0..32).rev(), Urgency::Queued);
+    assert!(!exercise.is_under_way(31));
+    exercise.start(Direction::Read, 96, 32..64, Urgency::Queued);
+    (0..32).for_each(|frame| {
+        assert_eq!(exercise.arena().load::<u64>(offset(32 + frame)), mark(31 - frame, 0));
+    });
+}
+
+#[test]
+fn where_io_uring_is_forbidden_threads_take_its_place() {
+    let code = run_in_forked_child(|| {
+        forbid_io_uring().unwrap();
+        let refused = Exercise::new(SwapArea::temporary("/var/tmp"), IoEngine::Uring, 8).unwrap_err();
+        if refused.kind() != ErrorKind::Unsupported || !refused.to_string().contains("EPERM") {
+            return 1;
+        }
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), IoEngine::Probe, 8);
+        let described = exercise.describe_engine().unwrap();
+        if described != "io_uring is forbidden here (EPERM): 8 threads of preadv/pwritev" {
+            eprintln!("{described}");
+            return 2;
+        }
+        exercise.start(Direction::Write, 0, 0..8, Urgency::Queued);
+        exercise.flush();
+        u8::from(exercise.wait(0).is_err()) * 3
+    });
+    assert_eq!(code.unwrap(), 0);
+}
+
+#[test]
+fn a_forked_child_drops_its_copy_of_a_device() {
+    for engine in ENGINES {
+        let mut exercise = Some(exercise(SwapArea::temporary("/var/tmp"), engine, 8));
+        let code = run_in_forked_child(|| {
+            drop(exercise.take());
+            0
+        });
+        assert_eq!(code.unwrap(), 0);
+        let exercise = exercise.unwrap();
+        exercise.start(Direction::Write, 0, 0..8, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(0).unwrap();
+    }
+}

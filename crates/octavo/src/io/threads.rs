@@ -1,0 +1,134 @@
+//! The engine of threads: a queue of fixed size, and a few threads that take transfers from it.
+//!
+//! For places where io_uring is forbidden. As many transfers are under way as there are threads; when the queue is full
+//! the submitting thread does its transfer itself, so nothing waits for room and nothing is allocated.
+//!
+//! Locking: `queue`, for a push or a pop. Not held while a transfer is moved or completed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::io;
+
+use octavo_platform::ForkCanary;
+
+use super::engine::{Engine, Pending};
+use super::{Transfer, Urgency};
+use crate::sync::{Condvar, Duration, Mutex, Shared, thread};
+
+/// Threads.
+const THREADS: usize = 8;
+/// Transfers that wait for a thread.
+const CAPACITY: usize = 256;
+
+/// Threads that move transfers.
+pub(super) struct ThreadsEngine {
+    pool: Shared<Pool>,
+    threads: Vec<thread::JoinHandle<()>>,
+    canary: ForkCanary,
+}
+
+struct Pool {
+    file: Shared<File>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+struct Queue {
+    waiting: VecDeque<Pending>,
+    sleeping_threads: usize,
+    stop: bool,
+}
+
+impl ThreadsEngine {
+    /// # Errors
+    /// The kernel's, without threads.
+    pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
+        let canary = ForkCanary::new()?;
+        let waiting = VecDeque::with_capacity(CAPACITY);
+        let queue = Mutex::new(Queue { waiting, sleeping_threads: 0, stop: false });
+        let pool = Shared::new(Pool { file: Shared::clone(file), queue, changed: Condvar::default() });
+        let mut engine = Self { pool, threads: Vec::with_capacity(THREADS), canary };
+        for number in 0..THREADS {
+            let pool = Shared::clone(&engine.pool);
+            let name = format!("octavo-io-{number}");
+            // Those that run already end with `engine`.
+            engine.threads.push(thread::Builder::new().name(name).spawn(move || pool.work())?);
+        }
+        Ok(engine)
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+}
+
+impl Engine for ThreadsEngine {
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        let pending = Pending::new(transfer);
+        if urgency == Urgency::Now {
+            return pending.in_place(&self.pool.file);
+        }
+        let mut queue = self.pool.queue.lock();
+        if queue.waiting.len() == CAPACITY {
+            drop(queue);
+            return pending.in_place(&self.pool.file);
+        }
+        queue.waiting.push_back(pending);
+        let wake = queue.sleeping_threads > 0;
+        drop(queue);
+        if wake {
+            self.pool.changed.notify_one();
+        }
+    }
+}
+
+impl Pool {
+    fn work(&self) {
+        while let Some(pending) = self.next() {
+            pending.in_place(&self.file);
+        }
+    }
+
+    fn next(&self) -> Option<Pending> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(pending) = queue.waiting.pop_front() {
+                return Some(pending);
+            }
+            if queue.stop {
+                return None;
+            }
+            queue.sleeping_threads += 1;
+            self.changed.wait_for(&mut queue, Duration::from_secs(3600));
+            queue.sleeping_threads -= 1;
+        }
+    }
+}
+
+impl Drop for ThreadsEngine {
+    fn drop(&mut self) {
+        if !self.canary.is_original_process() {
+            // A forked child has no such threads, and the lock may be held for ever.
+            return std::mem::forget(std::mem::take(&mut self.threads));
+        }
+        self.pool.queue.lock().stop = true;
+        for thread in self.threads.drain(..) {
+            // One for each that may sleep.
+            for _ in 0..THREADS {
+                self.pool.changed.notify_one();
+            }
+            // The last transfer may be what kept its manager, and be completed by one of the threads.
+            if thread.thread().id() != thread::current().id() {
+                // It ends on its own; a panic in it has been printed.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ThreadsEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadsEngine of {} threads", self.threads())
+    }
+}

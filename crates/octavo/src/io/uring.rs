@@ -1,0 +1,291 @@
+//! The io_uring engine: a ring for each CPU, and completions that are pulled by whoever needs them.
+//!
+//! ```text
+//!  submit ── queued in the ring of this CPU ── flush: one system call ── the device works ── completion lies in the ring
+//!                                                                                               │
+//!    poll: anybody, in passing ─────────────────────────────────────────────────────────────────┤
+//!    wait: the first who waits for this ring sleeps in the kernel for it, for all who do ───────┤
+//!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
+//! ```
+//!
+//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring from before its number is noted in them until they are
+//! completed. A thread that finds the number noted and somebody else leading may sleep until it is woken: it has set
+//! `serving`, and the I/O thread serves until nothing is announced. It takes `serving` back first and looks at the counts
+//! then, in one order with those who count first and look at `serving` then.
+//!
+//! Locking: the ring's own two locks, and `stop` of the I/O thread. None is held while a transfer is completed.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+
+use crossbeam_utils::CachePadded;
+use octavo_platform::uring::{Full, Lead, Ring};
+use octavo_platform::{ForkCanary, usage};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
+
+use super::engine::{Engine, Pending};
+use super::{Transfer, Urgency, Waited};
+use crate::sync::percpu::current_cpu;
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Duration, Mutex, Ordering, Shared, fence, pause, thread};
+
+/// Rings at the most: beyond that CPUs share them.
+const MOST_RINGS: usize = 16;
+/// Transfers in flight in a ring.
+const ENTRIES: u32 = 128;
+/// Noted as the queue of a transfer that its submitter does itself.
+const IN_PLACE: u32 = u32::MAX - 1;
+/// How long a leader sleeps before it looks again, whatever happens.
+const LEAD: Duration = Duration::from_millis(50);
+/// How long those sleep who wait for several rings.
+const WATCH: Duration = Duration::from_millis(5);
+/// The I/O thread's look at whether it should end.
+const SERVE: Duration = Duration::from_millis(100);
+
+/// Rings, and the thread that serves those who sleep.
+pub(super) struct UringEngine {
+    rings: Shared<Rings>,
+    thread: Option<thread::JoinHandle<()>>,
+    canary: ForkCanary,
+}
+
+struct Rings {
+    lanes: Box<[CachePadded<Lane>]>,
+    file: Shared<File>,
+    /// The I/O thread is to complete what is announced.
+    serving: AtomicBool,
+    stop: Mutex<bool>,
+    changed: Condvar,
+}
+
+struct Lane {
+    ring: Ring<Pending>,
+    announced: AtomicU64,
+}
+
+impl UringEngine {
+    /// # Errors
+    /// Why there is no io_uring here.
+    pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
+        let lanes = (0..usage::possible_cpus().clamp(1, MOST_RINGS))
+            .map(|_| {
+                let ring = Ring::new(Shared::clone(file), ENTRIES)?;
+                Ok(CachePadded::new(Lane { ring, announced: AtomicU64::new(0) }))
+            })
+            .collect::<io::Result<_>>()?;
+        let canary = ForkCanary::new()?;
+        let rings = Shared::new(Rings {
+            lanes,
+            file: Shared::clone(file),
+            serving: AtomicBool::new(false),
+            stop: Mutex::new(false),
+            changed: Condvar::default(),
+        });
+        let served = Shared::clone(&rings);
+        let thread =
+            thread::Builder::new().name("octavo-io".into()).spawn(move || served.serve_sleepers())?;
+        Ok(Self { rings, thread: Some(thread), canary })
+    }
+
+    pub(super) fn rings(&self) -> usize {
+        self.rings.lanes.len()
+    }
+}
+
+impl Engine for UringEngine {
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        if urgency == Urgency::Now {
+            transfer.note_queue(IN_PLACE);
+            return Pending::new(transfer).in_place(&self.rings.file);
+        }
+        let index = current_cpu() as usize % self.rings.lanes.len();
+        let lane = &*self.rings.lanes[index];
+        // Before the number is noted: see the module doc.
+        lane.announced.fetch_add(1, Ordering::SeqCst);
+        transfer.note_queue(index as u32);
+        let mut pending = Pending::new(transfer);
+        loop {
+            pending = match lane.ring.queue(pending.file_offset(), pending.direction(), pending) {
+                Ok(()) => return,
+                Err(Full(pending)) if self.canary.is_original_process() => pending,
+                Err(Full(pending)) => return pending.fail(io::ErrorKind::Unsupported.into()),
+            };
+            // Another try follows whatever comes of this.
+            let _ = lane.ring.submit();
+            let led = lane.ring.try_lead(
+                || true,
+                LEAD,
+                |pending, moved| {
+                    self.rings.hand_back(lane, pending, moved);
+                },
+            );
+            if !matches!(led, Lead::Reaped(_)) {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn flush(&self) {
+        // What the kernel cannot take now stays queued, and goes with the next flush, or with whoever waits.
+        self.rings.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
+    }
+
+    fn poll(&self) {
+        self.rings.reap();
+    }
+
+    fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        // The number was read before, and the counts are read after.
+        fence(Ordering::Acquire);
+        if queue == IN_PLACE {
+            return Waited::Sleep;
+        }
+        let Some(lane) = self.rings.lanes.get(queue as usize) else {
+            self.rings.watch_all(still_waiting);
+            return Waited::Progress;
+        };
+        let led = lane.ring.try_lead(still_waiting, LEAD, |pending, moved| {
+            self.rings.hand_back(lane, pending, moved);
+        });
+        match led {
+            Lead::Reaped(_) => Waited::Progress,
+            Lead::Busy if lane.announced.load(Ordering::SeqCst) > 0 => {
+                self.serve();
+                Waited::Sleep
+            }
+            // Completed already; or on its way into the ring.
+            Lead::Busy | Lead::Idle => {
+                thread::yield_now();
+                Waited::Progress
+            }
+        }
+    }
+
+    fn serve(&self) {
+        if !self.rings.serving.load(Ordering::SeqCst) {
+            let _stop = self.rings.stop.lock();
+            self.rings.serving.store(true, Ordering::SeqCst);
+            self.rings.changed.notify_one();
+        }
+    }
+}
+
+impl Rings {
+    /// The kernel is done with a transfer, or with part of it.
+    fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
+        if let Some(rest) = pending.advance(moved) {
+            // Rare, and soon done: it is not worth another way through the ring.
+            rest.in_place(&self.file);
+        }
+        lane.announced.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Completes what has ended; how many that were.
+    fn reap(&self) -> usize {
+        let reap_one =
+            |lane: &CachePadded<Lane>| lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
+        self.lanes.iter().map(reap_one).sum()
+    }
+
+    fn is_anything_announced(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.announced.load(Ordering::SeqCst) > 0)
+    }
+
+    /// For one who waits for any transfer: completes something, or sleeps until there is something, or a moment.
+    fn watch_all(&self, still_waiting: &dyn Fn() -> bool) {
+        if !self.is_anything_announced() {
+            // What is waited for is on its way here, or done.
+            return thread::yield_now();
+        }
+        if self.reap() > 0 || !still_waiting() {
+            return;
+        }
+        self.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
+        let mut busy = self.lanes.iter().filter(|lane| lane.ring.in_flight() > 0);
+        if let (Some(lane), None) = (busy.next(), busy.next()) {
+            let led = lane.ring.try_lead(still_waiting, WATCH, |pending, moved| {
+                self.hand_back(lane, pending, moved);
+            });
+            if led != Lead::Busy {
+                return;
+            }
+        }
+        self.sleep_until_readable(WATCH);
+        self.reap();
+    }
+
+    fn sleep_until_readable(&self, most: Duration) {
+        let mut rings: SmallVec<[PollFd<'_>; MOST_RINGS]> = self
+            .lanes
+            .iter()
+            .map(|lane| PollFd::from_borrowed_fd(lane.ring.as_fd(), PollFlags::IN))
+            .collect();
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        // A signal or a shortage ends it early: the caller looks again.
+        let _ = poll(&mut rings, Some(&most));
+    }
+
+    /// The I/O thread.
+    fn serve_sleepers(&self) {
+        loop {
+            {
+                let mut stop = self.stop.lock();
+                while !*stop && !self.serving.load(Ordering::SeqCst) {
+                    self.changed.wait_for(&mut stop, Duration::from_secs(3600));
+                }
+                if *stop {
+                    return;
+                }
+            }
+            while !self.serve_until_quiet() {
+                if *self.stop.lock() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Completes what ends next. Says whether nothing is left, and nobody has to be served any more.
+    fn serve_until_quiet(&self) -> bool {
+        self.reap();
+        if !self.is_anything_announced() {
+            self.serving.store(false, Ordering::SeqCst);
+            if !self.is_anything_announced() {
+                return true;
+            }
+            // Whoever announced it may have seen it served.
+            self.serving.store(true, Ordering::SeqCst);
+        }
+        self.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
+        self.sleep_until_readable(SERVE);
+        if self.reap() == 0 {
+            // A leader is about to take what there is.
+            pause(Duration::from_micros(20));
+        }
+        false
+    }
+}
+
+impl Drop for UringEngine {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.canary.is_original_process() {
+            // A forked child has no such thread, and the lock may be held for ever.
+            return std::mem::forget(thread);
+        }
+        *self.rings.stop.lock() = true;
+        self.rings.changed.notify_one();
+        // The last transfer may be what kept its manager, and be completed by that very thread.
+        if thread.thread().id() != thread::current().id() {
+            // It ends on its own; a panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for UringEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UringEngine of {} rings", self.rings())
+    }
+}
