@@ -59,9 +59,9 @@ pub use octavo_platform::Word;
 pub use region::{AccessPattern, RegionOptions};
 pub use space::{Advice, Space, SpaceStats};
 #[doc(hidden)]
-pub use swap::pool::probe::PoolProbe;
-#[doc(hidden)]
 pub use swap::StandaloneSlots;
+#[doc(hidden)]
+pub use swap::pool::probe::PoolProbe;
 pub use table::translation::{Installed, Run, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};

@@ -1,15 +1,18 @@
 //! Packing and unpacking one page, and the scratch memory that takes.
 //!
-//! Scratch is taken for one page and given back; there are as many as ever packed at once, made when they are first
-//! missed and charged to the budget. No lock is held while packing.
+//! Scratch is taken for one page and given back, usually by the same CPU; there are as many as ever packed at once, made
+//! when they are first missed and charged to the budget. No lock is held while packing.
 
+use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use octavo_platform::usage;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::MAX_PACKED_BYTES;
 use crate::budget::Budget;
 use crate::config::Compression;
-use crate::sync::{Arc, Mutex};
+use crate::sync::percpu::current_cpu;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
 /// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
@@ -44,14 +47,17 @@ impl Scratch {
 /// Scratch for whoever packs at once.
 pub(super) struct Codec {
     compression: Compression,
-    idle: Mutex<Vec<Box<Scratch>>>,
-    made: Mutex<u64>,
+    /// Idle: one for each CPU, and those that came to a CPU which had one.
+    at_home: Box<[CachePadded<Mutex<Option<Box<Scratch>>>>]>,
+    others: Mutex<Vec<Box<Scratch>>>,
+    made: AtomicU64,
     budget: Arc<Budget>,
 }
 
 impl Codec {
     pub(super) fn new(compression: Compression, budget: Arc<Budget>) -> Self {
-        Self { compression, idle: Mutex::new(Vec::with_capacity(16)), made: Mutex::new(0), budget }
+        let at_home = (0..usage::possible_cpus()).map(|_| CachePadded::new(Mutex::new(None))).collect();
+        Self { compression, at_home, others: Mutex::new(Vec::new()), made: AtomicU64::new(0), budget }
     }
 
     fn scratch_bytes(&self) -> u64 {
@@ -61,12 +67,19 @@ impl Codec {
 
     /// Scratch to pack one page with. `None` where the budget or the library has none.
     pub(super) fn take(&self) -> Option<Box<Scratch>> {
-        let idle = self.idle.lock().pop();
-        idle.or_else(|| self.make())
+        let at_home = self.home().lock().take();
+        at_home.or_else(|| self.others.lock().pop()).or_else(|| self.make())
     }
 
     pub(super) fn give_back(&self, scratch: Box<Scratch>) {
-        self.idle.lock().push(scratch);
+        let displaced = self.home().lock().replace(scratch);
+        if let Some(displaced) = displaced {
+            self.others.lock().push(displaced);
+        }
+    }
+
+    fn home(&self) -> &Mutex<Option<Box<Scratch>>> {
+        &self.at_home[current_cpu() as usize % self.at_home.len()]
     }
 
     #[cold]
@@ -78,7 +91,7 @@ impl Codec {
         };
         // A page has to be unpacked even when the budget is used up.
         self.budget.charge_over(self.scratch_bytes());
-        *self.made.lock() += 1;
+        self.made.fetch_add(1, Ordering::Relaxed);
         Some(Box::new(Scratch { method, out: [0; OUT_BYTES] }))
     }
 
@@ -99,7 +112,7 @@ impl Codec {
 
 impl Drop for Codec {
     fn drop(&mut self) {
-        self.budget.uncharge(*self.made.lock() * self.scratch_bytes());
+        self.budget.uncharge(self.made.load(Ordering::Relaxed) * self.scratch_bytes());
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) use weigh::{DeviceView, Verdict, Weights};
 pub(crate) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 /// Stores that go without asking for a block after there was none.
 const STARVED_STORES: u64 = 32;
+/// Stores of a class that the clock takes in at once.
+const TICK_STORES: u32 = 16;
 /// One of so many slots is timed.
 const TIMED_EVERY: u32 = 16;
 
@@ -106,11 +108,9 @@ pub(crate) struct Pool {
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
-    /// Stores so far: what ages are told by.
+    /// Stores so far, about: what ages are told by.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    pages: AtomicU64,
-    packed_bytes: AtomicU64,
     weights: Weights,
     victims: Mutex<Victims>,
     /// A ticket: one at a time moves objects.
@@ -145,8 +145,6 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
-            pages: AtomicU64::new(0),
-            packed_bytes: AtomicU64::new(0),
             weights: Weights::default(),
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
@@ -210,18 +208,20 @@ impl Pool {
     }
 
     fn keep(&self, frames: &FrameAllocator, slot: SwapSlot, packed: &[u8], crc: u32) -> Option<Handle> {
-        let clock = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
+        let clock = self.clock.load(Ordering::Relaxed);
         // Another may be quicker to use up a block that was just added.
         for _ in 0..4 {
             if let Placed::At(handle) = self.spans.place(frames, slot, packed, crc, clock, true) {
-                self.pages.fetch_add(1, Ordering::Relaxed);
-                self.packed_bytes.fetch_add(packed.len() as u64, Ordering::Relaxed);
+                if handle.generation().is_multiple_of(TICK_STORES) {
+                    self.clock.fetch_add(u64::from(TICK_STORES), Ordering::Relaxed);
+                }
                 return Some(handle);
             }
             if !self.grow(frames, clock) {
-                return None;
+                break;
             }
         }
+        self.clock.fetch_add(1, Ordering::Relaxed);
         None
     }
 
@@ -275,9 +275,7 @@ impl Pool {
 
     /// Frees an object. To be called once for each handle, by whoever changed the content that named it.
     pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
-        let (len, emptied) = self.spans.free(frames, handle);
-        self.pages.fetch_sub(1, Ordering::Relaxed);
-        self.packed_bytes.fetch_sub(len as u64, Ordering::Relaxed);
+        let emptied = self.spans.free(frames, handle);
         self.release(frames, emptied);
     }
 
@@ -338,18 +336,19 @@ impl Pool {
 
     /// What it holds.
     pub(crate) fn stats(&self) -> PoolStats {
-        PoolStats {
-            pages: self.pages.load(Ordering::Relaxed),
-            packed_bytes: self.packed_bytes.load(Ordering::Relaxed),
-            used_bytes: self.used_bytes.load(Ordering::Relaxed),
-            limit_bytes: self.limit_bytes.load(Ordering::Relaxed),
-        }
+        let (pages, packed_bytes) = self.spans.contents();
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        PoolStats { pages, packed_bytes, used_bytes, limit_bytes }
+    }
+
+    fn used_and_limit_bytes(&self) -> (u64, u64) {
+        (self.used_bytes.load(Ordering::Relaxed), self.limit_bytes.load(Ordering::Relaxed))
     }
 
     /// Whether it is within a 16th of its limit: the shrinker should write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
-        let stats = self.stats();
-        stats.used_bytes + stats.limit_bytes / 16 > stats.limit_bytes
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        used_bytes + limit_bytes / 16 > limit_bytes
     }
 }
 

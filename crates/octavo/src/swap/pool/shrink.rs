@@ -13,7 +13,6 @@ use std::collections::BinaryHeap;
 use super::spans::Placed;
 use super::{Handle, LoadFailure, Pool, Spans, checksum};
 use crate::frame::FrameAllocator;
-use crate::sync::Ordering;
 use crate::units::SwapSlot;
 
 /// Spans found cold in one look at all of them.
@@ -154,12 +153,7 @@ impl Pool {
             // A damaged object stays where it is, for whoever asks for it.
             None | Some(Err(_)) => Err(MoveFailure::NotThere),
             Some(Ok(Placed::NoRoom)) => Err(MoveFailure::NoRoom),
-            Some(Ok(Placed::At(moved))) => {
-                let len = self.spans.look(frames, slot, moved, |packed, _| packed.len()).unwrap_or(0);
-                self.pages.fetch_add(1, Ordering::Relaxed);
-                self.packed_bytes.fetch_add(len as u64, Ordering::Relaxed);
-                Ok(moved)
-            }
+            Some(Ok(Placed::At(moved))) => Ok(moved),
         }
     }
 }

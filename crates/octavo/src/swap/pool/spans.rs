@@ -112,6 +112,8 @@ struct Class {
     /// Spans with room.
     first: u32,
     generation: u32,
+    pages: u64,
+    packed_bytes: u64,
 }
 
 /// A header, as it was found.
@@ -159,7 +161,9 @@ pub(super) struct Spans {
 
 impl Spans {
     pub(super) fn new(most_spans: usize) -> std::io::Result<Self> {
-        let class = || CachePadded::new(Mutex::new(Class { first: NO_SPAN, generation: 0 }));
+        let class = || {
+            CachePadded::new(Mutex::new(Class { first: NO_SPAN, generation: 0, pages: 0, packed_bytes: 0 }))
+        };
         Ok(Self {
             words: WordArray::new(most_spans)?,
             classes: (0..CLASSES).map(|_| class()).collect(),
@@ -219,6 +223,8 @@ impl Spans {
         if used == objects(class) {
             self.unlist(&mut held, span);
         }
+        held.pages += 1;
+        held.packed_bytes += packed.len() as u64;
         held.generation = held.generation % Handle::GENERATIONS + 1;
         let generation = held.generation;
         let at = self.offset(class, span, object);
@@ -262,14 +268,17 @@ impl Spans {
         })
     }
 
-    /// Frees an object; answers its packed bytes. A span without objects goes back to its block, and a block without spans
-    /// to the caller, who frees it.
-    pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> (usize, Option<(FrameId, Order)>) {
+    /// Frees an object. A span without objects goes back to its block, and a block without spans to the caller, who
+    /// frees it.
+    pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> Option<(FrameId, Order)> {
         let (class, span, object) = (handle.class(), handle.span(), handle.object());
         let mut held = self.classes[class].lock();
         assert!(self.is_good(handle), "freed twice, or never stored: {handle:?}");
         let words = self.span(span);
         let len = Header::load(frames, self.offset(class, span, object)).len;
+        held.pages -= 1;
+        // A damaged length must not make a panic of this.
+        held.packed_bytes = held.packed_bytes.saturating_sub(len as u64);
         words.flip(object);
         let used = words.used() - 1;
         set(&words.used, used);
@@ -279,12 +288,21 @@ impl Spans {
             }
             set(&words.class, NO_CLASS);
             words.age.store(0, Ordering::Relaxed);
-            return (len, self.blocks.put(&self.words, span));
+            return self.blocks.put(&self.words, span);
         }
         if !words.is(LISTED) && !words.is(DRAINING) {
             self.list(&mut held, span);
         }
-        (len, None)
+        None
+    }
+
+    /// Pages, and their packed bytes.
+    pub(super) fn contents(&self) -> (u64, u64) {
+        let add = |sum: (u64, u64), class: &CachePadded<Mutex<Class>>| {
+            let class = class.lock();
+            (sum.0 + class.pages, sum.1 + class.packed_bytes)
+        };
+        self.classes.iter().fold((0, 0), add)
     }
 
     /// Names every object of a span, and keeps new ones out of it until it is empty, or [`Spans::stop_draining`]. Nothing,

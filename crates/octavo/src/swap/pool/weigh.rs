@@ -150,8 +150,8 @@ impl Weigher {
 /// What a space notes, from any thread, and its weigher.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    tried: AtomicU32,
-    kept: AtomicU32,
+    /// Pages kept in the upper, pages tried in the lower 32 bits.
+    tries: AtomicU64,
     came_back: AtomicU32,
     /// Nanoseconds in the upper, how many in the lower 16 bits.
     try_ns: AtomicU64,
@@ -164,10 +164,8 @@ const COUNT_BITS: u32 = 16;
 
 impl Weights {
     pub(super) fn note_store(&self, stored: Stored, ns: Option<u64>) {
-        self.tried.fetch_add(1, Ordering::Relaxed);
-        if matches!(stored, Stored::Kept(_)) {
-            self.kept.fetch_add(1, Ordering::Relaxed);
-        }
+        let kept = u64::from(matches!(stored, Stored::Kept(_)));
+        self.tries.fetch_add(kept << 32 | 1, Ordering::Relaxed);
         Self::add(&self.try_ns, ns);
     }
 
@@ -183,14 +181,13 @@ impl Weights {
     }
 
     fn taken(&self) -> Noted {
-        let take = |word: &AtomicU32| word.swap(0, Ordering::Relaxed);
-        let (tries, loads) =
-            (self.try_ns.swap(0, Ordering::Relaxed), self.unpack_ns.swap(0, Ordering::Relaxed));
+        let take = |word: &AtomicU64| word.swap(0, Ordering::Relaxed);
+        let (pages, tries, loads) = (take(&self.tries), take(&self.try_ns), take(&self.unpack_ns));
         let count = |sum: u64| sum as u32 & ((1 << COUNT_BITS) - 1);
         Noted {
-            tried: take(&self.tried),
-            kept: take(&self.kept),
-            came_back: take(&self.came_back),
+            tried: pages as u32,
+            kept: (pages >> 32) as u32,
+            came_back: self.came_back.swap(0, Ordering::Relaxed),
             try_ns: tries >> COUNT_BITS,
             timed_tries: count(tries),
             unpack_ns: loads >> COUNT_BITS,
