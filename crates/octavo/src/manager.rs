@@ -6,7 +6,7 @@ use std::fmt;
 use octavo_platform::{ForkCanary, usage};
 
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
 use crate::swap::Swap;
-use crate::sync::percpu::StackForm;
+use crate::sync::percpu::{StackForm, current_cpu};
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::Table;
 use crate::table::translation::Translation;
@@ -53,6 +53,7 @@ pub struct ManagerBuilder {
     swap_file: SwapFile,
     swap_limit_bytes: u64,
     swap_device: Option<Box<dyn Device>>,
+    swap_cache: SwapCache,
     background: bool,
     backing: Backing,
 }
@@ -92,6 +93,7 @@ impl Default for ManagerBuilder {
             swap_file: SwapFile::default(),
             swap_limit_bytes: 1 << 40,
             swap_device: None,
+            swap_cache: SwapCache::default(),
             background: true,
             backing: Backing::HugePages,
         }
@@ -151,6 +153,12 @@ impl ManagerBuilder {
     /// The most that the swap file may grow to. Default: 1 TiB.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
+        self
+    }
+
+    /// How the swap cache finds the frame of a slot.
+    pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
+        self.swap_cache = swap_cache;
         self
     }
 
@@ -221,7 +229,10 @@ impl ManagerBuilder {
         let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
         let lru = Lru::new(usage::possible_cpus(), StackForm::probe())
             .map_err(system("cannot reserve LRU batches"))?;
-        let swap = Swap::new(device, Arc::clone(&budget)).map_err(system("cannot reserve swap maps"))?;
+        let devices = device.into_iter().map(|device| (device, 0)).collect();
+        let cpus = (usage::possible_cpus(), current_cpu as fn() -> u32);
+        let swap = Swap::new(devices, self.swap_cache, cpus, &budget, Arc::clone(&counters))
+            .map_err(system("cannot reserve swap maps"))?;
         let engine = Engine::new(EngineParts {
             policy: self.policy,
             canary,

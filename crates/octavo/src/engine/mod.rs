@@ -39,14 +39,14 @@ use crate::frame::{Dropped, FrameAllocator};
 use crate::io::Host;
 use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
-use crate::swap::{self, Orphan, Swap};
+use crate::swap::{self, Found, Orphan, Swap};
 use crate::sync::park::block_until;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Shared, WeakShared};
 use crate::table::entry::{EntryWord, State};
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
-use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, bytes_for_people};
+use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
 
 use backoff::Backoff;
 pub(crate) use edges::{Obstacle, split_edges};
@@ -181,10 +181,21 @@ impl Engine {
         self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");
     }
 
-    /// Releases the orphan, if there is one.
+    /// Lets the orphan go, if there is one.
     pub(crate) fn release_orphan(&self, orphan: Orphan) {
         if let Orphan::Frame(frame) = orphan {
-            self.release(frame);
+            self.drop_pin(frame);
+        }
+    }
+
+    /// The frame of the swap cache that has a slot's page, pinned. A miss is a hint: [`Swap::begin_read`] is sure.
+    pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<FrameId> {
+        loop {
+            match self.swap.look_up(&self.frames, slot) {
+                Found::Frame(frame) => return Some(frame),
+                Found::Nothing => return None,
+                Found::Moved(frame) => self.drop_pin(frame),
+            }
         }
     }
 

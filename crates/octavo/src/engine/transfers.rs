@@ -213,8 +213,7 @@ impl Engine {
                 }
             }
         }
-        let orphan = self.swap.detach(&self.frames, frame);
-        self.release_orphan(orphan);
+        self.swap.detach(&self.frames, frame);
     }
 
     fn end_read(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
@@ -246,8 +245,7 @@ impl Engine {
             self.lru.put_back(&self.frames, frame, List::Inactive);
         } else {
             // Those who wait for it hold it; whoever comes later reads again.
-            let orphan = self.swap.forget_failed(&self.frames, slot, frame);
-            self.release_orphan(orphan);
+            self.swap.forget_failed(&self.frames, slot, frame);
         }
         self.drop_pin(frame);
     }

@@ -52,7 +52,7 @@ impl<'a> Fault<'a> {
         let (word, entry) = (walk.word(), walk.entry());
         // The frame is found before the entry is busy: looking for room must not keep others waiting. While the entry
         // says so, the slot cannot go.
-        let fresh = match engine.swap.look_up(&engine.frames, slot) {
+        let fresh = match engine.find_swapped(slot) {
             Some(frame) => {
                 engine.drop_pin(frame);
                 None
@@ -124,7 +124,7 @@ impl<'a> Fault<'a> {
     fn enter(&self, slot: SwapSlot, fresh: Option<FrameId>) -> Option<(FrameId, bool)> {
         let engine = self.engine;
         match fresh {
-            None => engine.swap.look_up(&engine.frames, slot).map(|frame| (frame, false)),
+            None => engine.find_swapped(slot).map(|frame| (frame, false)),
             Some(fresh) => match engine.swap.begin_read(&engine.frames, slot, fresh) {
                 Ok(()) => Some((fresh, true)),
                 Err(cached) => {
@@ -190,8 +190,7 @@ impl<'a> Fault<'a> {
         let orphan = engine.swap.drop_reference(&engine.frames, slot);
         engine.release_orphan(orphan);
         if engine.swap.is_crowded() {
-            let orphan = engine.swap.detach(&engine.frames, frame);
-            engine.release_orphan(orphan);
+            engine.swap.detach(&engine.frames, frame);
         }
         // After the reference: until it is dropped under the slot's lock, this pin keeps `try_evict` away.
         engine.drop_pin(frame);
@@ -201,9 +200,8 @@ impl<'a> Fault<'a> {
     fn fail(&mut self, reading: Reading<'a>, error: Error) -> Step {
         let Reading { word, busy, slot, frame, .. } = reading;
         let engine = self.engine;
-        let orphan = engine.swap.forget_failed(&engine.frames, slot, frame);
+        engine.swap.forget_failed(&engine.frames, slot, frame);
         engine.publish(word, busy.to_swapped(slot));
-        engine.release_orphan(orphan);
         engine.drop_pin(frame);
         Step::End(Outcome::Failed(error))
     }

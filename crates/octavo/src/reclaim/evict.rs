@@ -23,7 +23,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, split_leaf};
 use crate::lru::{Isolated, List};
 use crate::rmap::Owner;
-use crate::swap::{self, WRITE_BATCH};
+use crate::swap::{self, Started, WRITE_BATCH};
 use crate::table::entry::State;
 use crate::table::translation::{Installed, Run};
 use crate::units::{FrameId, Order, SwapSlot};
@@ -137,14 +137,14 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
             break;
         };
         let (now, later) = rest.split_at(run.count as usize);
-        for (index, &(_, frame)) in now.iter().enumerate() {
-            let slot = SwapSlot(run.first.0 + index as u32);
-            if engine.swap.insert(&engine.frames, slot, frame) {
-                going.push((slot, frame));
-            } else {
-                engine.swap.free_unused(slot);
-                engine.drop_pin(frame);
-            }
+        let mut dying = SmallVec::<[(SwapSlot, FrameId); 8]>::new();
+        let run_frames = now.iter().map(|(_, frame)| *frame);
+        engine.swap.insert_run(&engine.frames, run.first, run_frames, |slot, frame, inserted| {
+            if inserted { going.push((slot, frame)) } else { dying.push((slot, frame)) }
+        });
+        for (slot, frame) in dying {
+            engine.swap.free_unused(slot);
+            engine.drop_pin(frame);
         }
         rest = later;
     }
@@ -159,7 +159,7 @@ fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId) {
             continue;
         }
         // Counted first: the entry must never lead to a slot that may go. Refused: the frame left the cache.
-        if !engine.swap.add_reference(slot, frame) {
+        if !engine.swap.add_reference(&engine.frames, slot, frame) {
             return;
         }
         if change_to_swapped(engine, &walk, owner, slot, frame) {
@@ -202,11 +202,15 @@ fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
         if !engine.frames.words(frame).holds.load().is_dirty() {
             return true;
         }
-        if engine.swap.start_writeback(&engine.frames, slot, frame) {
-            writing.push((slot, frame));
-        } else {
+        match engine.swap.start_writeback(&engine.frames, slot, frame) {
+            Started::Yes => writing.push((slot, frame)),
             // Somebody pinned it just now, or it was faulted back and left the cache.
-            engine.keep(frame, List::Inactive);
+            refused => {
+                if refused == Started::RefusedAndAwaited {
+                    engine.wake_io(frame);
+                }
+                engine.keep(frame, List::Inactive);
+            }
         }
         false
     });

@@ -44,8 +44,7 @@ pub(crate) fn migrate(engine: &Engine, frame: FrameId) -> Migrated {
 fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     let words = engine.frames.words(frame);
     if swap::slot_of(&engine.frames, frame).is_some() {
-        let orphan = engine.swap.detach(&engine.frames, frame);
-        engine.release_orphan(orphan);
+        engine.swap.detach(&engine.frames, frame);
         if swap::slot_of(&engine.frames, frame).is_some() {
             return Migrated::Kept;
         }

@@ -44,6 +44,19 @@ impl Areas {
         self.areas.iter().map(|area| area.shape).collect()
     }
 
+    /// The first slot of each area.
+    pub(crate) fn first_slots(&self) -> Vec<u32> {
+        self.areas.iter().map(|area| area.first_slot).collect()
+    }
+
+    /// Where another area would begin.
+    pub(crate) fn end_slot(&self) -> u32 {
+        self.areas.last().map_or(0, |last| {
+            let end = next_first_slot(u64::from(last.first_slot), last.shape.capacity_pages);
+            end.try_into().unwrap_or(u32::MAX)
+        })
+    }
+
     /// Every device.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &dyn Device> {
         self.areas.iter().map(|area| &*area.device)

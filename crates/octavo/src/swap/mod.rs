@@ -19,13 +19,12 @@
 //! | `forget_orphan` | unmap, reclaim | only the cache still knows the frame |
 //! | `detach` | fault, migration | the frame leaves the cache, dirty again |
 
-#[allow(dead_code, reason = "`Swap` goes over to it")]
 mod areas;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod bounce;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
+#[allow(dead_code, reason = "`Swap` says of no page yet what its bytes are")]
 mod cache;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
+#[allow(dead_code, reason = "blocks are split before they go out")]
 mod clusters;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod content;
@@ -33,7 +32,7 @@ pub(crate) mod content;
 pub(crate) mod pool;
 #[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod seal;
-mod slots;
+mod unwritable;
 
 pub use clusters::StandaloneSlots;
 
@@ -41,24 +40,25 @@ use std::collections::HashMap;
 use std::io;
 
 use crate::budget::Budget;
+use crate::config::SwapCache;
+use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
 use crate::io::{Device, Host, Job, Transfer, Urgency, Waited};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Shared};
-use crate::units::{FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
+use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
+use crate::units::{FrameId, SwapSlot};
 
-pub(crate) use slots::{Evicted, Orphan};
-use slots::{NO_SLOT, Slots};
+use areas::Areas;
+use cache::{Cache, FreeSlot};
+pub(crate) use cache::{Evicted, Found, Orphan, Started};
+use clusters::Clusters;
+pub(crate) use clusters::SlotRun;
+use unwritable::Unwritable;
 
+/// How often `validate` looks before a contradiction counts.
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Pages written in one transfer at the most: 1 MiB.
 pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
-
-/// A run of consecutive slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotRun {
-    pub(crate) first: SwapSlot,
-    pub(crate) count: u32,
-}
 
 /// What came of [`Swap::begin_read_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +71,10 @@ pub(crate) enum Begun {
 
 /// The swap of a manager.
 pub(crate) struct Swap {
-    device: Option<Box<dyn Device>>,
-    slots: Slots,
+    areas: Areas,
+    clusters: Shared<Clusters>,
+    unwritable: Shared<Unwritable>,
+    cache: Cache,
     /// What the device last said when it failed to write, for the access that needs the room.
     write_failure: Mutex<Option<Error>>,
     /// The last write failed.
@@ -89,22 +91,52 @@ struct ReadFailures {
 
 impl std::fmt::Debug for Swap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Swap on {}", self.device.as_ref().map_or("nothing".into(), |device| device.describe()))
+        write!(f, "Swap on {}", self.areas.describe())
+    }
+}
+
+/// What becomes of a slot that nothing leads to any more.
+#[derive(Debug)]
+struct GiveBack {
+    clusters: Shared<Clusters>,
+    unwritable: Shared<Unwritable>,
+}
+
+impl FreeSlot for GiveBack {
+    fn slot_freed(&self, slot: SwapSlot, _content: u64) {
+        if !self.unwritable.withhold(slot) {
+            self.clusters.free(slot);
+        }
     }
 }
 
 /// The slot a frame of the swap cache belongs to.
 #[inline]
 pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlot> {
-    slots::slot_of(frames.words(frame))
+    cache::slot_of(frames.words(frame))
 }
 
 impl Swap {
-    pub(crate) fn new(device: Option<Box<dyn Device>>, budget: Arc<Budget>) -> io::Result<Self> {
-        let capacity = device.as_ref().map_or(0, |device| device.capacity_pages());
+    /// Devices with their priorities; `cpus` there are, and a function that says which the thread is on.
+    pub(crate) fn new(
+        devices: Vec<(Box<dyn Device>, i32)>,
+        form: SwapCache,
+        cpus: (usize, fn() -> u32),
+        budget: &Arc<Budget>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let areas = Areas::new(devices);
+        let shapes = areas.shapes();
+        let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, cpus)?;
+        let clusters = Shared::new(clusters);
+        let unwritable = Shared::<Unwritable>::default();
+        let sink =
+            Box::new(GiveBack { clusters: Shared::clone(&clusters), unwritable: Shared::clone(&unwritable) });
         Ok(Self {
-            device,
-            slots: Slots::new(capacity, budget)?,
+            cache: Cache::new(form, &areas.first_slots(), areas.end_slot(), sink, budget, counters)?,
+            areas,
+            clusters,
+            unwritable,
             write_failure: Mutex::new(None),
             cautious: AtomicBool::new(false),
             read_failures: Mutex::default(),
@@ -113,39 +145,53 @@ impl Swap {
 
     /// Whether there is anywhere to go.
     pub(crate) fn is_available(&self) -> bool {
-        self.device.is_some()
+        !self.areas.is_empty()
     }
 
     /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
     pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
         // A device that failed may have no room to grow.
         let may_grow = !self.cautious.load(Ordering::Relaxed);
-        self.slots.allocate(count, may_grow)
+        let run = self.clusters.allocate(count, may_grow).or_else(|| {
+            let withheld = self.unwritable.take_all();
+            withheld.iter().for_each(|slot| self.clusters.free(*slot));
+            (!withheld.is_empty()).then(|| self.clusters.allocate(count, may_grow)).flatten()
+        })?;
+        self.cache.reserve(run);
+        Some(run)
     }
 
     /// Gives an allocated slot back that was not inserted.
     pub(crate) fn free_unused(&self, slot: SwapSlot) {
-        self.slots.free_unused(slot);
+        self.cache.free_unused(slot);
     }
 
-    /// Puts a frame, pinned by the caller, into the cache at an allocated slot. False: the frame is dying.
-    pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
-        self.slots.insert(frames, slot, frame)
+    /// Puts frames, pinned by the caller, into the cache at consecutive slots that were allocated. `each` is told, with a lock held,
+    /// what came of it; false: the frame is dying, and its slot still unused.
+    pub(crate) fn insert_run(
+        &self,
+        frames: &FrameAllocator,
+        first: SwapSlot,
+        run: impl IntoIterator<Item = FrameId>,
+        each: impl FnMut(SwapSlot, FrameId, bool),
+    ) {
+        self.cache.insert_run(frames, first, run, each);
     }
 
     /// Counts one more entry that says Swapped to this slot, if the frame is still cached there.
-    pub(crate) fn add_reference(&self, slot: SwapSlot, frame: FrameId) -> bool {
-        self.slots.add_reference(slot, frame)
+    pub(crate) fn add_reference(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
+        self.cache.add_reference(frames, slot, frame)
     }
 
-    /// Counts one entry less. The frame that nothing leads to any more, if there is one, is the caller's to release.
+    /// Counts one entry less. The frame that nothing leads to any more, if there is one, is the caller's to unpin.
     pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
-        self.slots.drop_reference(frames, slot)
+        self.cache.drop_reference(frames, slot)
     }
 
-    /// The cached frame of a slot, pinned for the caller.
-    pub(crate) fn look_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<FrameId> {
-        self.slots.look_up(frames, slot)
+    /// The cached frame of a slot, pinned for the caller. Takes no lock; a miss is a hint.
+    #[inline]
+    pub(crate) fn look_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> Found {
+        self.cache.look_up(frames, slot)
     }
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller; or finds that another is there
@@ -156,18 +202,18 @@ impl Swap {
         slot: SwapSlot,
         fresh: FrameId,
     ) -> Result<(), FrameId> {
-        self.slots.begin_read(frames, slot, fresh)
+        self.cache.begin_read(frames, slot, fresh).map(|_| ())
     }
 
     /// As [`Swap::begin_read`], for a slot that the caller only saw in somebody's entry: nothing happens if it is anything but a
     /// page that is out. The pin is the transfer's.
     pub(crate) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun {
-        if self.slots.begin_read_ahead(frames, slot, fresh) { Begun::Reading } else { Begun::Not }
+        if self.cache.begin_read_ahead(frames, slot, fresh).is_some() { Begun::Reading } else { Begun::Not }
     }
 
     /// Whether reading the slot ahead would save a fault anything. A guess.
     pub(crate) fn is_worth_reading(&self, slot: SwapSlot) -> bool {
-        self.slots.is_out(slot)
+        self.cache.is_out(slot)
     }
 
     /// Whether `slot` may be moved together with the `count` slots from `first` on.
@@ -175,61 +221,70 @@ impl Swap {
         slot.0 as usize == first.0 as usize + count
     }
 
-    /// A frame whose read failed leaves the cache. Release it if so told.
-    pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Orphan {
-        self.slots.forget_failed(frames, slot, frame)
+    /// A frame whose read failed leaves the cache. The caller has it pinned.
+    pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
+        self.cache.forget_failed(frames, slot, frame)
     }
 
     /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
     /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Swap::forget_orphan`] then.
-    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
-        self.slots.start_writeback(frames, slot, frame)
+    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
+        self.cache.start_writeback(frames, slot, frame)
     }
 
     /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes.
     pub(crate) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId) -> Evicted {
-        self.slots.try_evict(frames, frame)
+        self.cache.try_evict(frames, frame, None)
     }
 
     /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
     pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
-        self.slots.forget_orphan(frames, frame)
+        self.cache.forget_orphan(frames, frame)
     }
 
     /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
     /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`] afterwards.
-    pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
-        self.slots.detach(frames, frame)
+    pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
+        self.cache.detach(frames, frame)
     }
 
     /// More than half of the area is in use: slots kept for clean pages should be given up.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.slots.used() > self.slots.capacity() / 2
+        self.clusters.is_crowded()
     }
 
     /// Hands a job over to the device of its slots.
     pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) {
-        self.device().submit(Transfer::new(host, job, job.first.0), urgency);
+        let (device, place) = self.areas.device_of(job.first);
+        device.submit(Transfer::new(host, job, place), urgency);
     }
 
     /// Starts what was only collected so far.
     pub(crate) fn flush(&self) {
-        self.device.iter().for_each(|device| device.flush());
+        self.areas.devices().for_each(Device::flush);
     }
 
     /// Completes what has ended.
     pub(crate) fn poll(&self) {
-        self.device.iter().for_each(|device| device.poll());
+        self.areas.devices().for_each(Device::poll);
     }
 
     /// Completes transfers as long as `still_waiting`, or says that the caller may sleep. See [`Device::wait`].
     pub(crate) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.device.as_ref().map_or(Waited::Sleep, |device| device.wait(queue, still_waiting))
+        let mut devices = self.areas.devices();
+        match (devices.next(), devices.next()) {
+            (Some(only), None) => only.wait(queue, still_waiting),
+            // Which of several it is waited for is not known: all see to their completions themselves.
+            _ => {
+                self.serve();
+                Waited::Sleep
+            }
+        }
     }
 
     /// Somebody who cannot pull completions waits for one.
     pub(crate) fn serve(&self) {
-        self.device.iter().for_each(|device| device.serve());
+        self.areas.devices().for_each(Device::serve);
     }
 
     /// What came of a write, for the access that needs the room.
@@ -256,8 +311,10 @@ impl Swap {
         frame: FrameId,
         written: bool,
     ) -> bool {
-        let _ = slot;
-        frames.words(frame).holds.end_writeback(written)
+        if !written {
+            self.unwritable.note(slot);
+        }
+        self.cache.end_writeback(frames, slot, frame, written)
     }
 
     /// Whether what was read into a frame is what was written from one.
@@ -269,10 +326,6 @@ impl Swap {
     ) -> Result<(), Error> {
         let _ = (frames, slot, frame);
         Ok(())
-    }
-
-    fn device(&self) -> &dyn Device {
-        self.device.as_deref().expect("slots come only from a device")
     }
 
     /// Keeps why a slot could not be read, for those who wait for it.
@@ -304,16 +357,11 @@ impl Swap {
         if let Some(error) = self.write_failure.lock().clone() {
             return Some(error);
         }
-        let device = self.device.as_ref()?;
-        (self.slots.used() == self.slots.capacity()).then(|| {
-            Error::new(
-                ErrorKind::SwapFull,
-                format!(
-                    "{} is full ({} in use); raise its limit, drop a space or unmap a range",
-                    device.describe(),
-                    bytes_for_people(u64::from(self.slots.used()) * PAGE_BYTES as u64)
-                ),
-            )
+        let is_full = self.is_available() && self.clusters.used() == self.clusters.capacity();
+        is_full.then(|| {
+            let full = self.areas.describe_full(|area| self.clusters.area_used(area));
+            let message = format!("{full}; raise its limit, drop a space or unmap a range");
+            Error::new(ErrorKind::SwapFull, message)
         })
     }
 
@@ -323,14 +371,14 @@ impl Swap {
             Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
             _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
         };
-        let device = self.device().describe();
+        let device = self.areas.describe();
         Error::new(kind, format!("writing to {device} failed: {error}; {advice}"))
     }
 
     /// The error of an access whose page could not be read.
     #[cold]
     pub(crate) fn read_error(&self, why: &io::Error) -> Error {
-        let device = self.device().describe();
+        let device = self.areas.describe();
         Error::new(
             ErrorKind::SwapRead,
             format!("reading from {device} failed: {why}; the page is still there, try the access again"),
@@ -339,21 +387,32 @@ impl Swap {
 
     /// Slots in use.
     pub(crate) fn used_slots(&self) -> u32 {
-        self.slots.used()
+        self.clusters.used() - self.unwritable.withheld()
     }
 
     /// What is wrong, if as many entries say Swapped to each slot as `swapped` counts.
     pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
-        self.slots.contradicted_by(swapped)
+        self.cache.contradicted_by(self.clusters.used_slots(), swapped)
     }
 
-    /// Slots are consistent with the cache. Linear.
+    /// Slots are consistent with the cache. Linear, and exact only while no page goes out or comes in.
+    ///
+    /// # Panics
+    /// When they are not.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
-        self.slots.validate(frames);
+        for look in 1..=LOOKS {
+            let used = self.cache.validate(frames, self.clusters.touched());
+            let taken = self.clusters.used_slots().filter(|slot| self.cache.is_used(*slot)).count() as u32;
+            let counted = self.used_slots();
+            if used == taken && taken == counted {
+                return;
+            }
+            assert!(look != LOOKS, "of {counted} slots in use {used} are said to be, {taken} of the same");
+            // The background thread may be at work.
+            pause(Duration::from_millis(5));
+        }
     }
 }
 
 /// The one failure of a write that has a kind of its own.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
-
-const _: () = assert!(NO_SLOT == 0);

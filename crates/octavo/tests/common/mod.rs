@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use octavo::{Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath, ZeroPage};
+use octavo::{
+    Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath, SwapCache, ZeroPage,
+};
 
 pub const PAGE: u64 = octavo::PAGE_BYTES as u64;
 pub const MIB: u64 = 1 << 20;
@@ -56,6 +58,7 @@ pub struct Switches {
     pub zero_page: ZeroPage,
     pub pin_path: PinPath,
     pub percpu_orders: PercpuOrders,
+    pub swap_cache: SwapCache,
 }
 
 impl Switches {
@@ -66,6 +69,7 @@ impl Switches {
             zero_page: random.pick(&[ZeroPage::PerUse, ZeroPage::PerSpace, ZeroPage::Persistent]),
             pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
             percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
+            swap_cache: random.pick(&[SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table]),
         }
     }
 
@@ -76,6 +80,7 @@ impl Switches {
             .zero_page(self.zero_page)
             .pin_path(self.pin_path)
             .percpu_orders(self.percpu_orders)
+            .swap_cache(self.swap_cache)
     }
 }
 

@@ -14,7 +14,7 @@ use octavo_platform::{Backing, ForkCanary};
 
 use crate::access;
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ZeroPage};
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::{Engine, EngineParts, Policy, SpaceState, Streams, protect_range, unmap_range};
 use crate::frame::state::Kind;
@@ -114,7 +114,14 @@ impl Model {
             huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),
             table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
             lru: Lru::new(1, StackForm::TryLock(|| 0)).unwrap(),
-            swap: Swap::new(Some(Box::new(device)), Arc::clone(&budget)).unwrap(),
+            swap: Swap::new(
+                vec![(Box::new(device), 0)],
+                SwapCache::default(),
+                (1, || 0),
+                &budget,
+                Arc::clone(&counters),
+            )
+            .unwrap(),
             budget,
             counters,
             frames,

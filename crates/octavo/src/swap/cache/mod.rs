@@ -40,7 +40,7 @@ use crate::config::SwapCache;
 use crate::counters::{Counter, Counters};
 use crate::frame::{Dropped, FrameAllocator, FrameWords};
 use crate::mapping::{PageWord, Shadow};
-use crate::swap::clusters::CLUSTER_SLOTS;
+use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
 use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
 use crate::units::{FrameId, SwapSlot};
 
@@ -170,8 +170,8 @@ impl Cache {
     // --- slots on their way into use ---
 
     /// Slots fresh from the allocator, which the caller has to himself.
-    pub(crate) fn reserve(&self, first: SwapSlot, count: u32) {
-        for slot in first.0..first.0 + count {
+    pub(crate) fn reserve(&self, run: SlotRun) {
+        for slot in run.first.0..run.first.0 + run.count {
             let words = self.words(SwapSlot(slot));
             assert!(
                 words.frame() == PageWord::NOTHING && words.references() == 0,
@@ -193,36 +193,33 @@ impl Cache {
         self.free(lock, slot);
     }
 
-    /// Puts a frame, pinned by the caller, into the cache at a reserved slot. False: the frame is dying, and the slot
-    /// still reserved.
+    /// As [`Cache::insert_run`], for one.
+    #[cfg(test)]
     pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
         let mut inserted = false;
-        self.insert_run(frames, slot, &[frame], |_, _, done| inserted = done);
+        self.insert_run(frames, slot, [frame], |_, _, done| inserted = done);
         inserted
     }
 
-    /// As [`Cache::insert`], for consecutive slots from `first`. Says of each what came of it, with a lock held.
+    /// Puts frames, pinned by the caller, into the cache at reserved slots, consecutive from `first`. Says of each what came of
+    /// it, with a lock held; false: the frame is dying, and the slot still reserved.
     pub(crate) fn insert_run(
         &self,
         frames: &FrameAllocator,
         first: SwapSlot,
-        run: &[FrameId],
+        run: impl IntoIterator<Item = FrameId>,
         mut each: impl FnMut(SwapSlot, FrameId, bool),
     ) {
-        let mut rest = run;
-        let mut slot = first;
-        while !rest.is_empty() {
-            let here = rest.len().min(CLUSTER_SLOTS - slot.0 as usize % CLUSTER_SLOTS);
-            let (now, later) = rest.split_at(here);
-            let _lock = self.lock(slot);
-            if matches!(self.index, Index::Table) {
-                self.counters.count(Counter::SwapLockAdd);
+        let mut lock = None;
+        for (slot, frame) in (first.0..).map(SwapSlot).zip(run) {
+            if lock.is_none() || slot.0 as usize % CLUSTER_SLOTS == 0 {
+                drop(lock.take());
+                lock = Some(self.lock(slot));
+                if matches!(self.index, Index::Table) {
+                    self.counters.count(Counter::SwapLockAdd);
+                }
             }
-            for &frame in now {
-                each(slot, frame, self.insert_locked(frames, slot, frame));
-                slot = SwapSlot(slot.0 + 1);
-            }
-            rest = later;
+            each(slot, frame, self.insert_locked(frames, slot, frame));
         }
     }
 
@@ -311,12 +308,37 @@ impl Cache {
             return Err(frame);
         }
         debug_assert!(words.references() != 0, "nothing leads to {slot:?}");
+        Ok(self.put_for_reading(frames, slot, fresh))
+    }
+
+    /// Whether the slot's page is on the device only. A guess.
+    pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
+        let words = self.words(slot);
+        words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
+    }
+
+    /// As [`Cache::begin_read`], for a slot that need not be anybody's any more: `None`, and nothing happens, if it is anything
+    /// but a page that is out.
+    pub(crate) fn begin_read_ahead(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: FrameId,
+    ) -> Option<Option<Shadow>> {
+        let _lock = self.lock(slot);
+        self.counters.count(Counter::SwapLockOther);
+        let is_out = self.words(slot).references() != 0 && self.cached(frames, slot).is_none();
+        is_out.then(|| self.put_for_reading(frames, slot, fresh))
+    }
+
+    /// Under the slot's lock: a fresh frame for a page that is out. Says what the frame before left behind.
+    fn put_for_reading(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Option<Shadow> {
         let frame_words = frames.words(fresh);
         frame_words.holds.begin_reading();
         frame_words.holds.take_pin();
         frame_words.uses.set_first();
         set_slot(frame_words, Some(slot));
-        Ok(self.index.put(slot, words, fresh).as_shadow())
+        self.index.put(slot, self.words(slot), fresh).as_shadow()
     }
 
     /// A frame whose read failed leaves the cache. The caller has it pinned.

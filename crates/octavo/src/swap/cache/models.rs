@@ -133,7 +133,7 @@ impl Model {
 
     /// Reclaim puts a frame it has pinned into the cache; its one entry leads there.
     fn add(&self, slot: SwapSlot, frame: FrameId) {
-        self.cache.reserve(slot, 1);
+        self.cache.reserve(SlotRun { first: slot, count: 1 });
         self.slots.in_use[slot.0 as usize].store(1, Ordering::Relaxed);
         assert!(self.cache.insert(&self.frames, slot, frame));
         assert!(self.cache.add_reference(&self.frames, slot, frame));

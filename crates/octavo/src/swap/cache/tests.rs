@@ -79,7 +79,7 @@ impl Setup {
     fn move_out(&self, slot: SwapSlot, frame: FrameId, content: u64) {
         let Self { cache, frames, .. } = self;
         self.pin(frame);
-        cache.reserve(slot, 1);
+        cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(cache.insert(frames, slot, frame));
         self.unmap(slot, frame);
         assert_eq!(cache.start_writeback(frames, slot, frame), Started::Yes);
@@ -114,9 +114,10 @@ fn a_page_on_its_way_out_takes_the_lock_four_times_twice_and_by_the_cluster() {
         let Setup { cache, frames, .. } = &setup;
         let pages: Vec<_> = (0..PAGES).map(|_| setup.shown()).collect();
         pages.iter().for_each(|frame| setup.pin(*frame));
-        cache.reserve(SwapSlot(0), PAGES);
+        cache.reserve(SlotRun { first: SwapSlot(0), count: PAGES });
         let mut inserted = 0;
-        cache.insert_run(frames, SwapSlot(0), &pages, |_, _, done| inserted += u32::from(done));
+        cache
+            .insert_run(frames, SwapSlot(0), pages.iter().copied(), |_, _, done| inserted += u32::from(done));
         assert_eq!(inserted, PAGES);
         for (slot, &frame) in pages.iter().enumerate() {
             let slot = SwapSlot(slot as u32);
@@ -134,8 +135,8 @@ fn a_page_on_its_way_out_takes_the_lock_four_times_twice_and_by_the_cluster() {
 fn a_run_across_clusters_takes_the_lock_of_each() {
     let setup = setup(SwapCache::Table, &[0], 1024);
     let pages: Vec<_> = (0..4).map(|_| setup.shown()).collect();
-    setup.cache.reserve(SwapSlot(510), 4);
-    setup.cache.insert_run(&setup.frames, SwapSlot(510), &pages, |_, _, done| assert!(done));
+    setup.cache.reserve(SlotRun { first: SwapSlot(510), count: 4 });
+    setup.cache.insert_run(&setup.frames, SwapSlot(510), pages, |_, _, done| assert!(done));
     assert_eq!(setup.locks()[0], 2);
     assert_eq!(setup.cache.validate(&setup.frames, 0..2), 4);
 }
@@ -179,7 +180,7 @@ fn a_page_under_writeback_stays_with_its_slot() {
         let Setup { cache, frames, freed, .. } = &setup;
         let (slot, frame) = (SwapSlot(3), setup.shown());
         setup.pin(frame);
-        cache.reserve(slot, 1);
+        cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(cache.insert(frames, slot, frame));
         setup.unmap(slot, frame);
         assert_eq!(cache.start_writeback(frames, slot, frame), Started::Yes);
@@ -226,7 +227,7 @@ fn a_frame_at_its_end_is_not_inserted() {
         let setup = setup(form, &[0], 512);
         let (slot, frame) = (SwapSlot(0), setup.shown());
         assert_eq!(setup.frames.words(frame).uses.remove(), 0);
-        setup.cache.reserve(slot, 1);
+        setup.cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(!setup.cache.insert(&setup.frames, slot, frame));
         assert_eq!(setup.look_up(slot), None);
         setup.cache.free_unused(slot);
@@ -271,6 +272,7 @@ enum Step {
     Detach(usize),
     /// Another entry leads to the slot.
     Share(usize),
+    ReadAhead(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -283,7 +285,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (at.clone(), any::<bool>()).prop_map(|(at, swapped)| Step::Drop(at, swapped)),
         1 => at.clone().prop_map(Step::Store),
         1 => at.clone().prop_map(Step::Detach),
-        1 => at.prop_map(Step::Share),
+        1 => at.clone().prop_map(Step::Share),
+        2 => at.prop_map(Step::ReadAhead),
     ]
 }
 
@@ -312,12 +315,13 @@ fn run(form: SwapCache, steps: &[Step]) {
         | Step::Drop(at, _)
         | Step::Store(at)
         | Step::Detach(at)
-        | Step::Share(at)) = step;
+        | Step::Share(at)
+        | Step::ReadAhead(at)) = step;
         let slot = SwapSlot(SLOTS[at]);
         match (step, model.get_mut(&at)) {
             (Step::Add(_, unmap), None) => {
                 let frame = setup.shown();
-                cache.reserve(slot, 1);
+                cache.reserve(SlotRun { first: slot, count: 1 });
                 assert!(cache.insert(frames, slot, frame));
                 if unmap {
                     setup.unmap(slot, frame);
@@ -415,6 +419,22 @@ fn run(form: SwapCache, steps: &[Step]) {
                     model.remove(&at);
                 }
             }
+            (Step::ReadAhead(_), known) => {
+                let fresh = frames.alloc(Order::ZERO).unwrap().frame;
+                let begun = cache.begin_read_ahead(frames, slot, fresh);
+                match known {
+                    Some(known) if known.swapped > 0 && known.frame.is_none() => {
+                        assert_eq!(begun, Some(known.shadow.take()));
+                        setup.holds(fresh).end_read(true);
+                        known.frame = Some(fresh);
+                        assert!(!setup.unpin(fresh));
+                    }
+                    _ => {
+                        assert_eq!(begun, None);
+                        frames.free(fresh, Order::ZERO).unwrap();
+                    }
+                }
+            }
             (Step::Share(_), Some(known)) => {
                 let Some(frame) = known.frame else { continue };
                 assert!(cache.add_reference(frames, slot, frame));
@@ -427,6 +447,7 @@ fn run(form: SwapCache, steps: &[Step]) {
     for (at, slot) in SLOTS.into_iter().enumerate() {
         let slot = SwapSlot(slot);
         assert_eq!(cache.is_used(slot), model.contains_key(&at));
+        assert_eq!(cache.is_out(slot), model.get(&at).is_none_or(|known| known.frame.is_none()));
         assert_eq!(setup.look_up(slot), model.get(&at).and_then(|known| known.frame));
     }
     assert_eq!(cache.validate(frames, 0..4), model.len() as u32);
