@@ -18,6 +18,7 @@
 //! | `seccomp` | system calls forbidden to a thread, for tests |
 //! | `kernel_swap` | the kernel's own swap, switched on and off, to compare with |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
+//! | `page_crc` | the checksum of a page in such memory |
 //! | `plain_memory` | the kernel's own memory, word by word, to compare with |
 //! | `secret` | a value locked in memory and out of core dumps |
 //! | `usage` | what the kernel says this process and machine use |
@@ -28,6 +29,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 mod arena_bytes;
 mod fork;
 pub mod kernel_swap;
+mod page_crc;
 mod plain_memory;
 mod reservation;
 pub mod rseq;

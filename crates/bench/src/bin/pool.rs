@@ -166,13 +166,16 @@ fn other_steps(rounds: usize) {
     let zeros: Vec<_> = (0..THREADS * PAGES).map(|_| probe.frame(&[0; PAGE_BYTES])).collect();
     let to = probe.frame(&[0; PAGE_BYTES]);
     let nothing = |_| ();
-    println!("| a page of text, 1 thread | copy | checksum | same? | same? zeros | seal | open |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| a page of text, 1 thread | copy | checksum of a copy | checksum in place | same? | same? zeros | seal | open |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     row(
         "",
         rounds,
         &mut [
             ("", &mut || over_pages(1, |slot| probe.copy(frames[slot], to), nothing)),
+            ("", &mut || over_pages(1, |slot| _ = black_box(probe.page_crc_of_copy(frames[slot])), nothing)),
             ("", &mut || over_pages(1, |slot| _ = black_box(probe.page_crc(frames[slot])), nothing)),
             ("", &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(frames[slot])), nothing)),
             ("", &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(zeros[slot])), nothing)),

@@ -68,6 +68,11 @@ impl PoolProbe {
         content::page_crc(&self.frames, frame)
     }
 
+    /// The other way to a checksum: of a copy.
+    pub fn page_crc_of_copy(&self, frame: FrameId) -> u32 {
+        self.frames.bytes().with_copy(frame.home_offset(), Order::ZERO.bytes(), crc32c::crc32c)
+    }
+
     pub fn copy(&self, from: FrameId, to: FrameId) {
         self.frames.bytes().copy_within(from.home_offset(), to.home_offset(), Order::ZERO.bytes());
     }
