@@ -7,6 +7,7 @@ use octavo_platform::{forbid_io_uring, run_in_forked_child};
 
 use super::*;
 use crate::error::ErrorKind;
+use crate::sync::thread;
 use crate::units::PAGE_BYTES;
 
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
@@ -72,7 +73,7 @@ fn what_many_threads_write_comes_back() {
                 }
             }
         };
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let work = &work;
             (0..THREADS).for_each(|thread| drop(scope.spawn(move || work(thread))));
         });
@@ -145,7 +146,7 @@ fn an_engine_may_be_used_by_threads_that_end() {
                 exercise.arena().store(offset(frame), word);
             }
             for first in (0..4096).step_by(64) {
-                std::thread::scope(|scope| {
+                thread::scope(|scope| {
                     scope.spawn(|| {
                         exercise.start(direction, first, first..first + 64, Urgency::Queued);
                         exercise.flush();
@@ -166,7 +167,7 @@ fn who_cannot_pull_is_served() {
         let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
         for round in 0..200 {
             // Another thread starts it, and then has other things to do.
-            std::thread::scope(|scope| {
+            thread::scope(|scope| {
                 scope.spawn(|| {
                     exercise.start(Direction::Write, round, round..round + 1, Urgency::Queued);
                     exercise.flush();
@@ -182,7 +183,7 @@ fn waiters_of_one_transfer_all_wake() {
     for engine in ENGINES {
         let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
         for round in 0..100 {
-            std::thread::scope(|scope| {
+            thread::scope(|scope| {
                 exercise.start(Direction::Write, 0, 0..256, Urgency::Queued);
                 let exercise = &exercise;
                 (0..4).for_each(|_| drop(scope.spawn(move || exercise.wait(0).unwrap())));
