@@ -48,7 +48,7 @@ use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
-use crate::sync::{Arc, AtomicU64, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Instant, Mutex, Ordering};
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
 use classes::SPAN_ORDER;
@@ -62,6 +62,8 @@ pub(crate) use weigh::{DeviceView, Verdict, Weights};
 pub(crate) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 /// Stores that go without asking for a block after there was none.
 const STARVED_STORES: u64 = 32;
+/// Stores that are refused before they are packed after one found no room, unless something is freed.
+const REFUSALS: u32 = 32;
 /// Stores of a class that the clock takes in at once.
 const TICK_STORES: u32 = 16;
 /// One of so many slots is timed.
@@ -111,6 +113,8 @@ pub(crate) struct Pool {
     /// Stores so far, about: what ages are told by.
     clock: AtomicU64,
     starved_until: AtomicU64,
+    /// Stores to be refused untried, since one found no room and nothing was freed.
+    refusals: AtomicU32,
     weights: Weights,
     victims: Mutex<Victims>,
     /// A ticket: one at a time moves objects.
@@ -145,6 +149,7 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
+            refusals: AtomicU32::new(0),
             weights: Weights::default(),
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
@@ -153,6 +158,7 @@ impl Pool {
 
     /// Changes the limit. Above a lowered one nothing is taken back: shrink the pool.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
+        self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
@@ -183,7 +189,27 @@ impl Pool {
         frame: FrameId,
     ) -> Stored {
         let began = self.is_timed(slot).then(Instant::now);
-        let stored = frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, |page| {
+        let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame) };
+        weights.note_store(stored, began.map(|began| began.elapsed().as_nanos() as u64));
+        self.counters.count(match stored {
+            Stored::Kept(_) => Counter::PoolSwapOut,
+            Stored::Incompressible => Counter::PoolRejectIncompressible,
+            Stored::Full => Counter::PoolRejectFull,
+        });
+        stored
+    }
+
+    fn refuses(&self) -> bool {
+        let left = self.refusals.load(Ordering::Relaxed);
+        if left > 0 {
+            // Approximate: two at once may count as one.
+            self.refusals.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Stored {
+        frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, |page| {
             if estimate::is_hopeless(page) {
                 return Stored::Incompressible;
             }
@@ -197,14 +223,7 @@ impl Pool {
             };
             self.codec.give_back(scratch);
             stored
-        });
-        weights.note_store(stored, began.map(|began| began.elapsed().as_nanos() as u64));
-        self.counters.count(match stored {
-            Stored::Kept(_) => Counter::PoolSwapOut,
-            Stored::Incompressible => Counter::PoolRejectIncompressible,
-            Stored::Full => Counter::PoolRejectFull,
-        });
-        stored
+        })
     }
 
     fn keep(&self, frames: &FrameAllocator, slot: SwapSlot, packed: &[u8], crc: u32) -> Option<Handle> {
@@ -222,6 +241,7 @@ impl Pool {
             }
         }
         self.clock.fetch_add(1, Ordering::Relaxed);
+        self.refusals.store(REFUSALS, Ordering::Relaxed);
         None
     }
 
@@ -276,6 +296,9 @@ impl Pool {
     /// Frees an object. To be called once for each handle, by whoever changed the content that named it.
     pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
         let emptied = self.spans.free(frames, handle);
+        if self.refusals.load(Ordering::Relaxed) != 0 {
+            self.refusals.store(0, Ordering::Relaxed);
+        }
         self.release(frames, emptied);
     }
 

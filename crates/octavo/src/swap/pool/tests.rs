@@ -153,6 +153,11 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     }
     assert!(full > 4000, "{full}");
     assert!(fixture.pool.stats().used_bytes > 5 << 20 >> 1 && fixture.pool.is_crowded());
+    // Room is used as soon as there is some.
+    let mut named = Vec::new();
+    fixture.pool.coldest(&fixture.frames, 64, &mut named);
+    named.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    assert!(matches!(fixture.store(9000, &page(Kind::Half, 1)), Stored::Kept(_)));
     // Nor is memory taken that is not there.
     fixture.pool.set_limit_bytes(1 << 30);
     (8000..40_000).for_each(|slot| {
