@@ -21,12 +21,38 @@ const SAMPLES_WANTED: u64 = 1000;
 /// Sampled time after which fewer will have to do.
 const LONGEST: Duration = Duration::from_secs(3);
 
+/// Functions that count with all that they call.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    pub name: &'static str,
+    /// Module, with `::` at the end, and type, if the functions are a type's.
+    pub module: &'static str,
+    pub of_type: &'static str,
+    pub functions: &'static [&'static str],
+}
+
+/// How often a site was on the stack.
+#[derive(Clone, Copy, Debug, Default)]
+struct SiteSamples {
+    all: u64,
+    waiting: u64,
+}
+
+/// Share of all samples inside a site, and, of all samples, in which it waited for a lock there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SiteShare {
+    pub all: f64,
+    pub waiting: f64,
+}
+
 /// How often each function was found running.
 #[derive(Debug, Default)]
 pub struct Samples {
     by_function: BTreeMap<String, u64>,
+    by_site: BTreeMap<&'static str, SiteSamples>,
     time: Duration,
     failed: Option<String>,
+    sites: &'static [Site],
 }
 
 impl Samples {
@@ -51,11 +77,41 @@ impl Samples {
         self.count() >= SAMPLES_WANTED || self.time >= LONGEST || self.failed.is_some()
     }
 
+    /// Counts these sites, too.
+    pub fn watching(sites: &'static [Site]) -> Self {
+        Self { sites, ..Self::default() }
+    }
+
     fn add(&mut self, report: &Report) {
         for (stack, &count) in &report.data {
+            self.add_site(stack, count.max(0) as u64);
             let function = function_of(stack).unwrap_or_else(|| "other".into());
             *self.by_function.entry(function).or_default() += count.max(0) as u64;
         }
+    }
+
+    /// Counts a stack for the innermost site on it.
+    fn add_site(&mut self, stack: &Frames, count: u64) {
+        let mut waiting = false;
+        for symbol in stack.frames.iter().filter_map(|frame| frame.last()) {
+            let name = symbol.name();
+            // parking_lot's own name for the way past the first try.
+            waiting |= name.contains("lock_slow");
+            let Some(path) = path_of(&name, symbol.filename.as_deref()) else { continue };
+            if let Some(site) = self.sites.iter().find(|site| site.has(&path)) {
+                let samples = self.by_site.entry(site.name).or_default();
+                samples.all += count;
+                samples.waiting += u64::from(waiting) * count;
+                return;
+            }
+        }
+    }
+
+    /// The share of a site that is watched.
+    pub fn site_share(&self, name: &str) -> SiteShare {
+        let all = self.count().max(1) as f64;
+        let samples = self.by_site.get(name).copied().unwrap_or_default();
+        SiteShare { all: samples.all as f64 / all, waiting: samples.waiting as f64 / all }
     }
 
     /// How many samples there are.
@@ -70,6 +126,15 @@ impl Samples {
         }
         let all = self.count() as f64;
         Ok(self.by_function.iter().map(|(name, &count)| (name.clone(), count as f64 / all)).collect())
+    }
+}
+
+impl Site {
+    /// Whether this is one of its functions: with the type's name in the path or, from line tables, without.
+    fn has(&self, path: &str) -> bool {
+        let Some(rest) = path.strip_prefix(self.module) else { return false };
+        let name = rest.strip_prefix(self.of_type).and_then(|rest| rest.strip_prefix("::")).unwrap_or(rest);
+        self.functions.contains(&name)
     }
 }
 
@@ -196,6 +261,15 @@ mod tests {
             assert_eq!(path_of(symbol, Some(Path::new(file))).as_deref(), path, "{symbol} in {file}");
         }
         assert_eq!(path_of("get", None), None);
+    }
+
+    #[test]
+    fn a_site_is_its_functions_by_either_name() {
+        let site =
+            Site { name: "s", module: "octavo::swap::cache::", of_type: "Cache", functions: &["insert"] };
+        assert!(site.has("octavo::swap::cache::insert") && site.has("octavo::swap::cache::Cache::insert"));
+        assert!(!site.has("octavo::swap::cache::index::insert") && !site.has("octavo::lru::insert"));
+        assert!(!site.has("octavo::swap::cache::insert_locked"));
     }
 
     #[test]

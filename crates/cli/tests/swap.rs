@@ -122,6 +122,13 @@ fn all_modes_print_the_seeds_table() {
     ] {
         assert!(text.lines().any(|line| line.starts_with(row)), "{row} in {text}");
     }
+    // Start and end of writeback take the lock in the base form, and in it alone.
+    for row in ["acquisitions a page, start of writeback", "acquisitions a page, end of writeback"] {
+        let line = text.lines().find(|line| line.starts_with(row)).unwrap();
+        let figures: Vec<&str> = line[row.len()..].split_whitespace().collect();
+        assert_eq!((figures[2], figures[4]), ("0.000", "0.000"), "{line}");
+        assert!(figures[0].parse::<f64>().unwrap() >= 0.9, "{line}");
+    }
     assert!(text.contains("patched than base") && text.contains("best than base"), "{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 6);
 }

@@ -273,7 +273,7 @@ fn run_octavo(
 /// Runs each mode again under the sampler, off the clock, and notes the shares with all its runs.
 fn add_shares(job: &Job, runs: &mut [Run]) -> Result<(), Failure> {
     for &mode in &job.modes {
-        let mut samples = Samples::default();
+        let mut samples = Samples::watching(tables::SAMPLED_SITES);
         for pass in 1..=SAMPLED_RUNS {
             let title = format!("{}, sampled run {pass}", mode.name());
             run_octavo(job, mode, &job.plan, title, Some(&mut samples))?;
@@ -282,7 +282,13 @@ fn add_shares(job: &Job, runs: &mut [Run]) -> Result<(), Failure> {
             }
         }
         let shares = samples.shares()?;
-        runs.iter_mut().filter(|run| run.mode == mode.name()).for_each(|run| run.shares = shares.clone());
+        for run in runs.iter_mut().filter(|run| run.mode == mode.name()) {
+            run.shares = shares.clone();
+            for site in &tables::LOCK_SITES {
+                let share = samples.site_share(site.title);
+                run.measures.extend([(site.share, share.all), (site.waiting, share.waiting)]);
+            }
+        }
     }
     Ok(())
 }

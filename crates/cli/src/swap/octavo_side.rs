@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::gate::all_at_once;
 use crate::profile::Samples;
 use crate::usemem::Mode;
-use crate::usemem::octavo_side::{named, with_forms_of};
+use crate::usemem::octavo_side::{named, shut_down, with_forms_of};
 use crate::usemem::touch::{Toucher, Watch};
 
 /// How Octavo works, whatever the mode.
@@ -74,7 +74,7 @@ pub(super) fn run(
     let peak_bytes = usage::peak_resident_bytes();
     drop(memories);
     let counted = manager.counters().since(&before);
-    manager.shutdown()?;
+    shut_down(manager)?;
     Ok(Side {
         phases,
         budget_bytes,

@@ -4,17 +4,58 @@ use super::plan::Pattern;
 use super::{Contender, Job};
 use crate::failure::Failure;
 use crate::output::Text;
+use crate::profile::Site;
 use crate::report::{Report, Run, Spread};
 use crate::table::{self, Table, grouped};
 use crate::usemem::{percent, ratio_table};
 
-/// The four places where the swap cache's lock is taken: the kernel's function there, the counter, and Octavo's
-/// function as the sampler names it.
-const SITES: [(&str, &str, &str); 4] = [
-    ("add to the cache", "swap_lock_add", "add"),
-    ("start of writeback", "swap_lock_start_writeback", "start_writeback"),
-    ("end of writeback", "swap_lock_end_writeback", "end_writeback"),
-    ("removal", "swap_lock_remove", "remove"),
+/// A place where the swap cache's lock is taken.
+pub struct LockSite {
+    pub title: &'static str,
+    counter: &'static str,
+    /// Measures of a run.
+    pub share: &'static str,
+    pub waiting: &'static str,
+}
+
+/// The four places that the seed's table tells apart.
+pub const LOCK_SITES: [LockSite; 4] = [
+    LockSite {
+        title: "add to the cache",
+        counter: "swap_lock_add",
+        share: "share_add",
+        waiting: "share_add_waiting",
+    },
+    LockSite {
+        title: "start of writeback",
+        counter: "swap_lock_start_writeback",
+        share: "share_start_writeback",
+        waiting: "share_start_writeback_waiting",
+    },
+    LockSite {
+        title: "end of writeback",
+        counter: "swap_lock_end_writeback",
+        share: "share_end_writeback",
+        waiting: "share_end_writeback_waiting",
+    },
+    LockSite {
+        title: "removal",
+        counter: "swap_lock_remove",
+        share: "share_remove",
+        waiting: "share_remove_waiting",
+    },
+];
+
+const fn cache_functions(name: &'static str, functions: &'static [&'static str]) -> Site {
+    Site { name, module: "octavo::swap::cache::", of_type: "Cache", functions }
+}
+
+/// The functions of Octavo that these are.
+pub const SAMPLED_SITES: &[Site] = &[
+    cache_functions(LOCK_SITES[0].title, &["insert", "insert_run"]),
+    cache_functions(LOCK_SITES[1].title, &["start_writeback"]),
+    cache_functions(LOCK_SITES[2].title, &["end_writeback"]),
+    cache_functions(LOCK_SITES[3].title, &["try_evict"]),
 ];
 
 type Column = (&'static str, fn(&Run) -> String);
@@ -151,13 +192,20 @@ fn seed_table(job: &Job, report: &Report) -> Table {
     row("throughput KB/s".into(), &|run| run.throughput_kb_per_s as f64, number);
     row("MB/s".into(), &|run| run.measure("mb_per_s"), number);
     row("swap-out KB/s".into(), &|run| run.measure("swap_out_kb_per_s"), number);
-    for (site, _, function) in SITES {
-        row(format!("share of samples, {site}"), &|run| site_share(run, function), percent);
+    for site in &LOCK_SITES {
+        row(format!("share of samples, {}", site.title), &|run| run.measure(site.share), share);
     }
-    for (site, counter, _) in SITES {
-        row(format!("acquisitions a page, {site}"), &|run| per_page_out(run, counter), acquisitions);
+    for site in &LOCK_SITES {
+        row(format!("waiting for the lock, {}", site.title), &|run| run.measure(site.waiting), share);
     }
-    let all = |run: &Run| SITES.iter().map(|(_, counter, _)| per_page_out(run, counter)).sum();
+    for site in &LOCK_SITES {
+        row(
+            format!("acquisitions a page, {}", site.title),
+            &|run| per_page_out(run, site.counter),
+            acquisitions,
+        );
+    }
+    let all = |run: &Run| LOCK_SITES.iter().map(|site| per_page_out(run, site.counter)).sum();
     row("acquisitions a page".into(), &all, acquisitions);
     table
 }
@@ -176,13 +224,11 @@ fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64)
     (mean, variance.sqrt())
 }
 
-/// Share of samples inside one of the swap cache's functions.
-fn site_share(run: &Run, function: &str) -> f64 {
-    let is_site = |name: &str| {
-        name.contains("::swap::cache")
-            && name.rsplit("::").next().is_some_and(|last| last.starts_with(function))
-    };
-    run.shares.iter().filter(|(name, _)| is_site(name)).fold(0.0, |sum, (_, share)| sum + share)
+fn share(value: f64) -> String {
+    match value.is_finite() {
+        true => percent(value),
+        false => "-".into(),
+    }
 }
 
 /// How often the lock was taken for each page that went out.
@@ -227,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    fn run(counters: &[(&str, u64)], shares: &[(&str, f64)]) -> Run {
+    fn run(counters: &[(&str, u64)]) -> Run {
         Run {
             mode: "base".into(),
             tasks: 8,
@@ -238,36 +284,23 @@ mod tests {
             faults_per_s: 0.0,
             peak_rss_bytes: 0,
             counters: counters.iter().map(|&(name, value)| (name.to_string(), value)).collect(),
-            shares: shares.iter().map(|&(name, share)| (name.to_string(), share)).collect(),
+            shares: BTreeMap::new(),
             measures: BTreeMap::new(),
         }
     }
 
     #[test]
     fn acquisitions_are_told_for_each_page_that_went_out() {
-        let base = run(&[("swap_lock_add", 300), ("pswpout", 100)], &[]);
+        let base = run(&[("swap_lock_add", 300), ("pswpout", 100)]);
         assert_eq!(per_page_out(&base, "swap_lock_add"), 3.0);
         assert!(per_page_out(&base, "swap_lock_remove").is_nan());
         assert_eq!(acquisitions(f64::NAN), "-");
     }
 
     #[test]
-    fn a_sites_share_is_that_of_its_functions() {
-        let shares = [
-            ("octavo::swap::cache::tree::add", 0.25),
-            ("octavo::swap::cache::tree::remove", 0.5),
-            ("octavo::lru::add", 0.125),
-        ];
-        assert_eq!(site_share(&run(&[], &shares), "add"), 0.25);
-        assert_eq!(site_share(&run(&[], &shares), "end_writeback"), 0.0);
-    }
-
-    #[test]
     fn medians_are_taken_of_every_figure() {
-        let with = |mb: f64| Run {
-            measures: BTreeMap::from([("mb_per_s", mb)]),
-            ..run(&[("pswpout", mb as u64)], &[])
-        };
+        let with =
+            |mb: f64| Run { measures: BTreeMap::from([("mb_per_s", mb)]), ..run(&[("pswpout", mb as u64)]) };
         let runs = [with(1.0), with(5.0), with(3.0)];
         let median = median_run(&runs.iter().collect::<Vec<_>>());
         assert_eq!((median.measure("mb_per_s"), median.counters["pswpout"]), (3.0, 3));

@@ -1,9 +1,12 @@
 //! Octavo's side: a task is a thread (or `-t` of them) with a space of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use octavo::{
-    Counter, CounterSnapshot, Manager, ManagerBuilder, PercpuOrders, PinPath, RegionOptions, Space, ZeroPage,
+    Counter, CounterSnapshot, ErrorKind, Manager, ManagerBuilder, PercpuOrders, PinPath, RegionOptions,
+    Space, SwapCache, ZeroPage,
 };
 use octavo_platform::usage;
 
@@ -14,6 +17,8 @@ use crate::gate::all_at_once;
 use crate::profile::Samples;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
+/// Writes that were under way when the last space was dropped end sooner, or never.
+const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
 /// from the opening of the gate to the end of the last thread.
@@ -34,7 +39,7 @@ pub(super) fn run(
     let outcomes = run_threads(&spaces, plan, progress, samples)?;
     drop(spaces);
     let counted = manager.counters().since(&before);
-    manager.shutdown()?;
+    shut_down(manager)?;
     Ok(Side {
         outcomes,
         budget_bytes: Some(budget_bytes),
@@ -59,11 +64,13 @@ pub(crate) fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuild
         Mode::Base => builder
             .zero_page(ZeroPage::PerUse)
             .percpu_orders(PercpuOrders::OrderZero)
-            .pin_path(PinPath::Locked),
+            .pin_path(PinPath::Locked)
+            .swap_cache(SwapCache::TaggedTree),
         Mode::Patched => builder
             .zero_page(ZeroPage::PerSpace)
             .percpu_orders(PercpuOrders::Costly)
-            .pin_path(PinPath::LockFree),
+            .pin_path(PinPath::LockFree)
+            .swap_cache(SwapCache::Tree),
         Mode::Best => builder,
     }
 }
@@ -85,6 +92,19 @@ fn run_threads(
     let touchers = tasks.flat_map(|task| (0..plan.threads).map(move |thread| Toucher { task, thread }));
     let outcomes = all_at_once(touchers, work, samples)?;
     Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
+}
+
+/// Ends a manager whose spaces are dropped. Pages that are still being written hold their frames for a moment.
+pub(crate) fn shut_down(manager: Manager) -> octavo::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match manager.clone().shutdown() {
+            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < LONGEST_END => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Every counter by its name.

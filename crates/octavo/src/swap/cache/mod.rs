@@ -26,6 +26,9 @@
 //! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, the second walk may end in
 //! a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
 //!
+//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `try_evict` are kept out of line: they are
+//! what the seed's table tells apart, and a sampler sees calls only.
+//!
 //! **Writeback.** Why the forms without tags need no lock at its start and end: `index::start_unlocked`.
 
 mod index;
@@ -195,6 +198,7 @@ impl Cache {
 
     /// As [`Cache::insert_run`], for one.
     #[cfg(test)]
+    #[inline(never)]
     pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
         let mut inserted = false;
         self.insert_run(frames, slot, [frame], |_, _, done| inserted = done);
@@ -203,6 +207,7 @@ impl Cache {
 
     /// Puts frames, pinned by the caller, into the cache at reserved slots, consecutive from `first`. Says of each what came of
     /// it, with a lock held; false: the frame is dying, and the slot still reserved.
+    #[inline(never)]
     pub(crate) fn insert_run(
         &self,
         frames: &FrameAllocator,
@@ -354,6 +359,7 @@ impl Cache {
 
     /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
     /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Cache::forget_orphan`] then.
+    #[inline(never)]
     pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
         if self.index.locks_writeback() {
             self.counters.count(Counter::SwapLockStartWriteback);
@@ -362,6 +368,7 @@ impl Cache {
     }
 
     /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
+    #[inline(never)]
     pub(crate) fn end_writeback(
         &self,
         frames: &FrameAllocator,
@@ -377,6 +384,7 @@ impl Cache {
 
     /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes, and
     /// its place the shadow.
+    #[inline(never)]
     pub(crate) fn try_evict(
         &self,
         frames: &FrameAllocator,
