@@ -82,6 +82,24 @@ pub enum HugeZeroWrite {
     Allocate,
 }
 
+/// Which page goes when memory is short: see [`crate::policy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReclaimPolicy {
+    /// By reuse distances: resists scans, keeps part of a loop that is larger than memory.
+    #[default]
+    Reuse,
+    /// Four generations, like Linux's multi-generational LRU.
+    Generations,
+    /// A small queue for newcomers, and a main clock.
+    S3Fifo,
+    /// A clock whose survivors keep their place.
+    Sieve,
+    /// Second chance.
+    Clock,
+    /// First in, first out.
+    Fifo,
+}
+
 /// How pages are packed on their way out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {

@@ -72,6 +72,8 @@ counters! {
     BackgroundRun "pageoutrun" "Times background reclaim was woken to work.";
     PageActivated "pgactivate" "Pages moved to the active list.";
     PageDeactivated "pgdeactivate" "Pages moved to the inactive list.";
+    WorkingsetRefault "workingset_refault" "Pages that came back and had left a shadow.";
+    WorkingsetActivate "workingset_activate" "Of those, pages that are to stay from the start.";
     FrameMigrated "pgmigrate_success" "Frames moved to another place.";
     FrameMigrateFailed "pgmigrate_fail" "Frames that could not be moved.";
     CompactStall "compact_stall" "Allocations that compacted before they were served.";

@@ -50,7 +50,9 @@ mod table;
 mod units;
 
 pub use access::{Pin, PinnedPages};
-pub use config::{Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
+pub use config::{
+    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+};
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use io::SwapFile;

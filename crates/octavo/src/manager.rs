@@ -6,7 +6,7 @@ use std::fmt;
 use octavo_platform::{ForkCanary, usage};
 
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +52,7 @@ pub struct ManagerBuilder {
     policy: Policy,
     swap_file: SwapFile,
     swap_limit_bytes: u64,
+    reclaim_policy: ReclaimPolicy,
     swap_device: Option<Box<dyn Device>>,
     swap_cache: SwapCache,
     background: bool,
@@ -92,6 +93,7 @@ impl Default for ManagerBuilder {
             },
             swap_file: SwapFile::default(),
             swap_limit_bytes: 1 << 40,
+            reclaim_policy: ReclaimPolicy::default(),
             swap_device: None,
             swap_cache: SwapCache::default(),
             background: true,
@@ -147,6 +149,12 @@ impl ManagerBuilder {
     /// Where pages go when the budget is used up. Default: an unlinked temporary file.
     pub fn swap_file(mut self, file: SwapFile) -> Self {
         self.swap_file = file;
+        self
+    }
+
+    /// Which pages go when the budget is used up.
+    pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
+        self.reclaim_policy = policy;
         self
     }
 
@@ -227,7 +235,7 @@ impl ManagerBuilder {
             frames.bytes().zero(small_zero.frame.home_offset(), PAGE_BYTES);
         }
         let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
-        let lru = Lru::new(usage::possible_cpus(), StackForm::probe())
+        let lru = Lru::new(usage::possible_cpus(), StackForm::probe(), self.reclaim_policy)
             .map_err(system("cannot reserve LRU batches"))?;
         let devices = device.into_iter().map(|device| (device, 0)).collect();
         let cpus = (usage::possible_cpus(), current_cpu as fn() -> u32);

@@ -82,7 +82,7 @@ pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32) -> u64 {
         frame_of[page as usize] = frame;
         let words = &mut frames.0[frame as usize];
         (words.page, words.is_marked) = (page, true);
-        policy.insert(&frames, frame, shadows[page as usize].take().map_or(Arrival::Fresh, Arrival::Back));
+        policy.arrive(&frames, frame, shadows[page as usize].take().map_or(Arrival::Fresh, Arrival::Back));
     }
     validate(policy, &frames);
     misses

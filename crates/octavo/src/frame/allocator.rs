@@ -561,7 +561,9 @@ impl Drop for FrameAllocator {
 }
 
 fn tuning(bytes: u64, cpus: usize) -> Tuning {
-    Tuning::new(bytes / PAGE_BYTES as u64, Watermarks::for_bytes(bytes).low_frames, cpus)
+    // As Linux's low watermark: ours is further up, which says nothing of how much a CPU should hold.
+    let min_frames = Watermarks::for_bytes(bytes).min_frames;
+    Tuning::new(bytes / PAGE_BYTES as u64, min_frames + min_frames / 4, cpus)
 }
 
 #[cold]

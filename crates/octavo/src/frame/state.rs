@@ -251,6 +251,15 @@ impl StateWord {
             .is_ok()
     }
 
+    /// Sets all LRU flags of an owned frame at once. The caller keeps it from being freed.
+    #[inline]
+    pub(crate) fn exchange_lru_flags(&self, flags: u8) {
+        // Relaxed: as the flags themselves, under the LRU's lock. Nobody refuses.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some(word & !LRU_MASK | u32::from(flags) << LRU_SHIFT)
+        });
+    }
+
     /// Clears LRU flags of an owned frame; answers those before.
     #[inline]
     pub(crate) fn clear_lru_flags(&self, flags: u8) -> u8 {

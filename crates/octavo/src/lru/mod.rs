@@ -1,46 +1,61 @@
-//! Which pages have been used lately: an active and an inactive list, fed through per-CPU batches.
+//! Which pages have been used lately: a reclaim policy over the frames, fed through per-CPU batches.
 //!
-//! A frame's LRU state is three flags in its ownership word, and its place the two links in its words:
+//! A frame's LRU state is eight flags in its ownership word, and its place the two links in its words:
 //!
 //! ```text
-//!            add                 batch drained               isolate
+//!            add                 batch drained               take
 //!  (none) ────────► PENDING ───────────────────► LISTED ────────────────► (none), pinned by the reclaimer
-//!     ▲               │ forget                     │ forget                  │ put_back: LISTED
+//!     ▲               │ forget                     │ forget                  │ put_back, settle: LISTED
 //!     └───────────────┴────────────────────────────┘                         ▼
+//!
+//!   7 ............ 2      1        0
+//! +-----------------+--------+---------+
+//! |  policy's tag   | LISTED | PENDING |     a tag alone: admitted, and being read
+//! +-----------------+--------+---------+
 //! ```
+//!
+//! Which queues there are, and which frame goes next, is the [policy](crate::policy)'s affair. It decides about
+//! candidates, whose marks the reclaimer tests without any lock; and where a page belongs that comes back, by the shadow
+//! that it left behind.
 //!
 //! A batch holds bare frame numbers. A frame freed while its number is in a batch loses PENDING, so draining skips
 //! the stale number; if it is back in use by then and PENDING again, it is listed once, for the number drained
 //! first.
 //!
-//! Locking: one lock for both lists, a leaf. Adding a page costs one push on a per-CPU stack; the lock is taken
+//! Locking: one lock for the policy and all links, a leaf. Adding a page costs one push on a per-CPU stack; the lock is taken
 //! once for each batch of 32. Hits never come here: they set the entry's accessed mark, and reclaim looks at it.
+
+mod links;
 
 use smallvec::SmallVec;
 
+use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator};
+use crate::policy::{self, Arrival, Place, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{Mutex, Ordering, fence};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 use crate::units::FrameId;
 
-/// Frames that a batch collects before the lists are locked.
+use links::EngineLinks;
+
+/// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Frames taken off together: what one transfer may hold.
-const ISOLATED: usize = if cfg!(loom) { 4 } else { 256 };
-/// Ends a list.
-const NIL: u32 = u32::MAX;
+/// Frames isolated together at the most: as many as one transfer writes.
+const ISOLATED: usize = 256;
+/// Candidates taken together: the lock is held for about so long.
+const CANDIDATES: usize = 64;
 
 /// In a batch.
 const PENDING: u8 = 1;
-/// On a list.
+/// On one of the policy's queues.
 const LISTED: u8 = 2;
-/// That list is the active one.
-const ACTIVE: u8 = 4;
+/// Where the policy's tag begins.
+const TAG_SHIFT: u32 = 2;
 
 /// Frames taken off the lists together.
 pub(crate) type Isolated = SmallVec<[FrameId; ISOLATED]>;
 
-/// Which of the two lists.
+/// Where a frame is put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     /// Used lately.
@@ -49,35 +64,62 @@ pub(crate) enum List {
     Inactive,
 }
 
-#[derive(Debug)]
-struct Ends {
-    head: u32,
-    tail: u32,
-    /// Base pages; a block counts all its frames.
-    pages: u64,
+impl From<List> for Place {
+    fn from(list: List) -> Self {
+        match list {
+            List::Active => Place::Hot,
+            List::Inactive => Place::Cold,
+        }
+    }
 }
 
-#[derive(Debug)]
-struct Lists {
-    active: Ends,
-    inactive: Ends,
+/// A frame that may go: off the lists, and pinned for whoever took it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) frame: FrameId,
+    tag: u8,
 }
 
-/// The lists of a manager.
+/// Candidates taken together.
+pub(crate) type Candidates = SmallVec<[Candidate; CANDIDATES]>;
+
+/// What was seen of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Its mark was set, and is cleared.
+    Accessed,
+    /// Its mark was not set.
+    Unused,
+    /// It cannot go just now: pinned by others, or under I/O.
+    Busy,
+}
+
+/// What became of candidates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Settled {
+    /// Pages that joined the hot.
+    pub(crate) activated: u64,
+    /// Pages that left them.
+    pub(crate) deactivated: u64,
+}
+
+/// The policy of a manager, and what feeds it.
 #[derive(Debug)]
 pub(crate) struct Lru {
-    lists: Mutex<Lists>,
+    policy: Mutex<Box<dyn Policy>>,
     batches: PerCpuStacks,
+    /// The shadow of a page that goes now.
+    shadow: AtomicU64,
 }
 
 impl Lru {
-    pub(crate) fn new(cpus: usize, form: StackForm) -> std::io::Result<Self> {
+    pub(crate) fn new(cpus: usize, form: StackForm, policy: ReclaimPolicy) -> std::io::Result<Self> {
         let batches = PerCpuStacks::new(cpus, &[BATCH], form)?;
         for cpu in 0..batches.cpus() {
             batches.exclusive(cpu).expect("nobody else knows the stacks yet").set_limit(0, BATCH);
         }
-        let ends = || Ends { head: NIL, tail: NIL, pages: 0 };
-        Ok(Self { lists: Mutex::new(Lists { active: ends(), inactive: ends() }), batches })
+        let shadow = AtomicU64::new(u64::from(Shadow::at(0).bits()));
+        Ok(Self { policy: Mutex::new(make(policy)), batches, shadow })
     }
 
     /// Adds a fresh frame or block, which nobody else can reach yet.
@@ -91,27 +133,27 @@ impl Lru {
 
     #[cold]
     fn drain_and_list(&self, frames: &FrameAllocator, frame: FrameId) {
-        let mut lists = self.lists.lock();
-        self.drain_here(frames, &mut lists);
-        list_pending(frames, &mut lists, frame);
+        let mut policy = self.policy.lock();
+        self.drain_here(frames, &mut **policy);
+        list_pending(frames, &mut **policy, frame);
     }
 
-    fn drain_here(&self, frames: &FrameAllocator, lists: &mut Lists) {
+    fn drain_here(&self, frames: &FrameAllocator, policy: &mut dyn Policy) {
         while let Pop::Value(frame) = self.batches.pop(0) {
-            list_pending(frames, lists, FrameId(frame));
+            list_pending(frames, policy, FrameId(frame));
         }
     }
 
     /// Lists what is left in every CPU's batch.
     pub(crate) fn drain_all(&self, frames: &FrameAllocator) {
-        let mut lists = self.lists.lock();
+        let mut policy = self.policy.lock();
         for cpu in 0..self.batches.cpus() {
             if self.batches.len(cpu, 0) == 0 {
                 continue;
             }
             if let Some(exclusive) = self.batches.exclusive(cpu) {
                 while let Some(frame) = exclusive.remove(0) {
-                    list_pending(frames, &mut lists, FrameId(frame));
+                    list_pending(frames, &mut **policy, FrameId(frame));
                 }
             }
         }
@@ -121,11 +163,14 @@ impl Lru {
     #[inline]
     pub(crate) fn forget(&self, frames: &FrameAllocator, frame: FrameId) {
         if frames.words(frame).state.load().lru_flags() == 0 {
-            // Acquire: pairs with `unlink`, which is done with the frame's links before the flags are gone.
+            // Acquire: pairs with `unlist`, which is done with the frame's links before the flags are gone.
             fence(Ordering::Acquire);
             return;
         }
-        self.take(frames, frame);
+        if !self.take(frames, frame) {
+            // Admitted, and never read to the end.
+            frames.words(frame).state.clear_lru_flags(u8::MAX);
+        }
     }
 
     /// Takes a frame off its list or batch. False: it was on none, as it is just being added, or in the hands of
@@ -136,10 +181,10 @@ impl Lru {
         if state.replace_lru_flags(PENDING, 0) {
             return true;
         }
-        let mut lists = self.lists.lock();
+        let mut policy = self.policy.lock();
         let listed = state.load().lru_flags() & LISTED != 0;
         if listed {
-            unlink(frames, &mut lists, frame);
+            policy.remove(&EngineLinks::new(frames), frame.0);
         }
         listed
     }
@@ -147,144 +192,169 @@ impl Lru {
     /// Lists the frames of a block in the block's place, once `split` has made them frames of their own. Meanwhile nobody
     /// who has taken the block off puts it back as what it was.
     pub(crate) fn split(&self, frames: &FrameAllocator, head: FrameId, count: u32, split: impl FnOnce()) {
-        let mut lists = self.lists.lock();
+        let mut policy = self.policy.lock();
+        let links = EngineLinks::new(frames);
         let state = &frames.words(head).state;
         state.replace_lru_flags(PENDING, 0);
-        if state.load().lru_flags() & LISTED != 0 {
-            unlink(frames, &mut lists, head);
-        }
+        let is_listed = state.load().lru_flags() & LISTED != 0;
+        let tag = if is_listed { policy.remove(&links, head.0) } else { 0 };
+        let place = if is_listed { policy.place(tag) } else { Place::Cold };
         split();
         for index in 0..count {
-            let frame = head.plus(index);
-            frames.words(frame).state.set_lru_flags(flags_of(List::Inactive));
-            link(frames, &mut lists, frame, List::Inactive);
+            policy.put_back(&links, head.plus(index).0, tag, place);
         }
     }
 
-    /// Takes up to `most` of the coldest frames off `list`, each pinned for the caller. Frames found dying are
-    /// dropped through `free_last`.
-    pub(crate) fn isolate(
+    /// Takes up to `most` candidates, each pinned for the caller; `stuck`: of those that are to stay. Frames found dying
+    /// are dropped through `free_last`.
+    pub(crate) fn candidates(
         &self,
         frames: &FrameAllocator,
-        list: List,
         most: usize,
+        stuck: bool,
         free_last: impl Fn(FrameId),
-    ) -> Isolated {
-        let (mut taken, mut dying) = (Isolated::new(), Isolated::new());
-        let mut lists = self.lists.lock();
-        while taken.len() + dying.len() < ISOLATED.min(most) {
-            let tail = lists.ends(list).tail;
-            if tail == NIL {
-                break;
-            }
-            let frame = FrameId(tail);
-            let holds = &frames.words(frame).holds;
-            let seen = holds.take_pin();
-            unlink(frames, &mut lists, frame);
-            if seen.is_live() { taken.push(frame) } else { dying.push(frame) }
+    ) -> Candidates {
+        let (mut taken, mut dying) = (Candidates::new(), Candidates::new());
+        let links = EngineLinks::pinning(frames);
+        let mut policy = self.policy.lock();
+        while taken.len() + dying.len() < most.min(CANDIDATES) {
+            let next = if stuck { policy.take_hot(&links) } else { policy.take_next(&links) };
+            let Some((frame, tag)) = next else { break };
+            let candidate = Candidate { frame: FrameId(frame), tag };
+            if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
-        drop(lists);
-        for frame in dying {
-            if frames.words(frame).holds.drop_pin() == Dropped::Last {
-                free_last(frame);
-            }
+        drop(policy);
+        for Candidate { frame, .. } in dying {
+            drop_pin(frames, frame, &free_last);
         }
         taken
     }
 
-    /// Puts a frame, which the caller has pinned, at the warm end of `list`.
-    pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
-        let mut lists = self.lists.lock();
-        let state = &frames.words(frame).state;
-        if state.load().lru_flags() == 0 {
-            state.set_lru_flags(flags_of(list));
-            link(frames, &mut lists, frame, list);
-        }
-    }
-
-    /// Base pages on the active and the inactive list.
-    pub(crate) fn pages(&self) -> (u64, u64) {
-        let lists = self.lists.lock();
-        (lists.active.pages, lists.inactive.pages)
-    }
-
-    /// Walks both lists: links agree both ways, flags agree with the list, pages add up. Linear.
-    pub(crate) fn validate(&self, frames: &FrameAllocator) {
-        let lists = self.lists.lock();
-        for list in [List::Active, List::Inactive] {
-            let ends = match list {
-                List::Active => &lists.active,
-                List::Inactive => &lists.inactive,
+    /// Has the policy decide about candidates by what was seen of them. Those that stay are listed again, and their pins
+    /// dropped; those that are to go are added to `going`.
+    pub(crate) fn settle(
+        &self,
+        frames: &FrameAllocator,
+        candidates: &[(Candidate, Look)],
+        going: &mut Isolated,
+        free_last: impl Fn(FrameId),
+    ) -> Settled {
+        let mut settled = Settled::default();
+        let mut kept = Candidates::new();
+        let links = EngineLinks::new(frames);
+        let mut policy = self.policy.lock();
+        for &(candidate, look) in candidates {
+            let Candidate { frame, tag } = candidate;
+            let from = policy.place(tag);
+            let verdict = match look {
+                Look::Busy => {
+                    policy.put_back(&links, frame.0, tag, from);
+                    Verdict::Keep(from)
+                }
+                look => policy.judge(&links, frame.0, tag, look == Look::Accessed),
             };
-            let (mut at, mut before, mut pages) = (ends.head, NIL, 0);
-            while at != NIL {
-                let words = frames.words(FrameId(at));
-                assert_eq!(words.prev.load(Ordering::Relaxed), before, "LRU links agree both ways");
-                assert_eq!(words.state.load().lru_flags(), flags_of(list), "LRU flags agree with the list");
-                pages += u64::from(frames.words(FrameId(at)).order().frames());
-                before = at;
-                at = words.next.load(Ordering::Relaxed);
+            match verdict {
+                Verdict::Keep(to) => {
+                    settled.activated += u64::from((from, to) == (Place::Cold, Place::Hot));
+                    settled.deactivated += u64::from((from, to) == (Place::Hot, Place::Cold));
+                    kept.push(candidate);
+                }
+                Verdict::Evict(shadow) => {
+                    self.shadow.store(u64::from(shadow.bits()), Ordering::Relaxed);
+                    going.push(frame);
+                }
             }
-            assert_eq!((before, pages), (ends.tail, ends.pages), "LRU pages add up");
+        }
+        drop(policy);
+        for Candidate { frame, .. } in kept {
+            drop_pin(frames, frame, &free_last);
+        }
+        settled
+    }
+
+    /// What a page that goes now leaves behind.
+    #[allow(dead_code, reason = "asked for by the swap cache")]
+    pub(crate) fn shadow(&self) -> u32 {
+        self.shadow.load(Ordering::Relaxed) as u32
+    }
+
+    /// A page comes back into a frame that is not listed yet, and left this shadow when it went, if any. Says where it will be
+    /// put; [`Lru::put_back`] puts it there once it has been read.
+    #[allow(dead_code, reason = "asked for by the swap cache")]
+    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Option<u32>) -> Place {
+        let Some(shadow) = shadow.and_then(Shadow::from_bits) else { return Place::Cold };
+        let mut policy = self.policy.lock();
+        let tag = policy.admit(Arrival::Back(shadow));
+        if tag == 0 {
+            return Place::Cold;
+        }
+        frames.words(frame).state.set_lru_flags(tag << TAG_SHIFT);
+        policy.place(tag)
+    }
+
+    /// Puts a frame, which the caller has pinned, at the warm end of `list`; or where it was admitted to.
+    pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
+        let mut policy = self.policy.lock();
+        let flags = frames.words(frame).state.load().lru_flags();
+        let links = EngineLinks::new(frames);
+        if flags & (PENDING | LISTED) != 0 {
+            return;
+        }
+        match flags >> TAG_SHIFT {
+            0 => policy.put_back(&links, frame.0, 0, list.into()),
+            admitted => policy.insert(&links, frame.0, admitted),
+        }
+    }
+
+    /// Base pages among those to stay, and among those that go first.
+    pub(crate) fn pages(&self) -> (u64, u64) {
+        self.policy.lock().pages()
+    }
+
+    /// Walks all queues: links agree both ways, flags agree with the queue, pages add up. Linear.
+    pub(crate) fn validate(&self, frames: &FrameAllocator) {
+        let policy = self.policy.lock();
+        policy::validate(&**policy, &EngineLinks::new(frames));
+    }
+
+    /// All frames, isolated and pinned.
+    #[cfg(all(test, loom))]
+    pub(crate) fn isolate_all(&self, frames: &FrameAllocator, free_last: impl Fn(FrameId)) -> Isolated {
+        let mut all = Isolated::new();
+        loop {
+            let candidates = self.candidates(frames, CANDIDATES, false, &free_last);
+            if candidates.is_empty() {
+                return all;
+            }
+            all.extend(candidates.into_iter().map(|candidate| candidate.frame));
         }
     }
 }
 
-impl Lists {
-    fn ends(&mut self, list: List) -> &mut Ends {
-        match list {
-            List::Active => &mut self.active,
-            List::Inactive => &mut self.inactive,
-        }
-    }
-}
-
-fn flags_of(list: List) -> u8 {
-    match list {
-        List::Active => LISTED | ACTIVE,
-        List::Inactive => LISTED,
+fn make(policy: ReclaimPolicy) -> Box<dyn Policy> {
+    match policy {
+        ReclaimPolicy::Reuse => Box::<policy::Reuse>::default(),
+        ReclaimPolicy::Generations => Box::<policy::Generations>::default(),
+        ReclaimPolicy::S3Fifo => Box::<policy::S3Fifo>::default(),
+        ReclaimPolicy::Sieve => Box::<policy::Sieve>::default(),
+        ReclaimPolicy::Clock => Box::<policy::Clock>::default(),
+        ReclaimPolicy::Fifo => Box::<policy::Fifo>::default(),
     }
 }
 
 /// Lists a frame out of a batch, unless it was freed or listed since.
-fn list_pending(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId) {
-    if frames.words(frame).state.replace_lru_flags(PENDING, flags_of(List::Inactive)) {
-        link(frames, lists, frame, List::Inactive);
+fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId) {
+    // Never without a flag in between: whoever frees it then waits for the lock.
+    if frames.words(frame).state.replace_lru_flags(PENDING, LISTED) {
+        policy.insert(&EngineLinks::new(frames), frame.0, 0);
     }
 }
 
-/// Puts a frame that carries the list's flags at its warm end.
-fn link(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId, list: List) {
-    let words = frames.words(frame);
-    let pages = u64::from(frames.words(frame).order().frames());
-    let ends = lists.ends(list);
-    words.prev.store(NIL, Ordering::Relaxed);
-    words.next.store(ends.head, Ordering::Relaxed);
-    match ends.head {
-        NIL => ends.tail = frame.0,
-        head => frames.words(FrameId(head)).prev.store(frame.0, Ordering::Relaxed),
+fn drop_pin(frames: &FrameAllocator, frame: FrameId, free_last: &impl Fn(FrameId)) {
+    if frames.words(frame).holds.drop_pin() == Dropped::Last {
+        free_last(frame);
     }
-    ends.head = frame.0;
-    ends.pages += pages;
 }
 
-fn unlink(frames: &FrameAllocator, lists: &mut Lists, frame: FrameId) {
-    let words = frames.words(frame);
-    let flags = words.state.load().lru_flags();
-    let list = if flags & ACTIVE != 0 { List::Active } else { List::Inactive };
-    let pages = u64::from(frames.words(frame).order().frames());
-    let (prev, next) = (words.prev.load(Ordering::Relaxed), words.next.load(Ordering::Relaxed));
-    let ends = lists.ends(list);
-    match prev {
-        NIL => ends.head = next,
-        prev => frames.words(FrameId(prev)).next.store(next, Ordering::Relaxed),
-    }
-    match next {
-        NIL => ends.tail = prev,
-        next => frames.words(FrameId(next)).prev.store(prev, Ordering::Relaxed),
-    }
-    ends.pages -= pages;
-    // Last: whoever frees the frame takes no lock once the flags are gone, and the links become the allocator's.
-    fence(Ordering::Release);
-    words.state.clear_lru_flags(LISTED | ACTIVE);
-}
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -15,6 +15,8 @@ const FEWEST: u64 = 2;
 const GENERATION: u8 = COUNT as u8 - 1;
 /// Its first mark has been cleared.
 const SEEN: u8 = 4;
+/// Of a page that is not in memory yet: it joins the youngest.
+const TO_YOUNGEST: u8 = 8;
 
 /// Generations.
 #[derive(Debug, Default)]
@@ -45,9 +47,7 @@ impl Generations {
     /// Makes the oldest generation one that holds a frame, if any does, and keeps two others above it.
     fn age(&mut self) {
         for _ in 0..COUNT {
-            while self.younger < FEWEST {
-                self.younger += 1;
-            }
+            self.younger = self.younger.max(FEWEST);
             if self.queues[(self.oldest % COUNT as u64) as usize].oldest().is_some() {
                 // A youngest of its full share ends where there is room for another.
                 let share = self.total() / COUNT as u64;
@@ -64,15 +64,21 @@ impl Generations {
 }
 
 impl Policy for Generations {
-    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place {
-        while self.younger < FEWEST {
-            self.younger += 1;
+    fn admit(&mut self, arrival: Arrival) -> u8 {
+        match arrival {
+            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.total() => TO_YOUNGEST,
+            _ => 0,
         }
-        let number = match arrival {
-            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.total() => self.youngest(),
-            _ => self.oldest + 1,
-        };
-        self.push(links, frame, number, false)
+    }
+
+    fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
+        let to = if tag & TO_YOUNGEST != 0 { Place::Hot } else { Place::Cold };
+        self.put_back(links, frame, 0, to);
+    }
+
+    fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        let numbers = self.oldest + FEWEST..=self.youngest();
+        numbers.into_iter().find_map(|number| self.queues[(number % COUNT as u64) as usize].pop(links))
     }
 
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
@@ -92,6 +98,7 @@ impl Policy for Generations {
     }
 
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+        self.younger = self.younger.max(FEWEST);
         let number = if to == Place::Hot { self.youngest() } else { self.oldest + 1 };
         self.push(links, frame, number, tag & SEEN != 0);
     }
@@ -101,6 +108,9 @@ impl Policy for Generations {
     }
 
     fn place(&self, tag: u8) -> Place {
+        if tag & TO_YOUNGEST != 0 {
+            return Place::Hot;
+        }
         let index = u64::from(tag & GENERATION);
         let is_cold = (self.oldest..self.oldest + FEWEST).any(|number| number % COUNT as u64 == index);
         if is_cold { Place::Cold } else { Place::Hot }

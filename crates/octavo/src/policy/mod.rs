@@ -5,10 +5,11 @@
 //! the page went, which it gets back when the page returns; so it remembers no page that is not in memory.
 //!
 //! ```text
-//!   insert(Fresh | Back(shadow)) ──► on a queue ──take_next──► in the caller's hands
-//!                                      ▲  │                       │ judge(accessed?)
-//!                          put_back ───┘  └─ remove ──►           ├── Keep: on a queue again
-//!                                                                 └── Evict(shadow): the caller's
+//!   admit(Fresh | Back(shadow))
+//!      └────────► insert ──────► on a queue ──take_next──► in the caller's hands
+//!                                  ▲  │                       │ judge(accessed?)
+//!                      put_back ───┘  └─ remove ──►           ├── Keep: on a queue again
+//!                                                             └── Evict(shadow): the caller's
 //! ```
 //!
 //! | file | policy | which page goes |
@@ -96,11 +97,25 @@ pub enum Verdict {
     Evict(Shadow),
 }
 
-/// A reclaim policy. Frames are on its queues from `insert` (or `put_back`, or a `judge` that keeps them) to `take_next`
+/// A reclaim policy. Frames are on its queues from `insert` (or `put_back`, or a `judge` that keeps them) to a `take_..`
 /// or `remove`. The `tag` given out with a frame is what the policy knows of it, to be given back with it.
 pub trait Policy: std::fmt::Debug + Send {
-    /// A page is in memory; its first use leaves a mark that says nothing.
-    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place;
+    /// Where a page belongs that is about to be in memory: the tag to insert it with. 0 if it is fresh.
+    fn admit(&mut self, arrival: Arrival) -> u8;
+
+    /// An admitted page is in memory. Its first use leaves a mark that says nothing.
+    fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
+
+    /// Admits and inserts.
+    fn arrive(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) {
+        let tag = self.admit(arrival);
+        self.insert(links, frame, tag);
+    }
+
+    /// Takes one of those that are to stay, if there are such: for when the others cannot go.
+    fn take_hot(&mut self, _: &dyn Links) -> Option<(u32, u8)> {
+        None
+    }
 
     /// Takes the next candidate, and its tag. `None`: no frame is on any queue.
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)>;
@@ -108,13 +123,13 @@ pub trait Policy: std::fmt::Debug + Send {
     /// Decides about a candidate that was taken, and was or was not `accessed` since its mark was last cleared.
     fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict;
 
-    /// Puts a frame back that was taken or removed, and could not go just now.
+    /// Puts a frame back that was taken or removed, and could not go just now. Tag 0, if it was lost.
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place);
 
     /// Takes a frame off its queue, wherever it is.
     fn remove(&mut self, links: &dyn Links, frame: u32) -> u8;
 
-    /// Where a page with this tag is, or was.
+    /// Where a page with this tag is, was, or is to go.
     fn place(&self, tag: u8) -> Place;
 
     /// Base pages among those to stay, and among those tried first.

@@ -16,7 +16,8 @@
 //! in memory as the cold queue is long: that is its *reuse distance*. It belongs among the hot exactly if some hot page has
 //! not been used for longer. So it *challenges* the oldest hot pages, those which were last looked at before it left:
 //! each challenge pays for a few looks. A hot page found marked is young again; one found unmarked makes room (after a
-//! second look, if it was marked the time before). The challenger waits in the cold queue for that.
+//! second look, if it was marked the time before), for the challenger, which waits in the cold queue, or for another
+//! that comes back as soon.
 //!
 //! - A **scan** challenges nobody, as its pages do not come back: it passes through the cold queue.
 //! - In a **loop** larger than memory all distances are the same, so no challenge succeeds, and the part that is hot is
@@ -114,7 +115,7 @@ impl Reuse {
         Place::Hot
     }
 
-    fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+    fn take_oldest(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
         self.skip_empty();
         let taken = self.hot[index(self.oldest)].pop(links)?;
         self.hot_pages -= links.pages(taken.0);
@@ -158,29 +159,40 @@ impl Reuse {
 }
 
 impl Policy for Reuse {
-    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place {
-        let Arrival::Back(shadow) = arrival else { return self.to_cold(links, frame, 0) };
-        if self.has_room() {
-            return self.to_hot(links, frame, 0);
-        }
+    fn admit(&mut self, arrival: Arrival) -> u8 {
+        let Arrival::Back(shadow) = arrival else { return 0 };
         let distance = shadow.distance(self.evictions) + self.cold.pages();
+        // While the hot are fewer than they might be, everyone; else room was made for those who were away no longer than
+        // the challenger.
+        let is_filling = self.cold.pages() > 2 * self.cold_target();
+        if is_filling || self.has_room() && distance <= self.challenge {
+            return HOT;
+        }
         if !self.is_beaten_by(distance) {
-            return self.to_cold(links, frame, 0);
+            return 0;
         }
         self.challenge(distance);
-        self.to_cold(links, frame, CHALLENGER)
+        CHALLENGER
+    }
+
+    fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
+        self.put_back(links, frame, tag, self.place(tag));
+    }
+
+    fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        self.take_oldest(links)
     }
 
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
         if self.looks > 0 {
             self.looks -= 1;
             if self.is_beaten_by(self.challenge) {
-                return self.take_hot(links);
+                return self.take_oldest(links);
             }
             self.looks = 0;
         }
         if self.cold.pages() <= self.cold_target() / 2
-            && let Some(taken) = self.take_hot(links)
+            && let Some(taken) = self.take_oldest(links)
         {
             return Some(taken);
         }

@@ -38,16 +38,19 @@ impl S3Fifo {
 }
 
 impl Policy for S3Fifo {
-    fn insert(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) -> Place {
+    fn admit(&mut self, arrival: Arrival) -> u8 {
         match arrival {
-            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.main.pages() => {
-                self.to_main(links, frame, 0)
-            }
-            _ => {
-                self.small.push(links, frame, 0);
-                Place::Cold
-            }
+            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.main.pages() => MAIN,
+            _ => 0,
         }
+    }
+
+    fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
+        self.put_back(links, frame, 0, self.place(tag));
+    }
+
+    fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
+        self.main.pop(links)
     }
 
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {

@@ -24,9 +24,12 @@ impl Default for Sieve {
 }
 
 impl Policy for Sieve {
-    fn insert(&mut self, links: &dyn Links, frame: u32, _: Arrival) -> Place {
+    fn admit(&mut self, _: Arrival) -> u8 {
+        0
+    }
+
+    fn insert(&mut self, links: &dyn Links, frame: u32, _: u8) {
         self.queue.push(links, frame, 0);
-        Place::Cold
     }
 
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {

@@ -32,8 +32,12 @@ impl OneQueue {
 macro_rules! one_queue {
     ($policy:ident, |$accessed:ident| $keeps:expr) => {
         impl Policy for $policy {
-            fn insert(&mut self, links: &dyn Links, frame: u32, _: Arrival) -> Place {
-                self.0.push(links, frame)
+            fn admit(&mut self, _: Arrival) -> u8 {
+                0
+            }
+
+            fn insert(&mut self, links: &dyn Links, frame: u32, _: u8) {
+                self.0.push(links, frame);
             }
 
             fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)> {

@@ -117,7 +117,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
                     (Model::Free, _) => {
                         memory.words(frame).pages.set(if random.below(10) == 0 { 512 } else { 1 });
                         let back = shadows.pop().filter(|_| random.below(2) == 0);
-                        policy.insert(&memory, frame, back.map_or(Arrival::Fresh, Arrival::Back));
+                        policy.arrive(&memory, frame, back.map_or(Arrival::Fresh, Arrival::Back));
                         *at = Model::Listed;
                     }
                     (Model::Listed, 0 | 1) => *at = Model::Held(policy.remove(&memory, frame)),
@@ -125,8 +125,10 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
                         policy.remove(&memory, frame);
                         *at = Model::Free;
                     }
-                    (Model::Listed, _) => {
-                        let (next, tag) = policy.take_next(&memory).expect("a frame is listed");
+                    (Model::Listed, kind) => {
+                        let hot = if kind == 3 { policy.take_hot(&memory) } else { None };
+                        let (next, tag) =
+                            hot.or_else(|| policy.take_next(&memory)).expect("a frame is listed");
                         assert_eq!(model[next as usize], Model::Listed, "only what is listed is taken");
                         model[next as usize] = Model::Held(tag);
                     }
@@ -165,7 +167,7 @@ fn scans_end_even_if_every_page_is_always_marked_once_more() {
     for mut policy in all() {
         let memory = Memory::new(FRAMES);
         for frame in 0..FRAMES {
-            policy.insert(&memory, frame, Arrival::Fresh);
+            policy.arrive(&memory, frame, Arrival::Fresh);
         }
         // Each page is found marked twice, and then no more: something goes within a few rounds.
         let mut marks = vec![2_u32; FRAMES as usize];
@@ -207,7 +209,7 @@ fn faults(policy: &mut dyn Policy, frames: u32, trace: &[u32]) -> usize {
         let frame = free.pop().expect("just made");
         (page_of[frame as usize], marked[frame as usize]) = (*page, true);
         at.insert(*page, frame);
-        policy.insert(&memory, frame, shadows.remove(page).map_or(Arrival::Fresh, Arrival::Back));
+        policy.arrive(&memory, frame, shadows.remove(page).map_or(Arrival::Fresh, Arrival::Back));
     }
     validate(policy, &memory);
     faults
@@ -218,7 +220,7 @@ fn first_in_is_first_out() {
     let memory = Memory::new(10);
     let mut policy = Fifo::default();
     for frame in 0..10 {
-        policy.insert(&memory, frame, Arrival::Fresh);
+        policy.arrive(&memory, frame, Arrival::Fresh);
     }
     for expected in 0..10 {
         let (frame, tag) = policy.take_next(&memory).unwrap();
@@ -235,7 +237,7 @@ fn a_clock_gives_a_second_chance() {
     let memory = Memory::new(3);
     let mut policy = Clock::default();
     for frame in 0..3 {
-        policy.insert(&memory, frame, Arrival::Fresh);
+        policy.arrive(&memory, frame, Arrival::Fresh);
     }
     let order: Vec<_> = [true, false, false, false]
         .map(|accessed| {
@@ -252,14 +254,14 @@ fn what_a_sieve_keeps_stays_where_it_is() {
     let memory = Memory::new(5);
     let mut policy = Sieve::default();
     for frame in 0..4 {
-        policy.insert(&memory, frame, Arrival::Fresh);
+        policy.arrive(&memory, frame, Arrival::Fresh);
     }
     // Taken together and put back: in their old order, behind the hand.
     let taken = [policy.take_next(&memory).unwrap(), policy.take_next(&memory).unwrap()];
     for (frame, tag) in taken {
         assert_eq!(policy.judge(&memory, frame, tag, true), Verdict::Keep(Place::Cold));
     }
-    policy.insert(&memory, 4, Arrival::Fresh);
+    policy.arrive(&memory, 4, Arrival::Fresh);
     let order: Vec<u32> = std::iter::from_fn(|| policy.take_next(&memory)).map(|(frame, _)| frame).collect();
     assert_eq!(order, [2, 3, 4, 0, 1]);
 }

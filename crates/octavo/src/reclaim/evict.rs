@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! isolated, pinned
-//!   │ accessed lately, or pinned by others ──────────────► back on a list
+//!   │ pinned by others, or under I/O ────────────────────► back on a list
 //!   │ huge: split, its frames come by again ─────────────► back on a list
 //!   ▼
 //! slot allocated, in the swap cache           from here on a fault finds it there
@@ -19,9 +19,8 @@
 
 use smallvec::SmallVec;
 
-use crate::counters::Counter;
 use crate::engine::{Engine, split_leaf};
-use crate::lru::{Isolated, List};
+use crate::lru::{Isolated, List, Look};
 use crate::rmap::Owner;
 use crate::swap::{self, Started, WRITE_BATCH};
 use crate::table::entry::State;
@@ -82,15 +81,20 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
     if holds.pins() > 1 || holds.is_writeback() || holds.is_reading() {
         return Verdict::Keep(List::Inactive);
     }
-    if test_and_clear_accessed(engine, frame) {
-        engine.counters.count(Counter::PageActivated);
-        return Verdict::Keep(List::Active);
-    }
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
 }
 
+/// What is to be seen of a candidate. Clears its mark.
+pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
+    let holds = engine.frames.words(frame).holds.load();
+    if holds.pins() > 1 || holds.is_writeback() || holds.is_reading() {
+        return Look::Busy;
+    }
+    if test_and_clear_accessed(engine, frame) { Look::Accessed } else { Look::Unused }
+}
+
 /// Whether any owner's entry was accessed since the last look.
-pub(super) fn test_and_clear_accessed(engine: &Engine, frame: FrameId) -> bool {
+fn test_and_clear_accessed(engine: &Engine, frame: FrameId) -> bool {
     let mut accessed = false;
     for owner in engine.rmap.owners(engine.frames.words(frame)) {
         let walk = engine.table.walk(owner.space, owner.page);

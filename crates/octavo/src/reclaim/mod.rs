@@ -18,10 +18,12 @@ mod compact;
 mod evict;
 mod migrate;
 
+use smallvec::SmallVec;
+
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lru::List;
+use crate::lru::{Isolated, List};
 use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES};
@@ -41,8 +43,13 @@ pub(crate) enum Reclaimer {
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
-/// Frames of the active list looked at for each batch of the inactive one.
-const BALANCED: usize = 32;
+/// Hot frames looked at where the cold ones cannot go.
+const DEMOTED: usize = 32;
+/// Of all listed pages, one in so many may be in hand at once, but at least as many as here.
+const HAND_SHARE: u64 = 64;
+const LEAST_IN_HAND: u64 = 32;
+/// Looks at candidates for each that is wanted, before those are written that were found.
+const LOOKS: usize = 8;
 /// Pages under way at the most: a few times what keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 /// Batches looked at for one target before giving up: several times round a small memory.
@@ -82,10 +89,11 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
             engine.wait_for_write();
         }
-        balance(engine, stuck);
-        let most = engine.swap.write_batch();
-        let batch = engine.lru.isolate(&engine.frames, List::Inactive, most, |frame| engine.free_last(frame));
-        if batch.is_empty() {
+        if stuck {
+            demote(engine);
+        }
+        let (looked, batch) = next_batch(engine);
+        if looked == 0 {
             // What is left may be on its way there, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
             if engine.lru.pages() == (0, 0) {
@@ -98,7 +106,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
             Reclaimer::Direct => (Counter::ScanDirect, Counter::StealDirect),
             Reclaimer::Background => (Counter::ScanBackground, Counter::StealBackground),
         };
-        engine.counters.add(scan, batch.len() as u64);
+        engine.counters.add(scan, looked);
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         let mut outcome = evict_batch(engine, &batch);
         if engine.swap.is_failing() {
@@ -143,21 +151,41 @@ fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_bytes() / PAGE_BYTES as u64 / 8).min(MOST_WRITING_PAGES)
 }
 
-/// Keeps the inactive list at least as long as the active one; when what is on it is `stuck`, longer.
-fn balance(engine: &Engine, stuck: bool) {
-    let (active, inactive) = engine.lru.pages();
-    if active <= inactive && !stuck {
-        return;
-    }
-    let batch = engine.lru.isolate(&engine.frames, List::Active, BALANCED, |frame| engine.free_last(frame));
-    for frame in batch {
-        let list = if evict::test_and_clear_accessed(engine, frame) { List::Active } else { List::Inactive };
-        if list == List::Inactive {
-            engine.counters.count(Counter::PageDeactivated);
+/// Looks at candidates until as many are to go as are written together, but not at all of a memory that is in use. Says at how
+/// many it has looked.
+fn next_batch(engine: &Engine) -> (u64, Isolated) {
+    let (hot, cold) = engine.lru.pages();
+    // A small memory's cold pages are few: they must not all be in hand.
+    let most = engine.swap.write_batch().min(((hot + cold) / HAND_SHARE).max(LEAST_IN_HAND) as usize);
+    let (mut looked, mut going) = (0, Isolated::new());
+    while going.len() < most && looked < LOOKS * most {
+        match look_at(engine, most - going.len(), false, &mut going) {
+            0 => break,
+            some => looked += some,
         }
-        engine.lru.put_back(&engine.frames, frame, list);
-        engine.drop_pin(frame);
     }
+    (looked as u64, going)
+}
+
+/// Hot pages that are not used join the cold: what is there cannot go, but clean ones may.
+fn demote(engine: &Engine) {
+    let mut going = Isolated::new();
+    look_at(engine, DEMOTED, true, &mut going);
+    for frame in going {
+        engine.keep(frame, List::Inactive);
+    }
+}
+
+/// Takes candidates, tests their marks, and has the policy decide. Says how many.
+fn look_at(engine: &Engine, most: usize, stuck: bool, going: &mut Isolated) -> usize {
+    let free_last = |frame| engine.free_last(frame);
+    let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
+    let looks: SmallVec<[_; 64]> =
+        candidates.iter().map(|candidate| (*candidate, evict::look(engine, candidate.frame))).collect();
+    let settled = engine.lru.settle(&engine.frames, &looks, going, free_last);
+    engine.counters.add(Counter::PageActivated, settled.activated);
+    engine.counters.add(Counter::PageDeactivated, settled.deactivated);
+    looks.len()
 }
 
 /// Makes room for an access that found no frame.

@@ -14,14 +14,14 @@ use octavo_platform::{Backing, ForkCanary};
 
 use crate::access;
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, SwapCache, ZeroPage};
+use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::{Engine, EngineParts, Policy, SpaceState, Streams, protect_range, unmap_range};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
 use crate::io::{Device, Direction, Transfer, Urgency};
-use crate::lru::{Isolated, List, Lru};
+use crate::lru::{Isolated, Lru};
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::Swap;
@@ -113,7 +113,7 @@ impl Model {
             canary: ForkCanary::new().unwrap(),
             huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),
             table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
-            lru: Lru::new(1, StackForm::TryLock(|| 0)).unwrap(),
+            lru: Lru::new(1, StackForm::TryLock(|| 0), ReclaimPolicy::default()).unwrap(),
             swap: Swap::new(
                 vec![(Box::new(device), 0)],
                 SwapCache::default(),
@@ -174,7 +174,7 @@ impl Model {
         leaves
     }
 
-    /// All inactive frames, isolated and pinned, none of them accessed lately.
+    /// All frames, isolated and pinned, none of them accessed lately.
     fn isolate(&self) -> Isolated {
         let engine = &self.engine;
         for page in 0..crate::table::MAX_PAGES {
@@ -182,12 +182,7 @@ impl Model {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
         }
         engine.lru.drain_all(&engine.frames);
-        let mut all =
-            engine.lru.isolate(&engine.frames, List::Inactive, usize::MAX, |frame| engine.free_last(frame));
-        all.extend(
-            engine.lru.isolate(&engine.frames, List::Active, usize::MAX, |frame| engine.free_last(frame)),
-        );
-        all
+        engine.lru.isolate_all(&engine.frames, |frame| engine.free_last(frame))
     }
 
     /// Moves out all that can go.
