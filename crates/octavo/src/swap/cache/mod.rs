@@ -502,6 +502,11 @@ impl Cache {
         self.words(slot).swap_content(content)
     }
 
+    /// Replaces exactly this content of a slot in use. False: it is another by now.
+    pub(crate) fn change_content(&self, slot: SwapSlot, from: u64, to: u64) -> bool {
+        self.words(slot).change_content(from, to)
+    }
+
     // --- checks ---
 
     /// Whether a slot is in use. Exact while nobody else is at work.

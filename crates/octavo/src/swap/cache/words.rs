@@ -70,6 +70,12 @@ impl SlotWords {
     pub(super) fn swap_content(&self, content: u64) -> u64 {
         self.content.swap(content, Ordering::AcqRel)
     }
+
+    /// Replaces exactly this content. False: it is another by now.
+    pub(super) fn change_content(&self, from: u64, to: u64) -> bool {
+        // As `swap_content`.
+        self.content.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
 }
 
 /// The slot a frame of the cache belongs to. Exact under the slot's lock, and only a hint elsewhere.

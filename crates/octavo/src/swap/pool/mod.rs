@@ -19,8 +19,14 @@
 //! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
 //! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
 //! | [`Pool::free`] | whoever changed the content | a page that came back and is now kept dirty in memory is best freed at once |
-//! | [`Pool::coldest`] | the shrinker | load each into a bounce frame, write them in runs of slots, change Pool to Device, `written_back` |
+//! | [`Pool::coldest`] | the shrinker | for each: see below, `written_back`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
+//!
+//! Writing a cold page to its area needs its slot to stay: between `coldest` and the end of the write the slot may be
+//! freed, given to another page, and written by that one. So the shrinker goes through the swap cache: a fresh frame
+//! `begin_read_ahead` at the slot, [`Pool::unpack`] into it, the read ended, and the frame goes out like any dirty one. Under
+//! WRITEBACK nobody else writes the slot; at its end the content changes from exactly `Pool(handle)` to `Device`.
+//! `Gone` from `unpack` means the page has left by itself.
 //!
 //! Invariants: blocks come from the frame allocator, which charges them, and never exceed the limit; an object's bytes
 //! have a checksum that is looked at before they are unpacked; a handle that was freed is never taken for another
