@@ -7,12 +7,16 @@
 //! | write, read | 1 MiB at a time, in order, eight under way; MiB/s |
 //! | random | single pages of the same file; thousands a second |
 //!
-//! *Plain* is as many threads as transfers under way, each by `pread` and `pwrite` with O_DIRECT. The engines are driven by one
-//! thread, which waits for the oldest and starts the next. All sides use files that were written before, and take turns.
+//! *Plain* is as many threads as transfers under way, each by `pread` and `pwrite` with O_DIRECT. The engines are driven by a
+//! thread for each CPU, which starts others where some have ended. *On the spot* is as many threads as plain, each
+//! of which asks the engine for a transfer that it waits for. Below each row: the processor time of one transfer. All sides use files that were written before, and take turns.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -24,6 +28,7 @@ const RUN_PAGES: u32 = 256;
 const RUN_DEPTH: u32 = 8;
 const RANDOM_DEPTH: u32 = 32;
 const RANDOM_READS: u32 = 20_000;
+const HUGE: usize = 2 << 20;
 const O_DIRECT: i32 = 0o40000;
 
 #[derive(Clone, Copy)]
@@ -68,18 +73,23 @@ impl Work {
     }
 }
 
-/// Memory aligned for O_DIRECT.
-struct Aligned(Vec<u8>);
-
-impl Aligned {
-    fn new(bytes: usize) -> Self {
-        Self((0..bytes + PAGE_BYTES).map(|at| (at * 31) as u8).collect())
+/// Makes the allocator ask for huge pages, as the frames are backed by them: a transfer of 1 MiB in 256 scattered pages is
+/// another thing to the disk. It reads its tunables when the process starts, so this one starts again.
+fn with_huge_pages() {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(TUNABLES).is_none() {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(std::env::args_os().skip(1)).env(TUNABLES, "glibc.malloc.hugetlb=1");
+        panic!("cannot start again: {}", command.exec());
     }
+}
 
-    fn bytes(&mut self, len: usize) -> &mut [u8] {
-        let skip = self.0.as_ptr().align_offset(PAGE_BYTES);
-        &mut self.0[skip..skip + len]
-    }
+/// Processor time of this process so far, in microseconds.
+fn processor_us() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("proc");
+    let fields = stat.rsplit(") ").next().expect("a name in brackets").split(' ');
+    // utime and stime, in hundredths of a second.
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().expect("a number") * 1e4).sum()
 }
 
 fn plain(file: &File, work: Work, file_pages: u32) -> f64 {
@@ -88,13 +98,14 @@ fn plain(file: &File, work: Work, file_pages: u32) -> f64 {
     let places: Vec<u32> = (0..transfers).map(|_| places()).collect();
     let next = AtomicU32::new(0);
     let len = work.pages() as usize * PAGE_BYTES;
-    let mut buffers: Vec<_> = (0..work.depth()).map(|_| Aligned::new(len)).collect();
+    let total = work.depth() as usize * len;
+    let mut memory = vec![1; total + HUGE];
+    let skip = memory.as_ptr().align_offset(HUGE);
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for buffer in &mut buffers {
+        for bytes in memory[skip..skip + total].chunks_mut(len) {
             let (next, places) = (&next, &places);
             scope.spawn(move || {
-                let bytes = buffer.bytes(len);
                 while let Some(&place) = places.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     let offset = u64::from(place) * PAGE_BYTES as u64;
                     match work.direction() {
@@ -109,28 +120,44 @@ fn plain(file: &File, work: Work, file_pages: u32) -> f64 {
 }
 
 fn engine(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
-    let (depth, pages, transfers) = (work.depth(), work.pages(), work.transfers(file_pages));
+    let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
-    let head = |number: u32| number % depth * pages;
+    let places: Vec<u32> = (0..transfers).map(|_| places()).collect();
+    let drivers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let next = AtomicU32::new(0);
     let began = Instant::now();
-    for number in 0..transfers {
-        if number >= depth {
-            exercise.wait(head(number)).expect("the disk");
+    std::thread::scope(|scope| {
+        for driver in 0..drivers as u32 {
+            let (next, places) = (&next, &places);
+            scope.spawn(move || drive(exercise, work, driver, work.depth() / drivers as u32, next, places));
         }
-        let frames = head(number)..head(number) + pages;
-        exercise.start(work.direction(), places(), frames, Urgency::Queued);
-        // What goes on its way together: a run at once, single pages as many as have ended.
-        if pages > 1
-            || number + 1 == transfers
-            || number + 1 >= depth && exercise.is_under_way(head(number + 1))
-        {
-            exercise.flush();
-        }
-    }
-    for number in transfers.saturating_sub(depth)..transfers {
-        exercise.wait(head(number)).expect("the disk");
-    }
+    });
     work.rate(file_pages, began)
+}
+
+/// Keeps `depth` transfers under way in frames of its own: starts others where some have ended.
+fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
+    let pages = work.pages();
+    let mut free: Vec<u32> = (0..depth).map(|slot| (driver * depth + slot) * pages).collect();
+    let mut under_way = VecDeque::new();
+    loop {
+        while let Some(head) = free.pop() {
+            let Some(&place) = places.get(next.fetch_add(1, Ordering::Relaxed) as usize) else { break };
+            exercise.start(work.direction(), place, head..head + pages, Urgency::Queued);
+            under_way.push_back(head);
+        }
+        exercise.flush();
+        let Some(&oldest) = under_way.front() else { return };
+        exercise.pull(oldest);
+        under_way.retain(|&head| {
+            let still = exercise.is_under_way(head);
+            if !still {
+                exercise.wait(head).expect("the disk");
+                free.push(head);
+            }
+            still
+        });
+    }
 }
 
 /// As many threads as transfers under way, each of which waits for its own.
@@ -156,6 +183,7 @@ fn in_place(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
 }
 
 fn main() {
+    with_huge_pages();
     let mut arguments = std::env::args().skip(1);
     let rounds: usize = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
     let directory = arguments.next().unwrap_or_else(|| "/var/tmp".into());
@@ -194,16 +222,20 @@ fn main() {
     for (name, work) in [("write", Work::Write), ("read", Work::Read), ("random", Work::Random)] {
         let mut rates = [const { Vec::new() }; 4];
         let mut ratios = [const { Vec::new() }; 3];
+        let mut processor = [const { Vec::new() }; 4];
         for round in 0..rounds {
             let mut figures = [0.0; 4];
             for turn in 0..4 {
                 let side = (turn + round) % 4;
+                let before = processor_us();
                 figures[side] = match side {
                     0 => plain(&plain_file, work, file_pages),
                     1 => engine(&ring, work, file_pages),
                     2 => engine(&pool, work, file_pages),
                     _ => in_place(&ring, work, file_pages),
                 };
+                let each = (processor_us() - before) / f64::from(work.transfers(file_pages));
+                processor[side].push(each);
             }
             rates.iter_mut().zip(figures).for_each(|(rates, figure)| rates.push(figure));
             (ratios.iter_mut().zip(&figures[1..]))
@@ -215,6 +247,8 @@ fn main() {
             ratios.sort_by(f64::total_cmp);
             print!(" {:.2} |", ratios[ratios.len() / 2]);
         }
-        println!();
+        print!("\n| {name}, processor us |");
+        processor.into_iter().for_each(|each| print!(" {} |", summary(each)));
+        println!(" | | |");
     }
 }

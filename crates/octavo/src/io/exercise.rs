@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
-use octavo_platform::ArenaBytes;
+use octavo_platform::{ArenaBytes, Backing};
 
 use super::area::Opened;
 use super::{Device, Direction, Host, IoEngine, Job, SwapArea, Transfer, Urgency, Waited};
@@ -53,6 +53,10 @@ impl Exercise {
         let Opened { device, capacity_pages, engine, priority: _ } = area.open(engine)?;
         let arena = ArenaBytes::new(frames as usize * PAGE_BYTES)
             .map_err(|error| Error::system("cannot reserve memory for frames", &error))?;
+        // As a manager's frames are: there, and together.
+        arena
+            .bring_online(0..arena.len(), Backing::HugePages)
+            .map_err(|error| Error::system("no memory for frames", &error))?;
         let new_words = |_| FrameWords {
             next: AtomicU32::new(0),
             queue: AtomicU32::new(NO_QUEUE),
@@ -138,6 +142,14 @@ impl Exercise {
         )
     }
 
+    /// Waits until something was completed, for the transfer that begins with `frame` at the latest.
+    pub fn pull(&self, frame: u32) {
+        let queue = self.host.words(frame).queue.load(Ordering::Relaxed);
+        if self.device.wait(queue, &|| self.is_under_way(frame)) == Waited::Sleep {
+            block_until(|waker| self.host.look_only(frame, waker));
+        }
+    }
+
     /// Waits for the transfer that begins with `frame`, asleep until it is completed by others.
     ///
     /// # Errors
@@ -158,29 +170,30 @@ impl Frames {
         &self.words[frame as usize]
     }
 
-    fn look(&self, frame: u32, waker: &std::task::Waker) -> Poll<io::Result<()>> {
+    fn look(&self, frame: u32, waker: &Waker) -> Poll<io::Result<()>> {
+        self.look_only(frame, waker).map(|()| {
+            if self.words(frame).state.load(Ordering::Acquire) != FAILED {
+                return Ok(());
+            }
+            let mut errors = self.errors.lock();
+            let at = errors.iter().position(|(failed, _)| *failed == frame);
+            Err(at.map_or_else(|| io::Error::other("told already"), |at| errors.swap_remove(at).1))
+        })
+    }
+
+    /// Ready when the transfer has ended, whatever came of it.
+    fn look_only(&self, frame: u32, waker: &Waker) -> Poll<()> {
         let state = &self.words(frame).state;
-        loop {
-            match state.load(Ordering::Acquire) {
-                UNDER_WAY | AWAITED => {
-                    let announce = || {
-                        let announced =
-                            state.compare_exchange(UNDER_WAY, AWAITED, Ordering::AcqRel, Ordering::Acquire);
-                        matches!(announced, Ok(_) | Err(AWAITED))
-                    };
-                    if self.waits.register(key_of(state), waker, announce) == Waiting::Registered {
-                        return Poll::Pending;
-                    }
-                }
-                FAILED => {
-                    let mut errors = self.errors.lock();
-                    let at = errors.iter().position(|(failed, _)| *failed == frame);
-                    let error = at.map(|at| errors.swap_remove(at).1);
-                    return Poll::Ready(Err(error.unwrap_or_else(|| io::Error::other("told already"))));
-                }
-                _ => return Poll::Ready(Ok(())),
+        let announce = || {
+            let announced = state.compare_exchange(UNDER_WAY, AWAITED, Ordering::AcqRel, Ordering::Acquire);
+            matches!(announced, Ok(_) | Err(AWAITED))
+        };
+        while matches!(state.load(Ordering::Acquire), UNDER_WAY | AWAITED) {
+            if self.waits.register(key_of(state), waker, announce) == Waiting::Registered {
+                return Poll::Pending;
             }
         }
+        Poll::Ready(())
     }
 }
 
