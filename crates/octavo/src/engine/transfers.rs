@@ -15,6 +15,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::{Direction, Host, Job, Waited};
 use crate::lru::List;
+use crate::policy::{Place, Shadow};
 use crate::swap::{Evicted, SlotRun};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
@@ -151,10 +152,20 @@ impl Engine {
         self.drop_pin(frame);
     }
 
+    /// A page is about to be read into this frame, which is in nobody's hands but the caller's: the reclaim policy decides
+    /// by what the page left behind where it will be put.
+    pub(crate) fn admit(&self, frame: FrameId, shadow: Option<Shadow>) {
+        let Some(shadow) = shadow else { return };
+        self.counters.count(Counter::WorkingsetRefault);
+        if self.lru.admit(&self.frames, frame, shadow) == Place::Hot {
+            self.counters.count(Counter::WorkingsetActivate);
+        }
+    }
+
     /// Frees a clean frame of the swap cache if nobody uses it; else puts it back. Drops the caller's pin. Says whether it is
     /// free.
     pub(crate) fn evict_or_keep(&self, frame: FrameId) -> bool {
-        match self.swap.try_evict(&self.frames, frame) {
+        match self.swap.try_evict(&self.frames, frame, self.lru.shadow()) {
             Evicted::Freed => {
                 self.free_last(frame);
                 true

@@ -103,8 +103,9 @@ fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> bool 
     let Some(block) = block else { return false };
     // The entry is not ours: the slot may be another page's by now, or nobody's.
     match engine.swap.begin_read_ahead(&engine.frames, slot, block.frame) {
-        Begun::Reading => {
+        Begun::Reading(shadow) => {
             engine.counters.count(Counter::ReadAhead);
+            engine.admit(block.frame, shadow);
             run.push(slot, block.frame);
         }
         Begun::Not => engine.frames.free(block.frame, Order::ZERO).expect("just allocated"),

@@ -126,7 +126,10 @@ impl<'a> Fault<'a> {
         match fresh {
             None => engine.find_swapped(slot).map(|frame| (frame, false)),
             Some(fresh) => match engine.swap.begin_read(&engine.frames, slot, fresh) {
-                Ok(()) => Some((fresh, true)),
+                Ok(shadow) => {
+                    engine.admit(fresh, shadow);
+                    Some((fresh, true))
+                }
                 Err(cached) => {
                     self.free_fresh(Some(fresh));
                     Some((cached, false))

@@ -33,7 +33,7 @@ use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator};
 use crate::policy::{self, Arrival, Place, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{AtomicU64, Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 use crate::units::FrameId;
 
 use links::EngineLinks;
@@ -109,7 +109,7 @@ pub(crate) struct Lru {
     policy: Mutex<Box<dyn Policy>>,
     batches: PerCpuStacks,
     /// The shadow of a page that goes now.
-    shadow: AtomicU64,
+    shadow: AtomicU32,
 }
 
 impl Lru {
@@ -118,7 +118,7 @@ impl Lru {
         for cpu in 0..batches.cpus() {
             batches.exclusive(cpu).expect("nobody else knows the stacks yet").set_limit(0, BATCH);
         }
-        let shadow = AtomicU64::new(u64::from(Shadow::at(0).bits()));
+        let shadow = AtomicU32::new(Shadow::at(0).bits());
         Ok(Self { policy: Mutex::new(make(policy)), batches, shadow })
     }
 
@@ -260,7 +260,7 @@ impl Lru {
                     kept.push(candidate);
                 }
                 Verdict::Evict(shadow) => {
-                    self.shadow.store(u64::from(shadow.bits()), Ordering::Relaxed);
+                    self.shadow.store(shadow.bits(), Ordering::Relaxed);
                     going.push(frame);
                 }
             }
@@ -273,16 +273,13 @@ impl Lru {
     }
 
     /// What a page that goes now leaves behind.
-    #[allow(dead_code, reason = "asked for by the swap cache")]
-    pub(crate) fn shadow(&self) -> u32 {
-        self.shadow.load(Ordering::Relaxed) as u32
+    pub(crate) fn shadow(&self) -> Shadow {
+        Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// A page comes back into a frame that is not listed yet, and left this shadow when it went, if any. Says where it will be
-    /// put; [`Lru::put_back`] puts it there once it has been read.
-    #[allow(dead_code, reason = "asked for by the swap cache")]
-    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Option<u32>) -> Place {
-        let Some(shadow) = shadow.and_then(Shadow::from_bits) else { return Place::Cold };
+    /// A page comes back into a frame that is not listed yet, and left this shadow when it went. Says where it will be put;
+    /// [`Lru::put_back`] puts it there once it has been read.
+    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
         let mut policy = self.policy.lock();
         let tag = policy.admit(Arrival::Back(shadow));
         if tag == 0 {

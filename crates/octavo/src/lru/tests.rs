@@ -122,7 +122,7 @@ fn what_is_freed_leaves_its_batch_its_queue_and_its_admission() {
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
         let frame = fixture.frames.alloc(Order::ZERO).unwrap().frame;
         fixture.frames.words(frame).holds.begin(false);
-        fixture.lru.admit(&fixture.frames, frame, Some(fixture.lru.shadow()));
+        fixture.lru.admit(&fixture.frames, frame, fixture.lru.shadow());
         fixture.release(frame);
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
     }
@@ -167,9 +167,9 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     let shadow = fixture.lru.shadow();
     // Nothing is hot yet, so there is room.
     for (index, frame) in going.into_iter().enumerate() {
-        let shadow = (index % 2 == 0).then_some(shadow);
-        let place = fixture.lru.admit(&fixture.frames, frame, shadow);
-        assert_eq!(place, if shadow.is_some() { Place::Hot } else { Place::Cold });
+        if index % 2 == 0 {
+            assert_eq!(fixture.lru.admit(&fixture.frames, frame, shadow), Place::Hot);
+        }
         fixture.lru.put_back(&fixture.frames, frame, List::Inactive);
     }
     fixture.lru.validate(&fixture.frames);

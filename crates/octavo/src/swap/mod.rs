@@ -45,6 +45,8 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
 use crate::io::{Device, Host, Job, Transfer, Urgency, Waited};
+use crate::mapping;
+use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
 use crate::units::{FrameId, SwapSlot};
 
@@ -63,10 +65,15 @@ pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
 /// What came of [`Swap::begin_read_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// The frame is in the cache, under READING.
-    Reading,
+    /// The frame is in the cache, under READING. What the page left behind when it went.
+    Reading(Option<Shadow>),
     /// The frame is the caller's still.
     Not,
+}
+
+/// What the cache kept of a page that was out, as the policy knows it.
+fn left_behind(kept: Option<mapping::Shadow>) -> Option<Shadow> {
+    kept.and_then(|kept| Shadow::from_bits(kept.bits()))
 }
 
 /// The swap of a manager.
@@ -194,21 +201,24 @@ impl Swap {
         self.cache.look_up(frames, slot)
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller; or finds that another is there
-    /// already, which is then pinned and returned instead.
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, who gets what the page left behind when it went; or
+    /// finds that another frame is there already, which is then pinned and returned instead.
     pub(crate) fn begin_read(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
         fresh: FrameId,
-    ) -> Result<(), FrameId> {
-        self.cache.begin_read(frames, slot, fresh).map(|_| ())
+    ) -> Result<Option<Shadow>, FrameId> {
+        self.cache.begin_read(frames, slot, fresh).map(left_behind)
     }
 
     /// As [`Swap::begin_read`], for a slot that the caller only saw in somebody's entry: nothing happens if it is anything but a
     /// page that is out. The pin is the transfer's.
     pub(crate) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun {
-        if self.cache.begin_read_ahead(frames, slot, fresh).is_some() { Begun::Reading } else { Begun::Not }
+        match self.cache.begin_read_ahead(frames, slot, fresh) {
+            Some(left) => Begun::Reading(left_behind(left)),
+            None => Begun::Not,
+        }
     }
 
     /// Whether reading the slot ahead would save a fault anything. A guess.
@@ -232,9 +242,10 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame)
     }
 
-    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes.
-    pub(crate) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId) -> Evicted {
-        self.cache.try_evict(frames, frame, None)
+    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes, and
+    /// the shadow until the page comes back.
+    pub(crate) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Evicted {
+        self.cache.try_evict(frames, frame, Some(mapping::Shadow::new(shadow.bits())))
     }
 
     /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
