@@ -176,7 +176,7 @@ fn loom_eviction_against_a_store() {
 /// A page is unmapped while it is being written, and the slot's next page is written: not before the first is done.
 #[test]
 fn loom_a_slot_is_not_reused_while_it_is_written() {
-    bounded(2, || {
+    bounded(1, || {
         let shared = Model::new(1);
         shared.map(0, 0, 2);
         shared.map(0, 2, 4);

@@ -23,8 +23,8 @@
 //! changes the word first and then does a read-modify-write on the frame's holds (`try_reclaim`, `release`, or the drop
 //! of the pin it has meanwhile), so of the two on that one word one comes first: the pin, and the remover sees it; or
 //! the remover, and the pin acquires the changed word. Frame words are never anything else, so pinning what is not
-//! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, the second walk may end in
-//! a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
+//! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, each of the two walks may end
+//! in a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
 //!
 //! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `try_evict` are kept out of line: they are
 //! what the seed's table tells apart, and a sampler sees calls only.
@@ -51,7 +51,7 @@ use index::Index;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 
-const LOCKS: usize = if cfg!(loom) { 1 } else { 256 };
+const LOCKS: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// Whether something is left of a page that nothing leads to any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

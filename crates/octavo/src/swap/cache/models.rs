@@ -17,7 +17,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, fence, thread};
 use crate::units::{CHUNK_BYTES, Order};
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
-const SLOTS: u32 = 4;
+const SLOTS: u32 = 8;
 const SLOT: SwapSlot = SwapSlot(0);
 /// The page's bytes, and what a store makes of them.
 const OLD: u64 = 7;
@@ -239,7 +239,7 @@ impl Model {
     }
 
     fn validate(&self, used: u32) {
-        assert_eq!(self.cache.validate(&self.frames, 0..2), used);
+        assert_eq!(self.cache.validate(&self.frames, 0..SLOTS / 2), used);
         let in_use: u32 = self.slots.in_use.iter().map(|slot| slot.load(Ordering::Relaxed)).sum();
         assert_eq!(in_use, used, "slots in use are those that were not freed");
     }
@@ -294,11 +294,12 @@ fn loom_cache_the_way_out_against_both_entries() {
 }
 
 /// A page is on its way out when it is touched and stored to: it has its old bytes, and the store is in a dirty frame or on the
-/// device. Where slots are short, the frame leaves the cache.
+/// device. Where slots are short, the frame leaves the cache, and another page takes its slot at once.
 fn refault_with_a_store(crowded: bool) {
     in_all_forms(2, move |form| {
         let (model, frame) = Model::page_on_its_way_out(form);
-        let fresh = model.fresh();
+        let (fresh, next) = (model.fresh(), model.fresh());
+        model.begin(next, 9);
         let shown = Arc::new(AtomicU32::new(u32::MAX));
         let said = Arc::clone(&shown);
         race(
@@ -307,6 +308,9 @@ fn refault_with_a_store(crowded: bool) {
                 let found = model.bring_in(SLOT, fresh);
                 model.show(SLOT, found, crowded);
                 model.store(found);
+                if crowded && model.slots.in_use[0].load(Ordering::Relaxed) == 0 {
+                    model.add(SLOT, next);
+                }
                 said.store(found.0, Ordering::Relaxed);
             },
             |model| {
@@ -320,7 +324,9 @@ fn refault_with_a_store(crowded: bool) {
         let on_device = cached && model.device[0].load(Ordering::Relaxed) == NEW;
         assert!(on_device || model.holds(found).load().is_dirty(), "the store would be lost");
         assert!(!model.holds(found).load().is_writeback());
-        model.validate(u32::from(cached));
+        let taken = slot_of(model.frames.words(next)) == Some(SLOT);
+        assert!(!(cached && taken), "two pages have one slot");
+        model.validate(u32::from(cached || taken));
     });
 }
 
@@ -395,6 +401,38 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
         model.drop_pin(second);
         assert!(!model.is_alive(second) && model.is_alive(third));
         model.validate(2);
+    });
+}
+
+/// A read is begun while a neighbour goes, and the node above both of them to others: what stands in that node is no frame
+/// of the slot's.
+#[test]
+fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
+    in_all_forms(2, |form| {
+        let (model, neighbour) = Model::clean_page(form);
+        let pages = [2, 4].map(|slot| {
+            let (slot, frame) = (SwapSlot(slot), model.fresh());
+            model.begin(frame, 9);
+            model.holds(frame).take_pin();
+            model.add(slot, frame);
+            assert!(model.write(slot, frame));
+            frame
+        });
+        // One is out and leaves nothing behind, the other keeps the tree as high as it is.
+        assert_eq!(model.cache.try_evict(&model.frames, pages[0], None), Evicted::Freed);
+        let (fresh, last) = (model.fresh(), model.fresh());
+        model.begin(last, 9);
+        race(
+            &model,
+            move |model| assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Ok(None)),
+            |model| {
+                model.unpin_orphan(model.cache.drop_reference(&model.frames, SLOT));
+                model.drop_pin(neighbour);
+                model.add(SwapSlot(7), last);
+            },
+        );
+        assert!(!model.is_alive(neighbour));
+        model.validate(3);
     });
 }
 
