@@ -12,12 +12,12 @@ use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, Stream
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
-use crate::io::{Device, FileDevice, SwapFile};
+use crate::io::{Device, IoEngine, Opened, SwapArea, SwapFile};
 use crate::lru::Lru;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::swap::Swap;
+use crate::swap::{AreaShape, Swap};
 use crate::sync::percpu::{StackForm, current_cpu};
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::Table;
@@ -54,6 +54,8 @@ pub struct ManagerBuilder {
     swap_limit_bytes: u64,
     reclaim_policy: ReclaimPolicy,
     swap_device: Option<Box<dyn Device>>,
+    swap_areas: Vec<SwapArea>,
+    io_engine: IoEngine,
     swap_cache: SwapCache,
     background: bool,
     backing: Backing,
@@ -95,6 +97,8 @@ impl Default for ManagerBuilder {
             swap_limit_bytes: 1 << 40,
             reclaim_policy: ReclaimPolicy::default(),
             swap_device: None,
+            swap_areas: Vec::new(),
+            io_engine: IoEngine::default(),
             swap_cache: SwapCache::default(),
             background: true,
             backing: Backing::HugePages,
@@ -176,6 +180,18 @@ impl ManagerBuilder {
         self
     }
 
+    /// One more place where pages go, instead of the file. Those of the highest priority are filled first.
+    pub fn swap_area(mut self, area: SwapArea) -> Self {
+        self.swap_areas.push(area);
+        self
+    }
+
+    /// How files and block devices are read and written. Default: by io_uring, where that is allowed.
+    pub fn io_engine(mut self, engine: IoEngine) -> Self {
+        self.io_engine = engine;
+        self
+    }
+
     /// Bytes that are read ahead of sequential faults in one window at the most. Default: 2 MiB; below 4 KiB nothing is.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
@@ -207,11 +223,17 @@ impl ManagerBuilder {
         let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;
         let budget = Arc::new(Budget::with_headroom(budget_bytes, HEADROOM_SHIFT));
         let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
-        let device: Option<Box<dyn Device>> = match self.swap_device {
-            Some(device) => Some(device),
-            None => FileDevice::open(&self.swap_file, self.swap_limit_bytes)?
-                .map(|device| Box::new(device) as Box<dyn Device>),
-        };
+        let mut areas = self.swap_areas;
+        areas.extend(self.swap_device.map(SwapArea::device));
+        if areas.is_empty() {
+            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes).allow_tmpfs(true);
+            areas.extend(SwapArea::from_file(self.swap_file).map(limited));
+        }
+        let devices = areas.into_iter().map(|area| {
+            let Opened { device, capacity_pages, priority, .. } = area.open(self.io_engine)?;
+            Ok((device, AreaShape { capacity_pages, priority }))
+        });
+        let devices = devices.collect::<Result<Vec<_>>>()?;
         let frames = FrameAllocator::new(
             &FrameConfig {
                 zones: vec![
@@ -237,7 +259,6 @@ impl ManagerBuilder {
         let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
         let lru = Lru::new(usage::possible_cpus(), StackForm::probe(), self.reclaim_policy)
             .map_err(system("cannot reserve LRU batches"))?;
-        let devices = device.into_iter().map(|device| (device, 0)).collect();
         let cpus = (usage::possible_cpus(), current_cpu as fn() -> u32);
         let swap = Swap::new(devices, self.swap_cache, cpus, &budget, Arc::clone(&counters))
             .map_err(system("cannot reserve swap maps"))?;

@@ -40,7 +40,6 @@ pub(crate) struct Opened {
     pub(crate) device: Box<dyn Device>,
     /// The pages that may be used: of a device of the user's own, perhaps fewer than it has.
     pub(crate) capacity_pages: u32,
-    #[allow(dead_code, reason = "the manager takes one area so far")]
     pub(crate) priority: i32,
     /// How it is read and written, where there was something to choose.
     pub(crate) engine: Option<String>,

@@ -17,6 +17,7 @@ mod threads;
 mod transfer;
 mod uring;
 
+pub(crate) use area::Opened;
 pub use area::SwapArea;
 pub use block::BlockDevice;
 pub use engine::IoEngine;

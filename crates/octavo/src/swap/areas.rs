@@ -20,13 +20,14 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// Numbers the places of all devices. Those that no number is left for are not used: there are 2^32 in all.
-    pub(crate) fn new(devices: Vec<(Box<dyn Device>, i32)>) -> Self {
+    /// Numbers the places that each device offers, which may be fewer than it has. Those that no number is left for
+    /// are not used: there are 2^32 in all.
+    pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
         let mut next = 0;
-        let area = |(device, priority): (Box<dyn Device>, i32)| {
+        let area = |(device, mut shape): (Box<dyn Device>, AreaShape)| {
             let first = next;
             let left = MOST_SLOTS.saturating_sub(first).try_into().unwrap_or(u32::MAX);
-            let shape = AreaShape { capacity_pages: device.capacity_pages().min(left), priority };
+            shape.capacity_pages = shape.capacity_pages.min(device.capacity_pages()).min(left);
             next = next_first_slot(first, shape.capacity_pages);
             // Where no number is left there are no places either.
             Area { device, shape, first_slot: first.try_into().unwrap_or(u32::MAX) }
@@ -127,8 +128,10 @@ mod tests {
     }
 
     fn areas(devices: &[(&'static str, u32, i32)]) -> Areas {
-        let boxed = |&(name, pages, priority)| (Box::new(Named(name, pages)) as Box<dyn Device>, priority);
-        Areas::new(devices.iter().map(boxed).collect())
+        Areas::new(devices.iter().map(|&(name, capacity_pages, priority)| {
+            let device: Box<dyn Device> = Box::new(Named(name, capacity_pages));
+            (device, AreaShape { capacity_pages, priority })
+        }))
     }
 
     fn clusters(areas: &Areas) -> Clusters {
@@ -158,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn an_area_begins_at_a_cluster() {
-        let areas = areas(&[("a", 513, 0), ("b", 1, 0), ("c", 1, 0)]);
+    fn an_area_begins_at_a_cluster_after_a_gap() {
+        let areas = areas(&[("a", 513, 0), ("b", 512, 0), ("c", 1, 0)]);
         let place = |slot| {
             let (device, place) = areas.device_of(SwapSlot(slot));
             (device.describe(), place)
@@ -167,7 +170,8 @@ mod tests {
         let cluster = CLUSTER_SLOTS as u32;
         assert_eq!(place(cluster), ("a".into(), cluster));
         assert_eq!(place(2 * cluster), ("b".into(), 0));
-        assert_eq!(place(3 * cluster), ("c".into(), 0));
+        assert_eq!(place(3 * cluster - 1), ("b".into(), cluster - 1));
+        assert_eq!(place(4 * cluster), ("c".into(), 0), "the number after b's last is nobody's");
     }
 
     #[test]

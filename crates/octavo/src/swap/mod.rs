@@ -54,7 +54,7 @@ use areas::Areas;
 use cache::{Cache, FreeSlot};
 pub(crate) use cache::{Evicted, Found, Orphan, Started};
 use clusters::Clusters;
-pub(crate) use clusters::SlotRun;
+pub(crate) use clusters::{AreaShape, SlotRun};
 use unwritable::Unwritable;
 
 /// How often `validate` looks before a contradiction counts.
@@ -124,9 +124,9 @@ pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlo
 }
 
 impl Swap {
-    /// Devices with their priorities; `cpus` there are, and a function that says which the thread is on.
+    /// Devices with what is used of them; `cpus` there are, and a function that says which the thread is on.
     pub(crate) fn new(
-        devices: Vec<(Box<dyn Device>, i32)>,
+        devices: Vec<(Box<dyn Device>, AreaShape)>,
         form: SwapCache,
         cpus: (usize, fn() -> u32),
         budget: &Arc<Budget>,
@@ -371,7 +371,7 @@ impl Swap {
         let is_full = self.is_available() && self.clusters.used() == self.clusters.capacity();
         is_full.then(|| {
             let full = self.areas.describe_full(|area| self.clusters.area_used(area));
-            let message = format!("{full}; raise its limit, drop a space or unmap a range");
+            let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
             Error::new(ErrorKind::SwapFull, message)
         })
     }
@@ -415,10 +415,14 @@ impl Swap {
             let used = self.cache.validate(frames, self.clusters.touched());
             let taken = self.clusters.used_slots().filter(|slot| self.cache.is_used(*slot)).count() as u32;
             let counted = self.used_slots();
-            if used == taken && taken == counted {
+            let wrong = self.clusters.contradiction();
+            if used == taken && taken == counted && wrong.is_none() {
                 return;
             }
-            assert!(look != LOOKS, "of {counted} slots in use {used} are said to be, {taken} of the same");
+            assert!(
+                look != LOOKS,
+                "of {counted} slots in use {used} are said to be, {taken} of the same; {wrong:?}"
+            );
             // The background thread may be at work.
             pause(Duration::from_millis(5));
         }

@@ -24,7 +24,7 @@ use crate::io::{Device, Direction, Transfer, Urgency};
 use crate::lru::{Isolated, Lru};
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
-use crate::swap::Swap;
+use crate::swap::{AreaShape, Swap};
 use crate::sync::percpu::StackForm;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, thread};
 use crate::table::entry::State;
@@ -115,7 +115,7 @@ impl Model {
             table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
             lru: Lru::new(1, StackForm::TryLock(|| 0), ReclaimPolicy::default()).unwrap(),
             swap: Swap::new(
-                vec![(Box::new(device), 0)],
+                vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
                 SwapCache::default(),
                 (1, || 0),
                 &budget,

@@ -179,20 +179,29 @@ impl Lists {
         }
     }
 
-    /// Every cluster of a list is linked both ways and knows where it is; how many there are.
-    pub(super) fn validate(&self, clusters: &[Cluster], list: List, hints: &ListHints) -> usize {
-        let ends = self.ends[list.0 as usize];
-        assert_eq!(hints.may_have(list), ends.head != 0, "the hint of {list:?} tells the truth");
-        let (mut at, mut before, mut count) = (ends.head, 0, 0);
-        while at != 0 {
-            let cluster = &clusters[at as usize - 1];
-            assert_eq!(Place::of(cluster), Place::On(list), "cluster {} knows its list", at - 1);
-            assert_eq!(cluster.previous.load(Ordering::Relaxed), before, "{list:?} is linked both ways");
-            (before, at) = (at, cluster.next.load(Ordering::Relaxed));
-            count += 1;
-            assert!(count <= clusters.len(), "{list:?} is a circle");
+    /// What is wrong with the links, if `listed` clusters say that they are on lists.
+    pub(super) fn contradiction(
+        &self,
+        clusters: &[Cluster],
+        hints: &ListHints,
+        listed: usize,
+    ) -> Option<String> {
+        let mut count = 0;
+        for (list, ends) in (0..).map(List).zip(self.ends) {
+            let (mut at, mut before) = (ends.head, 0);
+            while at != 0 && count <= listed {
+                let cluster = &clusters[at as usize - 1];
+                if Place::of(cluster) != Place::On(list) || cluster.previous.load(Ordering::Relaxed) != before
+                {
+                    return Some(format!("cluster {} is not where {list:?} has it", at - 1));
+                }
+                (before, at) = (at, cluster.next.load(Ordering::Relaxed));
+                count += 1;
+            }
+            if ends.tail != before || hints.may_have(list) != (ends.head != 0) {
+                return Some(format!("{list:?} ends elsewhere, or its hint is wrong"));
+            }
         }
-        assert_eq!(ends.tail, before, "{list:?} ends where it says");
-        count
+        (count != listed).then(|| format!("{count} clusters are on lists, and {listed} say so"))
     }
 }

@@ -1,0 +1,207 @@
+//! Several swap areas under one manager: which is filled when, what is said when all are, and that nothing stays behind.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::device::TestDevice;
+use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
+use octavo::io::{Device, Direction, Transfer, Urgency};
+use octavo::{ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea, SwapCache, ZeroPage};
+
+const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
+
+/// A test device with a name, which writes down how many pages come to which.
+struct Named {
+    device: TestDevice,
+    name: &'static str,
+    log: Log,
+}
+
+type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
+
+impl Device for Named {
+    fn capacity_pages(&self) -> u32 {
+        self.device.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        if transfer.direction() == Direction::Write {
+            self.log.lock().unwrap().push((self.name, transfer.len() as u32));
+        }
+        self.device.submit(transfer, urgency);
+    }
+
+    fn describe(&self) -> String {
+        format!("the {} device", self.name)
+    }
+}
+
+fn area(log: &Log, name: &'static str, pages: u32, priority: i32) -> SwapArea {
+    let device = Named { device: TestDevice::new(pages), name, log: Arc::clone(log) };
+    SwapArea::device(Box::new(device)).priority(priority)
+}
+
+fn builder() -> ManagerBuilder {
+    Manager::builder().budget_bytes(16 * MIB).background(false).readahead_bytes(0)
+}
+
+fn value(page: u64) -> u64 {
+    page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
+}
+
+fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
+    for page in pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+}
+
+#[test]
+fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
+    for form in FORMS {
+        let log = Log::default();
+        let manager = builder()
+            .swap_cache(form)
+            // Whole clusters: the slots of one area end where those of the next might begin.
+            .swap_area(area(&log, "left", 2048, 5))
+            .swap_area(area(&log, "right", 2048, 5))
+            .swap_area(area(&log, "fast", 1024, 10))
+            .swap_area(area(&log, "slow", 16384, -1))
+            .build()
+            .unwrap();
+        let space = manager.space().unwrap();
+        let pages = 14_000;
+        let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
+        (0..pages).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+
+        let written = |log: &[(&str, u32)], name: &str| -> u32 {
+            log.iter().filter(|entry| entry.0 == name).map(|entry| entry.1).sum()
+        };
+        let before = |name: &str| {
+            let log = log.lock().unwrap();
+            let first = log.iter().position(|entry| entry.0 == name);
+            log[..first.unwrap_or_else(|| panic!("{name} was never written"))].to_vec()
+        };
+        // A batch is put in order of its slots before it is written, and may lie in two areas.
+        const BATCH: u32 = 256;
+        for equal in ["left", "right"] {
+            assert!(written(&before(equal), "fast") >= 1024 - BATCH, "{form:?}: fast goes first");
+        }
+        let first = before("slow");
+        assert!(written(&first, "fast") == 1024, "{form:?}");
+        let (left, right) = (written(&first, "left"), written(&first, "right"));
+        assert!(
+            left + right >= 4096 - BATCH && left.abs_diff(right) <= 512 + BATCH,
+            "{form:?}: {left}, {right}"
+        );
+        let halves: Vec<_> = before("slow").into_iter().filter(|entry| entry.0 != "fast").collect();
+        let half = &halves[..halves.len() / 2];
+        let (left, right) = (written(half, "left"), written(half, "right"));
+        assert!(left.abs_diff(right) <= 512 + BATCH, "{form:?}: {left} and {right} half way");
+
+        check(&space, at, 0..pages);
+        manager.validate();
+        drop(space);
+        assert_eq!(manager.stats().unwrap().swap_slots, 0);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+#[test]
+fn full_areas_are_named_with_what_helps() {
+    for form in FORMS {
+        let log = Log::default();
+        let manager = builder()
+            .swap_cache(form)
+            .swap_area(area(&log, "small", 300, 1))
+            .swap_area(area(&log, "large", 1024, 0))
+            .build()
+            .unwrap();
+        let space = manager.space().unwrap();
+        let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
+        let pages = 64 * MIB / PAGE;
+        let stored = (0..pages).find_map(|page| match space.store(at + page * PAGE, value(page)) {
+            Ok(()) => None,
+            Err(error) => Some((page, error)),
+        });
+        let (stored, error) = stored.expect("64 MiB do not fit in 16 and 5.2");
+        assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
+        let text = error.to_string();
+        for part in [
+            "the small device is full (1.2 MiB in use)",
+            "the large device is full (4 MiB in use)",
+            "raise",
+            "add an area",
+            "drop a space or unmap a range",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        assert_eq!(manager.stats().unwrap().swap_slots, 1324);
+        // What it says helps. (A page that comes in needs room for another that goes out.)
+        space.unmap(at, 2 * MIB).unwrap();
+        check(&space, at, 2 * MIB / PAGE..stored);
+        let more = stored..stored + 200;
+        more.clone().for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+        check(&space, at, 2 * MIB / PAGE..more.end);
+        manager.validate();
+        drop(space);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+#[test]
+fn everything_is_free_after_the_last_space_is_dropped() {
+    let seed = seed_or(30);
+    for form in FORMS {
+        let manager = builder()
+            .background(true)
+            .swap_cache(form)
+            .swap_area(SwapArea::ram(7 * MIB).priority(3))
+            .swap_area(SwapArea::ram(20 * MIB).limit_bytes(10 * MIB + 5 * PAGE))
+            .swap_area(SwapArea::device(TestDevice::new(40_000).boxed()))
+            .build()
+            .unwrap();
+        thread::scope(|scope| {
+            for lane in 0..4 {
+                let manager = &manager;
+                scope.spawn(move || come_and_go(manager, Random::new(seed + lane)));
+            }
+        });
+        assert_eq!(manager.stats().unwrap().swap_slots, 0, "{form:?}, seed {seed}");
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+/// Three spaces one after the other, in each of which pages are stored, checked and unmapped here and there.
+fn come_and_go(manager: &Manager, mut random: Random) {
+    const PAGES: u64 = 4000;
+    for _ in 0..3 {
+        let space = manager.space().unwrap();
+        let at = space.map(PAGES * PAGE, RegionOptions::new().huge(random.one_in(2))).unwrap();
+        let mut stored = vec![0_u64; PAGES as usize];
+        for _ in 0..40 {
+            let first = random.below(PAGES);
+            let range = first..(first + 1 + random.below(700)).min(PAGES);
+            match random.below(5) {
+                0 => {
+                    let (start, len) = (at + range.start * PAGE, (range.end - range.start) * PAGE);
+                    space.unmap(start, len).unwrap();
+                    space.map_at(start, len, RegionOptions::default()).unwrap();
+                    stored[range.start as usize..range.end as usize].fill(0);
+                }
+                1..3 => {
+                    for page in range {
+                        stored[page as usize] = random.next() | 1;
+                        space.store(at + page * PAGE, stored[page as usize]).unwrap();
+                    }
+                }
+                _ => {
+                    for page in range {
+                        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), stored[page as usize]);
+                    }
+                }
+            }
+        }
+    }
+}
