@@ -75,6 +75,17 @@ fn word_by_word_is_the_same() {
 }
 
 #[test]
+fn every_policy_keeps_what_was_written() {
+    for policy in ["reuse", "generations", "s3-fifo", "sieve", "clock", "fifo"] {
+        let text = text_of(&format!("swapin {SMALL} --policy {policy} --readahead 64K --rounds 1 --verify"));
+        assert!(
+            policy == "reuse" || text.contains(&format!("--policy {policy} --readahead 0x10000")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn pages_asked_for_ahead_are_the_right_ones() {
     text_of(&format!("swap-r-rand {SMALL} -t 2 --prefetch 8 --loads 2000 --rounds 1 --verify"));
 }

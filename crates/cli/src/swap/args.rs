@@ -1,10 +1,10 @@
 //! The options of the swap commands, and what of them makes no sense together.
 
-use clap::value_parser;
+use clap::{ValueEnum, value_parser};
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::octavo_side::Choices;
+use super::octavo_side::{Choices, PolicyChoice};
 use super::plan::{Length, Pattern, Plan};
 use super::{Job, Rival};
 use crate::args::{JsonTarget, ModeChoice, parse_size};
@@ -34,6 +34,12 @@ pub struct SwapArgs {
     /// What pages hold
     #[arg(long, value_enum, default_value_t = Data::Random)]
     data: Data,
+    /// Which pages go when Octavo's memory is short
+    #[arg(long, value_enum, default_value_t)]
+    policy: PolicyChoice,
+    /// The most that Octavo reads ahead of a fault [default: what is best for the device]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    readahead: Option<u64>,
     /// Use 2 MiB pages where they can be had, on both sides
     #[arg(long)]
     huge: bool,
@@ -147,6 +153,8 @@ impl SwapArgs {
                 device,
                 budget_bytes: memory,
                 swap_bytes: total.saturating_add(total / 8).saturating_add(SWAP_MARGIN_BYTES),
+                policy: self.policy,
+                readahead_bytes: self.readahead,
             },
             rounds: self.rounds,
             json: self.json.clone(),
@@ -156,9 +164,15 @@ impl SwapArgs {
     }
 
     fn workload_end(&self) -> String {
-        let mut line = format!(" --data {}", self.data.name());
+        let mut line = format!(" --data {}", name_of(self.data));
         if let Some(device) = &self.device {
             line.push_str(&format!(" --device {device}"));
+        }
+        if self.policy != PolicyChoice::default() {
+            line.push_str(&format!(" --policy {}", name_of(self.policy)));
+        }
+        if let Some(bytes) = self.readahead {
+            line.push_str(&format!(" --readahead {bytes:#x}"));
         }
         for (given, flag) in [(self.huge, " --huge"), (self.words, " --words"), (self.verify, " --verify")] {
             if given {
@@ -167,6 +181,11 @@ impl SwapArgs {
         }
         line
     }
+}
+
+/// How a choice is written on the command line.
+fn name_of(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }
 
 impl LoadArgs {

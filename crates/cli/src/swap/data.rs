@@ -40,15 +40,6 @@ pub enum Data {
 }
 
 impl Data {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Text => "text",
-            Self::Zero => "zero",
-            Self::Half => "half",
-        }
-    }
-
     /// The words of one page.
     #[inline]
     pub fn page(self, seed: u64, page: u64) -> PageWords<'static> {

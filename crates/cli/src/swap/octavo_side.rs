@@ -8,7 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use octavo::{Counter, Manager, ManagerBuilder, RegionOptions, Space, SwapFile};
+use clap::ValueEnum;
+use octavo::{Counter, Manager, ManagerBuilder, ReclaimPolicy, RegionOptions, Space, SwapFile};
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
@@ -31,6 +32,41 @@ pub struct Choices {
     pub budget_bytes: u64,
     /// Most that may be swapped.
     pub swap_bytes: u64,
+    pub policy: PolicyChoice,
+    /// The largest window of reading ahead; `None` for the manager's own.
+    pub readahead_bytes: Option<u64>,
+}
+
+/// Which pages go when memory is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PolicyChoice {
+    /// By reuse distances: resists scans and loops
+    #[default]
+    Reuse,
+    /// Four generations, like Linux's multi-generational LRU
+    Generations,
+    /// A small queue for newcomers, and a main clock
+    #[value(name = "s3-fifo")]
+    S3Fifo,
+    /// A clock whose survivors keep their place
+    Sieve,
+    /// Second chance
+    Clock,
+    /// First in, first out
+    Fifo,
+}
+
+impl PolicyChoice {
+    fn policy(self) -> ReclaimPolicy {
+        match self {
+            Self::Reuse => ReclaimPolicy::Reuse,
+            Self::Generations => ReclaimPolicy::Generations,
+            Self::S3Fifo => ReclaimPolicy::S3Fifo,
+            Self::Sieve => ReclaimPolicy::Sieve,
+            Self::Clock => ReclaimPolicy::Clock,
+            Self::Fifo => ReclaimPolicy::Fifo,
+        }
+    }
 }
 
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
@@ -86,7 +122,12 @@ pub(super) fn run(
 }
 
 fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
-    let builder = with_forms_of(mode, Manager::builder()).budget_bytes(choices.budget_bytes);
+    let mut builder = with_forms_of(mode, Manager::builder())
+        .budget_bytes(choices.budget_bytes)
+        .reclaim_policy(choices.policy.policy());
+    if let Some(bytes) = choices.readahead_bytes {
+        builder = builder.readahead_bytes(bytes);
+    }
     with_area(builder, choices).build()
 }
 
