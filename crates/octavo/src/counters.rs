@@ -65,6 +65,7 @@ counters! {
     PoolRejectIncompressible "pool_reject_incompressible" "Pages that the pool refused since they do not shrink.";
     PoolRejectFull "pool_reject_full" "Pages that the pool had no room for.";
     PoolBypass "pool_bypass" "Pages that went past the pool, straight to a swap area.";
+    SwapCorrupt "swap_corrupt" "Pages that came back from swap as others than went out.";
     ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
     ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";

@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Protected,
     /// The budget is used up and nothing more can be moved out.
     OutOfMemory,
+    /// The space is at its own quota and none of its pages can be moved out.
+    QuotaExceeded,
     /// The swap file could not be made or opened.
     SwapUnavailable,
     /// The swap area has no room left.
@@ -26,6 +28,8 @@ pub enum ErrorKind {
     SwapWrite,
     /// The swap device failed to read; the page stays on the device, and the access may be tried again.
     SwapRead,
+    /// What came back from swap is not what was sent out: the page is lost, and nothing else.
+    Corrupt,
     /// A frame or a page holds as many pins as can be counted.
     TooManyPins,
     /// Pins or I/O are outstanding.
@@ -92,7 +96,9 @@ impl std::error::Error for Error {}
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match error.kind() {
-            ErrorKind::OutOfMemory | ErrorKind::SwapFull => std::io::ErrorKind::OutOfMemory,
+            ErrorKind::OutOfMemory | ErrorKind::QuotaExceeded | ErrorKind::SwapFull => {
+                std::io::ErrorKind::OutOfMemory
+            }
             ErrorKind::Protected => std::io::ErrorKind::PermissionDenied,
             ErrorKind::InvalidRange | ErrorKind::InvalidBudget => std::io::ErrorKind::InvalidInput,
             ErrorKind::NotMapped => std::io::ErrorKind::NotFound,

@@ -6,9 +6,13 @@ use std::fmt;
 use octavo_platform::{ForkCanary, usage};
 
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
+use crate::config::{
+    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+};
 use crate::counters::{CounterSnapshot, Counters};
-use crate::engine::{Engine, EngineParts, Policy, SpaceRecord, SpaceState, Streams, validate_tables};
+use crate::engine::{
+    Engine, EngineParts, Policy, Quota, SpaceRecord, SpaceState, SpaceUse, Streams, validate_tables,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
@@ -17,7 +21,7 @@ use crate::lru::Lru;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::swap::{AreaShape, Swap};
+use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::percpu::{StackForm, current_cpu};
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::Table;
@@ -57,6 +61,8 @@ pub struct ManagerBuilder {
     swap_areas: Vec<SwapArea>,
     io_engine: IoEngine,
     swap_cache: SwapCache,
+    compression: Compression,
+    encrypt: bool,
     background: bool,
     backing: Backing,
 }
@@ -76,6 +82,10 @@ pub struct ManagerStats {
     pub lru_pages: (u64, u64),
     /// Swap slots in use.
     pub swap_slots: u64,
+    /// Pages in the compressed pool, and the bytes of the budget that it takes for them.
+    pub pool_pages: u64,
+    /// See `pool_pages`.
+    pub pool_bytes: u64,
     /// References on the huge zero page, the shrinker's own excluded.
     pub huge_zero_users: u32,
 }
@@ -100,6 +110,8 @@ impl Default for ManagerBuilder {
             swap_areas: Vec::new(),
             io_engine: IoEngine::default(),
             swap_cache: SwapCache::default(),
+            compression: Compression::default(),
+            encrypt: false,
             background: true,
             backing: Backing::HugePages,
         }
@@ -192,6 +204,20 @@ impl ManagerBuilder {
         self
     }
 
+    /// How pages are packed into the compressed pool in front of the swap areas, which takes up to a fifth of the budget.
+    /// Default: LZ4.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Whether pages are encrypted on their way to a swap area, with a key that exists only in this process: AES-256-GCM, or
+    /// ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
+    pub fn encrypt(mut self, encrypt: bool) -> Self {
+        self.encrypt = encrypt;
+        self
+    }
+
     /// Bytes that are read ahead of sequential faults in one window at the most. Default: 2 MiB; below 4 KiB nothing is.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
@@ -259,9 +285,15 @@ impl ManagerBuilder {
         let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
         let lru = Lru::new(usage::possible_cpus(), StackForm::probe(), self.reclaim_policy)
             .map_err(system("cannot reserve LRU batches"))?;
-        let cpus = (usage::possible_cpus(), current_cpu as fn() -> u32);
-        let swap = Swap::new(devices, self.swap_cache, cpus, &budget, Arc::clone(&counters))
-            .map_err(system("cannot reserve swap maps"))?;
+        let parts = SwapParts {
+            devices,
+            form: self.swap_cache,
+            cpus: (usage::possible_cpus(), current_cpu),
+            compression: self.compression,
+            encrypt: self.encrypt,
+        };
+        let swap = Swap::new(parts, &frames, &budget, &counters)
+            .map_err(system("cannot make the swap's maps, pool or key"))?;
         let engine = Engine::new(EngineParts {
             policy: self.policy,
             canary,
@@ -273,6 +305,7 @@ impl ManagerBuilder {
             table,
             lru,
             swap,
+            space_use: SpaceUse::new().map_err(system("cannot reserve counters of spaces"))?,
         });
         let running =
             Running::start(engine, self.background).map_err(system("cannot start the background thread"))?;
@@ -345,6 +378,7 @@ impl Manager {
             regions: RegionList::new(Arc::clone(&engine.budget)),
             used_huge_zero: UsedHugeZero::default(),
             streams: Streams::default(),
+            quota: Quota::default(),
             translation,
         };
         Ok(Space::new(state, Arc::clone(&self.running)))
@@ -365,6 +399,7 @@ impl Manager {
     pub fn stats(&self) -> Result<ManagerStats> {
         let engine = self.engine();
         engine.check_process()?;
+        let pool = engine.swap.pool_stats();
         Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
@@ -372,6 +407,8 @@ impl Manager {
             table_nodes: engine.table.nodes.in_use() as u64,
             lru_pages: engine.lru.pages(),
             swap_slots: u64::from(engine.swap.used_slots()),
+            pool_pages: pool.pages,
+            pool_bytes: pool.used_bytes,
             huge_zero_users: engine.huge_zero.users(),
         })
     }

@@ -6,10 +6,12 @@ use std::future::Future;
 use octavo_platform::Word;
 
 use crate::access::{self, Pin};
-use crate::engine::{Engine, Obstacle, SpaceState, clear_space, protect_range, split_edges, unmap_range};
+use crate::engine::{
+    Engine, Figure, Obstacle, SpaceState, clear_space, protect_range, split_edges, unmap_range,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, prefetch, resolve};
-use crate::reclaim::{Running, cool, make_room_for_node, page_out};
+use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Shared};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
@@ -54,6 +56,14 @@ pub struct SpaceStats {
     pub mapped_bytes: u64,
     /// Bytes that have frames now. Zero pages do not count.
     pub resident_bytes: u64,
+    /// The most that may, if a quota is set.
+    pub quota_bytes: Option<u64>,
+    /// Bytes that came back from swap, so far.
+    pub swapped_in_bytes: u64,
+    /// Bytes that went out, so far.
+    pub swapped_out_bytes: u64,
+    /// Of those, what went because of the quota.
+    pub quota_out_bytes: u64,
 }
 
 impl Space {
@@ -277,15 +287,37 @@ impl Space {
 
     // --- what it uses ---
 
-    /// What the space uses. Walks its table.
+    /// The most memory that the space may have, whatever the budget allows; `None`: no limit of its own. A space at its
+    /// quota makes room among its own pages. Lowered below what it has, the excess goes out before this returns.
+    ///
+    /// # Errors
+    /// `InvalidBudget` for a quota below 2 MiB; `QuotaExceeded` when the excess cannot go out: the quota stands, and
+    /// accesses that need memory fail until it can.
+    pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
+        self.engine.check_process()?;
+        if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {
+            let message =
+                format!("a quota of {bytes} bytes is too small to work in; give at least 2 MiB, or none");
+            return Err(Error::new(ErrorKind::InvalidBudget, message));
+        }
+        self.state.quota.set_pages(bytes.map(|bytes| bytes >> PAGE_SHIFT));
+        make_room_under_quota(&self.engine, &self.state, 0)
+    }
+
+    /// What the space uses.
     ///
     /// # Errors
     /// `ForkedChild` in one.
     pub fn stats(&self) -> Result<SpaceStats> {
         self.engine.check_process()?;
+        let figure = |figure| self.engine.space_use.get(self.state.id, figure) << PAGE_SHIFT;
         Ok(SpaceStats {
             mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
-            resident_bytes: self.engine.resident_pages(self.state.id) << PAGE_SHIFT,
+            resident_bytes: figure(Figure::Resident),
+            quota_bytes: self.state.quota.pages().map(|pages| pages << PAGE_SHIFT),
+            swapped_in_bytes: figure(Figure::SwapIn),
+            swapped_out_bytes: figure(Figure::SwapOut),
+            quota_out_bytes: figure(Figure::QuotaOut),
         })
     }
 
@@ -304,6 +336,7 @@ impl Drop for Space {
         }
         clear_space(engine, &self.state);
         engine.spaces.lock().remove(&self.state.id);
+        engine.space_use.forget(self.state.id);
         engine.table.forget_space(self.state.id);
         // Last of all: until here, entries could still show it.
         engine.huge_zero.put_space(&self.state.used_huge_zero);

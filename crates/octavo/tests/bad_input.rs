@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use common::device::TestDevice;
 use common::{MIB, PAGE, run_woken};
 use octavo::{
-    Access, Error, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order, Protection,
-    RegionOptions, Result, Space, SwapFile,
+    Access, Compression, Error, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order,
+    Protection, RegionOptions, Result, Space, SwapFile,
 };
 
 fn builder() -> ManagerBuilder {
-    Manager::builder().budget_bytes(16 * MIB).background(false)
+    // Every page goes to the device: these tests are about it.
+    Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off)
 }
 
 /// The error's kind is this, and its text has these words.

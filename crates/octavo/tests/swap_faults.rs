@@ -8,10 +8,17 @@ use std::thread;
 
 use common::device::{EIO, ENOSPC, TestDevice};
 use common::{MIB, PAGE, run_woken};
-use octavo::{Access, Counter, ErrorKind, Manager, RegionOptions, Space};
+use octavo::{Access, Compression, Counter, ErrorKind, Manager, RegionOptions, Space};
 
 fn manager(device: &TestDevice) -> Manager {
-    Manager::builder().budget_bytes(16 * MIB).background(false).swap_device(device.boxed()).build().unwrap()
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .compression(Compression::Off)
+        .readahead_bytes(0)
+        .swap_device(device.boxed())
+        .build()
+        .unwrap()
 }
 
 fn map(space: &Space, pages: u64) -> u64 {

@@ -8,6 +8,7 @@
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
+//! | `space_use` | what each space uses, and its quota |
 //! | `split` | a huge leaf becomes 512 small ones |
 //! | `streams` | faults that follow each other, and what to read ahead of them |
 //! | `transfers` | pages under way to and from devices, and what follows |
@@ -18,6 +19,7 @@
 mod backoff;
 mod edges;
 mod space_state;
+mod space_use;
 mod split;
 mod streams;
 mod transfers;
@@ -39,11 +41,11 @@ use crate::frame::{Dropped, FrameAllocator};
 use crate::io::Host;
 use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
-use crate::swap::{self, Found, Orphan, Swap};
+use crate::swap::{self, Found, Handle, Orphan, Swap};
 use crate::sync::park::block_until;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Shared, WeakShared};
-use crate::table::entry::{EntryWord, State};
+use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
@@ -51,6 +53,7 @@ use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, SwapSlot, bytes_for_people
 use backoff::Backoff;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
+pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Split, split_leaf};
 pub(crate) use streams::{Streams, Window};
 pub(crate) use transfers::Transfers;
@@ -66,6 +69,9 @@ pub(crate) struct Policy {
     /// Pages read ahead in one window at the most; 0: none are.
     pub(crate) readahead_pages: u32,
 }
+
+/// Pages that are named at once to leave the pool; a span more than was asked for may be.
+const POOL_VICTIMS: usize = 2048;
 
 /// The structures of one manager.
 pub(crate) struct Engine {
@@ -91,6 +97,9 @@ pub(crate) struct Engine {
     pub(crate) shrinking: Mutex<()>,
     pub(crate) compaction: Backoff,
     pub(crate) transfers: Transfers,
+    /// Room for the names of pages that leave the pool.
+    pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
+    pub(crate) space_use: SpaceUse,
     /// Itself, for transfers to come back to.
     itself: WeakShared<Engine>,
 }
@@ -113,12 +122,24 @@ pub(crate) struct EngineParts {
     pub(crate) table: Table,
     pub(crate) lru: Lru,
     pub(crate) swap: Swap,
+    pub(crate) space_use: SpaceUse,
 }
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Shared<Self> {
-        let EngineParts { policy, canary, budget, counters, frames, small_zero, huge_zero, table, lru, swap } =
-            parts;
+        let EngineParts {
+            policy,
+            canary,
+            budget,
+            counters,
+            frames,
+            small_zero,
+            huge_zero,
+            table,
+            lru,
+            swap,
+            space_use,
+        } = parts;
         Shared::new_cyclic(|itself| Self {
             policy,
             canary,
@@ -138,6 +159,8 @@ impl Engine {
             shrinking: Mutex::new(()),
             compaction: Backoff::default(),
             transfers: Transfers::default(),
+            pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
+            space_use,
             itself: WeakShared::clone(itself),
         })
     }
@@ -215,6 +238,7 @@ impl Engine {
         words.holds.begin(true);
         words.uses.set_first();
         self.rmap.set_first(words, owner);
+        self.space_use.add(owner.space, Figure::Resident, u64::from(words.order().frames()));
         self.lru.add(&self.frames, frame);
     }
 
@@ -222,6 +246,7 @@ impl Engine {
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
         self.rmap.remove(words, owner);
+        self.space_use.subtract(owner.space, Figure::Resident, u64::from(words.order().frames()));
         match words.uses.remove() {
             0 => self.release(frame),
             1 if swap::slot_of(&self.frames, frame).is_some() => {
@@ -286,15 +311,9 @@ impl Engine {
         self.spaces.lock().insert(space, record);
     }
 
-    /// Pages of a space that have frames now. Walks its table.
+    /// Pages of a space that have frames now.
     pub(crate) fn resident_pages(&self, space: SpaceId) -> u64 {
-        let mut pages = 0;
-        self.table.for_each_leaf(space, &mut |_, level, entry| {
-            if let State::Present(_) = entry.state() {
-                pages += crate::table::span(level);
-            }
-        });
-        pages
+        self.space_use.get(space, Figure::Resident)
     }
 
     /// The error of an access for which no room could be made: says who uses the budget, and what to do.

@@ -1,6 +1,6 @@
 //! What faults, accesses and unmaps need to know of a space.
 
-use crate::engine::{Engine, Streams};
+use crate::engine::{Engine, Quota, Streams};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::UsedHugeZero;
 use crate::region::{Region, RegionList};
@@ -15,6 +15,7 @@ pub(crate) struct SpaceState {
     pub(crate) regions: RegionList,
     pub(crate) used_huge_zero: UsedHugeZero,
     pub(crate) streams: Streams,
+    pub(crate) quota: Quota,
     /// Who else must know where frames stand. Handles need nobody.
     pub(crate) translation: Option<Arc<dyn Translation>>,
 }

@@ -89,12 +89,15 @@ fn split_into(
 
 /// 512 frames out of one block: each live, in use at its own page, dirty as the block was, and on the LRU.
 fn split_block(engine: &Engine, space: SpaceId, first: PageNumber, head: FrameId) {
-    let dirty = engine.frames.words(head).holds.load().is_dirty();
+    let holds = engine.frames.words(head).holds.load();
     engine.lru.split(&engine.frames, head, CHUNK_FRAMES, || {
         engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
         for index in 1..CHUNK_FRAMES {
             let words = engine.frames.words(head.plus(index));
-            words.holds.begin(dirty);
+            words.holds.begin(holds.is_dirty());
+            if holds.is_plain() {
+                words.holds.mark_plain();
+            }
             words.uses.set_first();
             engine.rmap.set_first(words, Owner { space, page: first.plus(u64::from(index)) });
         }

@@ -12,9 +12,10 @@ use std::task::Waker;
 use octavo_platform::ArenaBytes;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Figure};
+use crate::error::ErrorKind;
 use crate::io::{Direction, Host, Job, Waited};
-use crate::lru::List;
+use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
 use crate::swap::{Evicted, SlotRun};
 use crate::sync::park::block_until_driven;
@@ -74,10 +75,38 @@ impl Engine {
 
     /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each.
     pub(crate) fn start_write(&self, first: SwapSlot, frames: &[FrameId]) {
+        if !self.swap.seals() {
+            return self.submit_write(first, frames, frames);
+        }
+        let mut rest = frames;
+        let mut first = first;
+        while !rest.is_empty() {
+            let (ended, mut sealed) = (self.transfers.ended_pages(), Isolated::new());
+            for (index, frame) in rest.iter().enumerate() {
+                let slot = SwapSlot(first.0 + index as u32);
+                let Some(bounce) = self.swap.seal(&self.frames, slot, *frame) else { break };
+                sealed.push(bounce);
+            }
+            if sealed.is_empty() {
+                // All are in use, for writes under way: the next that ends gives some back.
+                self.wait_until_ended(ended + 1);
+                continue;
+            }
+            let (now, later) = rest.split_at(sealed.len());
+            self.submit_write(first, now, &sealed);
+            first = SwapSlot(first.0 + now.len() as u32);
+            rest = later;
+        }
+    }
+
+    fn submit_write(&self, first: SwapSlot, frames: &[FrameId], bytes: &[FrameId]) {
         self.chain(frames);
+        if bytes[0] != frames[0] {
+            self.chain(bytes);
+        }
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
-        let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: frames[0] };
+        let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: bytes[0] };
         self.swap.submit(self.host(), job, crate::io::Urgency::Queued);
     }
 
@@ -214,6 +243,7 @@ impl Engine {
             let unchanged = seen.state() == State::Swapped(slot) && walk.level == 0 && walk.links_hold();
             if unchanged && self.translation(owner.space).is_none() && words.uses.try_add() {
                 self.rmap.add(words, owner);
+                self.space_use.add(owner.space, Figure::Resident, 1);
                 // What may be done with it, the next access asks the region.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {
@@ -245,6 +275,9 @@ impl Engine {
     pub(crate) fn end_read_of(&self, slot: SwapSlot, frame: FrameId, failure: Option<crate::error::Error>) {
         let read = failure.is_none();
         if let Some(error) = failure {
+            if error.kind() == ErrorKind::Corrupt {
+                self.counters.count(Counter::SwapCorrupt);
+            }
             // Before those who wait can ask why.
             self.swap.note_read_failure(slot, error);
         }
@@ -287,6 +320,9 @@ impl Host for Engine {
 
     fn ended(&self, job: Job, result: io::Result<()>) {
         let run = SlotRun { first: job.first, count: job.count };
+        if job.bytes != job.head {
+            self.for_each_chained(run, job.bytes, |_, sealed| self.swap.unseal(sealed));
+        }
         match job.direction {
             Direction::Write => self.end_write(run, job.head, result),
             Direction::Read => self.end_read(run, job.head, result),

@@ -37,6 +37,9 @@ impl Fault<'_> {
 
     /// A frame of zeros, in place of nothing or of the small zero page.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
+        if let Some(over) = self.check_quota(1) {
+            return over;
+        }
         if self.space.translation.is_none()
             && let Some(frame) = self.engine.frames.alloc_zeroed()
         {
@@ -61,7 +64,7 @@ impl Fault<'_> {
         }
         match self.translate(block.frame, self.page, 1) {
             Installed::Done => {
-                self.engine.adopt(block.frame, self.owner(self.page));
+                self.adopt(block.frame, self.page, region);
                 self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
                 Step::End(Outcome::Usable)
             }
@@ -76,7 +79,7 @@ impl Fault<'_> {
     /// The frame is all zeros already, so the entry need not be busy meanwhile.
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, frame: FrameId) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
-        self.engine.adopt(frame, owner);
+        self.adopt(frame, self.page, region);
         match walk.word().change(entry, entry.to_present(frame, region.options.protection)) {
             Ok(()) => Step::End(Outcome::Usable),
             Err(_) => {
@@ -88,6 +91,9 @@ impl Fault<'_> {
 
     /// A 2 MiB block, in place of nothing or of a huge zero leaf. Without one, base pages.
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
+        if let Some(over) = self.check_quota(u64::from(CHUNK_FRAMES)) {
+            return over;
+        }
         let block = match self.huge {
             Huge::Compacted(block) => block,
             _ => match self.engine.frames.alloc(Order::MAX) {
@@ -114,7 +120,7 @@ impl Fault<'_> {
         }
         match self.translate(block.frame, page, CHUNK_FRAMES) {
             Installed::Done => {
-                self.engine.adopt(block.frame, self.owner(page));
+                self.adopt(block.frame, page, region);
                 self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
                 self.engine.counters.count(Counter::HugeFaultAllocated);
                 if entry.is_zero() {
@@ -155,7 +161,7 @@ impl Fault<'_> {
         for (index, leaf) in (0..CHUNK_FRAMES).zip(self.engine.table.nodes.entries(node)) {
             let frame = head.plus(index);
             if index < installed {
-                self.engine.adopt(frame, self.owner(first.plus(u64::from(index))));
+                self.adopt(frame, first.plus(u64::from(index)), region);
                 leaf.set_unshared(leaf.load().to_present(frame, region.options.protection));
             } else {
                 self.engine.frames.free(frame, Order::ZERO).expect("split from an owned block");
@@ -166,6 +172,13 @@ impl Fault<'_> {
             self.engine.huge_zero.put(1);
         }
         Step::Again
+    }
+
+    fn adopt(&self, frame: FrameId, page: PageNumber, region: &Region) {
+        self.engine.adopt(frame, self.owner(page));
+        if !region.options.compress {
+            self.engine.frames.words(frame).holds.mark_plain();
+        }
     }
 
     pub(super) fn owner(&self, page: PageNumber) -> Owner {

@@ -31,7 +31,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
-use crate::engine::{Engine, SpaceState, Split, split_leaf};
+use crate::engine::{Engine, Figure, SpaceState, Split, split_leaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::io::Waited;
@@ -57,6 +57,8 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// No table node. Make room and poll again.
     NeedsNode,
+    /// The space is at its quota. Make room for so many pages there and poll again.
+    OverQuota(u64),
     /// It cannot be.
     Failed(Error),
 }
@@ -168,6 +170,13 @@ impl<'a> Fault<'a> {
         }
     }
 
+    /// Whether room has to be made among the space's own pages, before it gets `pages` more.
+    fn check_quota(&self, pages: u64) -> Option<Step> {
+        let quota = self.space.quota.pages()?;
+        let resident = self.engine.space_use.get(self.space.id, Figure::Resident);
+        (resident + pages > quota).then_some(Step::End(Outcome::OverQuota(pages)))
+    }
+
     fn count(&mut self, step: impl FnOnce(&mut Self) -> Step) -> Step {
         if !self.counted {
             self.counted = true;
@@ -262,6 +271,7 @@ fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<()>> {
         Outcome::Failed(error) => return Some(Err(error)),
         Outcome::NeedsFrame => reclaim::make_room(fault.engine),
         Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
+        Outcome::OverQuota(pages) => reclaim::make_room_under_quota(fault.engine, fault.space, pages),
         Outcome::NeedsHuge => {
             fault.set_compacted(reclaim::compact_for_huge(fault.engine));
             Ok(())

@@ -91,7 +91,7 @@ fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> bool 
         return true;
     }
     let State::Swapped(slot) = walk.entry().state() else { return true };
-    if !engine.swap.is_worth_reading(slot) {
+    if !engine.swap.is_worth_reading(slot) || !engine.swap.is_on_device(slot) {
         return true;
     }
     let mut block = engine.frames.alloc(Order::ZERO);

@@ -7,13 +7,14 @@
 use std::task::Waker;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Window};
+use crate::engine::{Engine, Figure, Window};
 use crate::error::Error;
 use crate::fault::readahead::{Run, add_window};
 use crate::fault::{Fault, Outcome, Step};
 use crate::io::Urgency;
-use crate::region::Region;
+use crate::region::{Region, RegionOptions};
 use crate::rmap::Owner;
+use crate::swap::Brought;
 use crate::sync::thread;
 use crate::sync::wait::Waiting;
 use crate::table::entry::{Entry, EntryWord};
@@ -31,6 +32,7 @@ pub(super) struct Reading<'a> {
     slot: SwapSlot,
     frame: FrameId,
     protection: Protection,
+    compress: bool,
 }
 
 impl Reading<'_> {
@@ -50,6 +52,9 @@ impl<'a> Fault<'a> {
     pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         let engine = self.engine;
         let (word, entry) = (walk.word(), walk.entry());
+        if let Some(over) = self.check_quota(1) {
+            return over;
+        }
         // The frame is found before the entry is busy: looking for room must not keep others waiting. While the entry
         // says so, the slot cannot go.
         let fresh = match engine.find_swapped(slot) {
@@ -75,9 +80,10 @@ impl<'a> Fault<'a> {
                 return Step::Again;
             }
         };
-        self.reading = Some(Reading { word, busy, slot, frame, protection: region.options.protection });
-        let window = self.look_ahead(region, !is_first);
+        let RegionOptions { protection, compress, .. } = region.options;
+        self.reading = Some(Reading { word, busy, slot, frame, protection, compress });
         if !is_first {
+            let window = self.look_ahead(region, true);
             engine.counters.count(Counter::SwapCacheHit);
             let holds = engine.frames.words(frame).holds.load();
             if !holds.is_dirty() && !holds.is_writeback() {
@@ -91,9 +97,21 @@ impl<'a> Fault<'a> {
             }
             return Step::Again;
         }
-        engine.counters.count(Counter::MajorFault);
         // One pin for the transfer, one for this fault.
         engine.frames.words(frame).holds.take_pin();
+        match engine.swap.bring(&engine.frames, slot, frame) {
+            Brought::OnDevice => {}
+            Brought::Here => {
+                engine.end_read_of(slot, frame, None);
+                return Step::Again;
+            }
+            Brought::Corrupt => {
+                engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot)));
+                return Step::Again;
+            }
+        }
+        engine.counters.count(Counter::MajorFault);
+        let window = self.look_ahead(region, false);
         let mut run = Run::new(engine);
         run.push(slot, frame);
         match window {
@@ -182,13 +200,18 @@ impl<'a> Fault<'a> {
     }
 
     fn show(&mut self, reading: Reading<'a>) {
-        let Reading { word, busy, slot, frame, protection } = reading;
+        let Reading { word, busy, slot, frame, protection, compress } = reading;
         let engine = self.engine;
         let words = engine.frames.words(frame);
         let owner = Owner { space: self.space.id, page: self.page };
         let added = words.uses.try_add();
         assert!(added, "a cached frame is in use");
         engine.rmap.add(words, owner);
+        engine.space_use.add(owner.space, Figure::Resident, 1);
+        engine.space_use.add(owner.space, Figure::SwapIn, 1);
+        if !compress {
+            words.holds.mark_plain();
+        }
         engine.publish(word, busy.to_present(frame, protection));
         let orphan = engine.swap.drop_reference(&engine.frames, slot);
         engine.release_orphan(orphan);

@@ -3,8 +3,10 @@
 //! ```text
 //!  31   30      29       28      27        26    25    24   23 ........... 0
 //! +---+-------+--------+-------+---------+-----+-----+----+------------------+
-//! | 0 |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
+//! |PLN|WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
 //! +---+-------+--------+-------+---------+-----+-----+----+------------------+
+//!
+//! PLN: the page is not to be compressed on its way out, as its region says.
 //!
 //!            begin                    release, pins = 0
 //!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
@@ -47,6 +49,7 @@ const WRITEBACK: u32 = 1 << 27;
 const READING: u32 = 1 << 28;
 const IO_ERROR: u32 = 1 << 29;
 const WAITERS: u32 = 1 << 30;
+const PLAIN: u32 = 1 << 31;
 
 /// Pins a frame may carry; the rest of the field is room for late pins on their way back.
 pub(crate) const MAX_PINS: u32 = 1 << 20;
@@ -84,6 +87,10 @@ impl Holds {
     pub(crate) fn is_failed(self) -> bool {
         self.0 & IO_ERROR != 0
     }
+    /// Not to be compressed.
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & PLAIN != 0
+    }
     /// No pins and no flags: nobody's.
     pub(crate) fn is_unowned(self) -> bool {
         self.0 & !PINS == 0
@@ -101,6 +108,7 @@ impl fmt::Debug for Holds {
             (READING, "reading"),
             (IO_ERROR, "failed"),
             (WAITERS, "waiters"),
+            (PLAIN, "plain"),
         ];
         names.iter().filter(|(bit, _)| self.0 & bit != 0).try_for_each(|(_, name)| write!(f, " {name}"))
     }
@@ -214,6 +222,12 @@ impl HoldWord {
         self.0.fetch_or(DIRTY, Ordering::Relaxed);
     }
 
+    /// The page is not to be compressed. The caller's frame is live.
+    pub(crate) fn mark_plain(&self) {
+        // Relaxed: a hint.
+        self.0.fetch_or(PLAIN, Ordering::Relaxed);
+    }
+
     /// Whether anyone but the caller, who holds `own` pins, holds the frame. Called after the entries were
     /// made unusable, so that "no" stays "no" until they are usable again.
     pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
@@ -271,7 +285,11 @@ impl HoldWord {
     /// Takes a clean, idle frame that only the caller's one pin holds to unowned: the caller frees it. The
     /// caller has made every way to the frame unusable.
     pub(crate) fn try_reclaim(&self) -> bool {
-        self.0.compare_exchange(LIVE | 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+                (seen & !PLAIN == LIVE | 1).then_some(0)
+            })
+            .is_ok()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Manager;
-use crate::config::HugePolicy;
+use crate::config::{Compression, HugePolicy};
 use crate::engine::Engine;
 use crate::error::ErrorKind;
 use crate::io::SwapFile;
@@ -22,7 +22,13 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
 fn manager(huge: HugePolicy) -> Manager {
-    Manager::builder().budget_bytes(16 * MIB).background(false).huge(huge).build().unwrap()
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .compression(Compression::Off)
+        .huge(huge)
+        .build()
+        .unwrap()
 }
 
 /// Knows what it was told, and answers as the script says, then Done.

@@ -3,13 +3,16 @@
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::reclaim::{Reclaimer, reclaim, shrink_to_budget};
+use crate::reclaim::{Reclaimer, reclaim, shrink_pool, shrink_to_budget};
+use crate::swap::Pool;
 use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
 
 /// How often the per-CPU lists decay.
 const TICK: Duration = Duration::from_millis(200);
 /// Frames zeroed between two looks at whether there is something more pressing.
 const ZERO_BATCH: usize = 32;
+/// Pages that leave a crowded pool at once.
+const POOL_BATCH: usize = 512;
 /// Frames freed between two looks at the watermark.
 const RECLAIM_BATCH: u64 = 256;
 
@@ -97,6 +100,11 @@ fn run(engine: &Engine, signal: &Signal) {
             }
             std::mem::take(&mut state.wanted)
         };
+        while engine.swap.pool().is_some_and(Pool::is_crowded) && !signal.stopped() {
+            if shrink_pool(engine, POOL_BATCH) == 0 {
+                break;
+            }
+        }
         if wanted {
             work(engine, signal);
         } else {

@@ -9,7 +9,8 @@
 //!   ▼
 //! each entry: Present ──► Swapped(slot)       changed by others meanwhile: left alone
 //!   ▼
-//! dirty: WRITEBACK, on its way to the device; the rest is the completion's   (engine/transfers.rs)
+//! dirty: WRITEBACK. A repeated word, or packed: that was all
+//!   │        else on its way to the device; the rest is the completion's   (engine/transfers.rs)
 //!   ▼                                         failed: dirty again, its entry Present again, its slot
 //!   ▼                                         given up ─────────────► back on a list
 //! one use (the cache), one pin, clean: freed;  else ──────────────► back on a list
@@ -19,7 +20,7 @@
 
 use smallvec::SmallVec;
 
-use crate::engine::{Engine, split_leaf};
+use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{Isolated, List, Look};
 use crate::rmap::Owner;
 use crate::swap::{self, Started, WRITE_BATCH};
@@ -63,7 +64,7 @@ pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
     for &(slot, frame) in &going {
         unmap_owners(engine, slot, frame);
     }
-    write_dirty(engine, &mut going, &mut outcome);
+    put_away_dirty(engine, &mut going, &mut outcome);
     for (_, frame) in going {
         outcome.freed += u64::from(engine.evict_or_keep(frame));
     }
@@ -147,7 +148,7 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
             if inserted { going.push((slot, frame)) } else { dying.push((slot, frame)) }
         });
         for (slot, frame) in dying {
-            engine.swap.free_unused(slot);
+            engine.swap.free_unused(&engine.frames, slot);
             engine.drop_pin(frame);
         }
         rest = later;
@@ -168,6 +169,8 @@ fn unmap_owners(engine: &Engine, slot: SwapSlot, frame: FrameId) {
         }
         if change_to_swapped(engine, &walk, owner, slot, frame) {
             engine.rmap.remember(engine.frames.words(frame), owner);
+            engine.space_use.subtract(owner.space, Figure::Resident, 1);
+            engine.space_use.add(owner.space, Figure::SwapOut, 1);
             let left = engine.frames.words(frame).uses.remove();
             debug_assert!(left > 0, "the cache is a use");
         } else {
@@ -198,31 +201,52 @@ fn change_to_swapped(
     done
 }
 
-/// Starts to write what is dirty, neighbours together; frames that are under way, or that cannot go, leave `going`.
-fn write_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
+/// Sends on what is dirty: into a word or the pool at once, or on its way to the device, neighbours together. Frames that are
+/// under way, or that cannot go, leave `going`.
+fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
+    let writing_pages = engine.transfers.writing_pages();
+    let mut tries = engine.swap.pool_tries(going.len() as u32, writing_pages);
     let mut writing = Going::new();
     going.retain(|&mut (slot, frame)| {
-        if !engine.frames.words(frame).holds.load().is_dirty() {
+        let holds = &engine.frames.words(frame).holds;
+        if !holds.load().is_dirty() {
             return true;
         }
         match engine.swap.start_writeback(&engine.frames, slot, frame) {
-            Started::Yes => writing.push((slot, frame)),
+            Started::Yes => {
+                let try_pool = tries > 0 && !holds.load().is_plain();
+                tries -= u32::from(try_pool);
+                if engine.swap.put_away(&engine.frames, slot, frame, try_pool) {
+                    writing.push((slot, frame));
+                    return false;
+                }
+                if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
+                    engine.wake_io(frame);
+                }
+                true
+            }
             // Somebody pinned it just now, or it was faulted back and left the cache.
             refused => {
                 if refused == Started::RefusedAndAwaited {
                     engine.wake_io(frame);
                 }
                 engine.keep(frame, List::Inactive);
+                false
             }
         }
-        false
     });
+    outcome.started += write_out(engine, &writing);
+    engine.swap.flush();
+}
+
+/// Starts to write frames under WRITEBACK whose pages belong on their area, sorted by slot; says how many. Takes over their
+/// pins.
+pub(super) fn write_out(engine: &Engine, writing: &[(SwapSlot, FrameId)]) -> u64 {
     let neighbours = writing.chunk_by(|(slot, _), (next, _)| next.0 == slot.0 + 1);
     for run in neighbours.flat_map(|run| run.chunks(engine.swap.write_batch())) {
         let frames: Isolated = run.iter().map(|(_, frame)| *frame).collect();
-        outcome.started += frames.len() as u64;
         engine.start_write(run[0].0, &frames);
     }
-    engine.swap.flush();
+    writing.len() as u64
 }

@@ -67,7 +67,11 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     }
     engine.frames.bytes().copy_within(frame.home_offset(), fresh.home_offset(), PAGE_BYTES);
     let to = engine.frames.words(fresh);
-    to.holds.begin(words.holds.load().is_dirty());
+    let holds = words.holds.load();
+    to.holds.begin(holds.is_dirty());
+    if holds.is_plain() {
+        to.holds.mark_plain();
+    }
     to.uses.set_first();
     for _ in 1..owners.len() {
         let added = to.uses.try_add();

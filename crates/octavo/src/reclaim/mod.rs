@@ -7,6 +7,8 @@
 //! | `migrate` | a frame's bytes to another frame, its owners none the wiser |
 //! | `compact` | emptying a chunk, for a block of order 9 or to give it back |
 //! | `advise` | ranges that their users say are not wanted soon |
+//! | `shrink_pool` | the coldest compressed pages go on to the areas |
+//! | `quota` | a space at its own limit makes room among its own pages |
 //! | `background` | the thread that keeps ahead |
 //!
 //! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress: a batch is on its
@@ -17,6 +19,8 @@ mod background;
 mod compact;
 mod evict;
 mod migrate;
+mod quota;
+mod shrink_pool;
 
 use smallvec::SmallVec;
 
@@ -33,6 +37,8 @@ pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
 pub(crate) use evict::evict_batch;
 pub(crate) use migrate::{Migrated, migrate};
+pub(crate) use quota::make_room_under_quota;
+pub(crate) use shrink_pool::shrink_pool;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

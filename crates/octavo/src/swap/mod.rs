@@ -20,17 +20,12 @@
 //! | `detach` | fault, migration | the frame leaves the cache, dirty again |
 
 mod areas;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod bounce;
-#[allow(dead_code, reason = "`Swap` says of no page yet what its bytes are")]
 mod cache;
-#[allow(dead_code, reason = "blocks are split before they go out")]
 mod clusters;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod content;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
+mod contents;
 pub(crate) mod pool;
-#[allow(dead_code, reason = "`Swap` goes over to it")]
 pub(crate) mod seal;
 mod unwritable;
 
@@ -40,7 +35,7 @@ use std::collections::HashMap;
 use std::io;
 
 use crate::budget::Budget;
-use crate::config::SwapCache;
+use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
@@ -48,19 +43,28 @@ use crate::io::{Device, Host, Job, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
-use crate::units::{FrameId, SwapSlot};
+use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 
 use areas::Areas;
+use bounce::BounceFrames;
 use cache::{Cache, FreeSlot};
 pub(crate) use cache::{Evicted, Found, Orphan, Started};
 use clusters::Clusters;
 pub(crate) use clusters::{AreaShape, SlotRun};
+use content::Content;
+pub(crate) use contents::Brought;
+use contents::Contents;
+pub(crate) use pool::{Handle, Pool, PoolStats};
+use seal::{Method, Seal};
 use unwritable::Unwritable;
 
 /// How often `validate` looks before a contradiction counts.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Pages written in one transfer at the most: 1 MiB.
 pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
+
+/// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
+const SEALED_ORDER: Order = Order(8);
 
 /// What came of [`Swap::begin_read_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +86,7 @@ pub(crate) struct Swap {
     clusters: Shared<Clusters>,
     unwritable: Shared<Unwritable>,
     cache: Cache,
+    contents: Shared<Contents>,
     /// What the device last said when it failed to write, for the access that needs the room.
     write_failure: Mutex<Option<Error>>,
     /// The last write failed.
@@ -107,14 +112,27 @@ impl std::fmt::Debug for Swap {
 struct GiveBack {
     clusters: Shared<Clusters>,
     unwritable: Shared<Unwritable>,
+    contents: Shared<Contents>,
 }
 
 impl FreeSlot for GiveBack {
-    fn slot_freed(&self, slot: SwapSlot, _content: u64) {
+    fn slot_freed(&self, frames: &FrameAllocator, slot: SwapSlot, content: u64) {
+        self.contents.let_go(frames, Content::from_word(content));
         if !self.unwritable.withhold(slot) {
             self.clusters.free(slot);
         }
     }
+}
+
+/// What a swap is made from.
+pub(crate) struct SwapParts {
+    /// Devices with what is used of them.
+    pub(crate) devices: Vec<(Box<dyn Device>, AreaShape)>,
+    pub(crate) form: SwapCache,
+    /// How many CPUs there are, and a function that says which the thread is on.
+    pub(crate) cpus: (usize, fn() -> u32),
+    pub(crate) compression: Compression,
+    pub(crate) encrypt: bool,
 }
 
 /// The slot a frame of the swap cache belongs to.
@@ -124,26 +142,41 @@ pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlo
 }
 
 impl Swap {
-    /// Devices with what is used of them; `cpus` there are, and a function that says which the thread is on.
+    /// # Errors
+    /// The kernel's, when it has no address space, memory or random bytes.
     pub(crate) fn new(
-        devices: Vec<(Box<dyn Device>, AreaShape)>,
-        form: SwapCache,
-        cpus: (usize, fn() -> u32),
+        parts: SwapParts,
+        frames: &FrameAllocator,
         budget: &Arc<Budget>,
-        counters: Arc<Counters>,
+        counters: &Arc<Counters>,
     ) -> io::Result<Self> {
-        let areas = Areas::new(devices);
+        let areas = Areas::new(parts.devices);
         let shapes = areas.shapes();
-        let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, cpus)?;
+        let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, parts.cpus)?;
         let clusters = Shared::new(clusters);
         let unwritable = Shared::<Unwritable>::default();
-        let sink =
-            Box::new(GiveBack { clusters: Shared::clone(&clusters), unwritable: Shared::clone(&unwritable) });
+        let wants_pool = parts.compression != Compression::Off && !areas.is_empty();
+        let limit_bytes = budget.limit_bytes() / Contents::POOL_SHARE;
+        let pool = wants_pool
+            .then(|| {
+                Pool::new(frames, parts.compression, limit_bytes, Arc::clone(budget), Arc::clone(counters))
+            })
+            .transpose()?;
+        let seal = parts.encrypt.then(|| new_seal(&areas, frames, budget)).transpose()?;
+        let contents = Shared::new(Contents::new(pool, seal, Arc::clone(counters)));
+        let sink = GiveBack {
+            clusters: Shared::clone(&clusters),
+            unwritable: Shared::clone(&unwritable),
+            contents: Shared::clone(&contents),
+        };
+        let (first, end) = (areas.first_slots(), areas.end_slot());
+        let cache = Cache::new(parts.form, &first, end, Box::new(sink), budget, Arc::clone(counters))?;
         Ok(Self {
-            cache: Cache::new(form, &areas.first_slots(), areas.end_slot(), sink, budget, counters)?,
+            cache,
             areas,
             clusters,
             unwritable,
+            contents,
             write_failure: Mutex::new(None),
             cautious: AtomicBool::new(false),
             read_failures: Mutex::default(),
@@ -169,8 +202,8 @@ impl Swap {
     }
 
     /// Gives an allocated slot back that was not inserted.
-    pub(crate) fn free_unused(&self, slot: SwapSlot) {
-        self.cache.free_unused(slot);
+    pub(crate) fn free_unused(&self, frames: &FrameAllocator, slot: SwapSlot) {
+        self.cache.free_unused(frames, slot);
     }
 
     /// Puts frames, pinned by the caller, into the cache at consecutive slots that were allocated. `each` is told, with a lock held,
@@ -328,6 +361,41 @@ impl Swap {
         self.cache.end_writeback(frames, slot, frame, written)
     }
 
+    // --- what slots hold ---
+
+    /// Finds a place for the page of a frame under WRITEBACK. True: it is to be written; else it is there already.
+    pub(crate) fn put_away(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        try_pool: bool,
+    ) -> bool {
+        let content = self.contents.put_away(frames, slot, frame, try_pool);
+        let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
+        self.contents.let_go(frames, before);
+        matches!(content, Content::Device { .. })
+    }
+
+    /// How many pages of a batch should try the pool, with so many pages being written.
+    pub(crate) fn pool_tries(&self, pages: u32, writing_pages: u32) -> u32 {
+        self.contents.tries(pages, u64::from(writing_pages) * PAGE_BYTES as u64)
+    }
+
+    /// Brings the page of a slot into a frame under READING, if no device is needed.
+    pub(crate) fn bring(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Brought {
+        self.contents.bring(frames, slot, frame, || self.content(slot))
+    }
+
+    /// Whether the slot's page is on its area. A guess, for slots that are not the caller's.
+    pub(crate) fn is_on_device(&self, slot: SwapSlot) -> bool {
+        matches!(self.content(slot), Content::Device { .. })
+    }
+
+    fn content(&self, slot: SwapSlot) -> Content {
+        Content::from_word(self.cache.content(slot))
+    }
+
     /// Whether what was read into a frame is what was written from one.
     pub(crate) fn check_read(
         &self,
@@ -335,9 +403,54 @@ impl Swap {
         slot: SwapSlot,
         frame: FrameId,
     ) -> Result<(), Error> {
-        let _ = (frames, slot, frame);
-        Ok(())
+        match self.content(slot) {
+            Content::Device { crc } => {
+                self.contents.check(frames, slot, frame, crc).map_err(|_| self.corrupt(slot))
+            }
+            // Nobody wants it any more: the slot was freed meanwhile.
+            _ => Ok(()),
+        }
     }
+
+    /// The error of a page that came back as another.
+    #[cold]
+    pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
+        let (device, place) = self.areas.device_of(slot);
+        let device = device.describe();
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the page at place {place} of {device} is not what was written there; its contents are lost (another access reads it again); check the device, and unmap or overwrite the page"
+            ),
+        )
+    }
+
+    /// The compressed pool, if there is one.
+    pub(crate) fn pool(&self) -> Option<&Pool> {
+        self.contents.pool()
+    }
+
+    /// What the pool holds.
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        self.contents.pool_stats()
+    }
+
+    /// Whether pages are sealed on their way to an area.
+    pub(crate) fn seals(&self) -> bool {
+        self.contents.seals()
+    }
+
+    /// The sealed form of a page, in a frame of its own; `None` while there is none.
+    pub(crate) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
+        self.contents.seal(frames, slot, frame)
+    }
+
+    /// Gives the frame of a sealed form back.
+    pub(crate) fn unseal(&self, sealed: FrameId) {
+        self.contents.unseal(sealed);
+    }
+
+    // --- failures ---
 
     /// Keeps why a slot could not be read, for those who wait for it.
     pub(crate) fn note_read_failure(&self, slot: SwapSlot, error: Error) {
@@ -431,3 +544,13 @@ impl Swap {
 
 /// The one failure of a write that has a kind of its own.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+
+fn new_seal(
+    areas: &Areas,
+    frames: &FrameAllocator,
+    budget: &Arc<Budget>,
+) -> io::Result<(Seal, BounceFrames)> {
+    let seal = Seal::new(Method::probe(), areas.end_slot(), Arc::clone(budget))?;
+    let bounce = BounceFrames::new(frames, SEALED_ORDER).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok((seal, bounce))
+}

@@ -40,7 +40,7 @@ pub(crate) const ROOT: usize = LEVELS;
 /// Pages that the tallest table addresses: 256 TiB.
 pub(crate) const MAX_PAGES: u64 = 1 << (NODE_BITS as usize * LEVELS);
 /// Spaces a manager can have at once.
-const MAX_SPACES: usize = if cfg!(loom) { 2 } else { 1 << 20 };
+pub(crate) const MAX_SPACES: usize = if cfg!(loom) { 2 } else { 1 << 20 };
 
 /// Number of a space within its manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

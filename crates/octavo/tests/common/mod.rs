@@ -14,7 +14,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use octavo::{
-    Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath, SwapCache, ZeroPage,
+    Compression, Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath,
+    SwapCache, ZeroPage,
 };
 
 pub const PAGE: u64 = octavo::PAGE_BYTES as u64;
@@ -59,6 +60,8 @@ pub struct Switches {
     pub pin_path: PinPath,
     pub percpu_orders: PercpuOrders,
     pub swap_cache: SwapCache,
+    pub compression: Compression,
+    pub encrypt: bool,
 }
 
 impl Switches {
@@ -70,6 +73,8 @@ impl Switches {
             pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
             percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
             swap_cache: random.pick(&[SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table]),
+            compression: random.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
+            encrypt: random.one_in(3),
         }
     }
 
@@ -81,6 +86,8 @@ impl Switches {
             .pin_path(self.pin_path)
             .percpu_orders(self.percpu_orders)
             .swap_cache(self.swap_cache)
+            .compression(self.compression)
+            .encrypt(self.encrypt)
     }
 }
 

@@ -14,9 +14,13 @@ use octavo_platform::{Backing, ForkCanary};
 
 use crate::access;
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
+use crate::config::{
+    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+};
 use crate::counters::Counters;
-use crate::engine::{Engine, EngineParts, Policy, SpaceState, Streams, protect_range, unmap_range};
+use crate::engine::{
+    Engine, EngineParts, Policy, Quota, SpaceState, SpaceUse, Streams, protect_range, unmap_range,
+};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
@@ -24,7 +28,7 @@ use crate::io::{Device, Direction, Transfer, Urgency};
 use crate::lru::{Isolated, Lru};
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
-use crate::swap::{AreaShape, Swap};
+use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::percpu::StackForm;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, thread};
 use crate::table::entry::State;
@@ -115,23 +119,30 @@ impl Model {
             table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
             lru: Lru::new(1, StackForm::TryLock(|| 0), ReclaimPolicy::default()).unwrap(),
             swap: Swap::new(
-                vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
-                SwapCache::default(),
-                (1, || 0),
+                SwapParts {
+                    devices: vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
+                    form: SwapCache::default(),
+                    cpus: (1, || 0),
+                    compression: Compression::Off,
+                    encrypt: false,
+                },
+                &frames,
                 &budget,
-                Arc::clone(&counters),
+                &counters,
             )
             .unwrap(),
             budget,
             counters,
             frames,
             small_zero,
+            space_use: SpaceUse::new().unwrap(),
         });
         let space = |()| SpaceState {
             id: engine.table.new_space().unwrap(),
             regions: RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))),
             used_huge_zero: UsedHugeZero::default(),
             streams: Streams::default(),
+            quota: Quota::default(),
             translation: None,
         };
         let spaces = [(); 2].map(space);

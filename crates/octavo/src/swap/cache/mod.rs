@@ -100,7 +100,7 @@ pub(crate) enum Started {
 pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
     /// Nothing leads to the slot, and no frame has its page: it may be given to another, and what holds its `content`
     /// may be let go. Called with no lock held.
-    fn slot_freed(&self, slot: SwapSlot, content: u64);
+    fn slot_freed(&self, frames: &FrameAllocator, slot: SwapSlot, content: u64);
 }
 
 /// The cache.
@@ -164,10 +164,10 @@ impl Cache {
     }
 
     /// Under the slot's lock, which it gives back: nothing leads to the slot any more.
-    fn free(&self, lock: MutexGuard<'_, ()>, slot: SwapSlot) {
+    fn free(&self, lock: MutexGuard<'_, ()>, frames: &FrameAllocator, slot: SwapSlot) {
         let content = self.words(slot).swap_content(0);
         drop(lock);
-        self.sink.slot_freed(slot, content);
+        self.sink.slot_freed(frames, slot, content);
     }
 
     // --- slots on their way into use ---
@@ -186,14 +186,14 @@ impl Cache {
     }
 
     /// Gives a reserved slot back that got no frame.
-    pub(crate) fn free_unused(&self, slot: SwapSlot) {
+    pub(crate) fn free_unused(&self, frames: &FrameAllocator, slot: SwapSlot) {
         let (lock, words) = (self.lock(slot), self.words(slot));
         assert!(
             words.frame() == PageWord::RESERVED && words.references() == 0,
             "an unused slot was used: {slot:?}"
         );
         words.set_frame(PageWord::NOTHING);
-        self.free(lock, slot);
+        self.free(lock, frames, slot);
     }
 
     /// As [`Cache::insert_run`], for one.
@@ -271,7 +271,7 @@ impl Cache {
                 self.counters.count(Counter::SwapLockOther);
                 self.index.forget(slot, words);
             }
-            self.free(lock, slot);
+            self.free(lock, frames, slot);
         }
         Orphan::None
     }
@@ -350,7 +350,7 @@ impl Cache {
     pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
         let frame_words = frames.words(frame);
         match self.lock_cached(frame_words) {
-            Some((lock, cached)) if cached == slot => self.uncache_pinned(lock, slot, frame_words),
+            Some((lock, cached)) if cached == slot => self.uncache_pinned(lock, frames, slot, frame_words),
             _ => {}
         }
     }
@@ -411,7 +411,7 @@ impl Cache {
         let uses = frame_words.uses.remove();
         debug_assert_eq!(uses, 0, "an entry shows a frame that was evicted");
         if is_free {
-            self.free(lock, slot);
+            self.free(lock, frames, slot);
         }
         Evicted::Freed
     }
@@ -454,7 +454,7 @@ impl Cache {
         set_slot(frame_words, None);
         let uses = frame_words.uses.remove();
         debug_assert_eq!(uses, 0, "an orphan came into use");
-        self.free(lock, slot);
+        self.free(lock, frames, slot);
         Orphan::Frame(frame)
     }
 
@@ -471,12 +471,18 @@ impl Cache {
             return;
         }
         frame_words.holds.mark_dirty();
-        self.uncache_pinned(lock, slot, frame_words);
+        self.uncache_pinned(lock, frames, slot, frame_words);
     }
 
     /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has pinned, and frees the
     /// slot if nothing refers to it.
-    fn uncache_pinned(&self, lock: MutexGuard<'_, ()>, slot: SwapSlot, frame_words: &FrameWords) {
+    fn uncache_pinned(
+        &self,
+        lock: MutexGuard<'_, ()>,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame_words: &FrameWords,
+    ) {
         self.counters.count(Counter::SwapLockRemove);
         self.index.forget(slot, self.words(slot));
         set_slot(frame_words, None);
@@ -486,7 +492,7 @@ impl Cache {
             debug_assert_eq!(dropped, Dropped::Kept, "the caller has a pin, which ends the frame");
         }
         if self.words(slot).references() == 0 {
-            self.free(lock, slot);
+            self.free(lock, frames, slot);
         }
     }
 

@@ -34,7 +34,7 @@ struct Slots {
 struct Sink(Shared<Slots>);
 
 impl FreeSlot for Sink {
-    fn slot_freed(&self, slot: SwapSlot, _content: u64) {
+    fn slot_freed(&self, _frames: &FrameAllocator, slot: SwapSlot, _content: u64) {
         assert_eq!(self.0.writing[slot.0 as usize].load(Ordering::Relaxed), 0, "freed while it is written");
         assert_eq!(self.0.in_use[slot.0 as usize].swap(0, Ordering::Relaxed), 1, "freed twice");
     }

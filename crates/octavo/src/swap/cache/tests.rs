@@ -16,7 +16,7 @@ const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache
 struct Freed(Arc<Mutex<Vec<(SwapSlot, u64)>>>);
 
 impl FreeSlot for Freed {
-    fn slot_freed(&self, slot: SwapSlot, content: u64) {
+    fn slot_freed(&self, _frames: &FrameAllocator, slot: SwapSlot, content: u64) {
         self.0.lock().push((slot, content));
     }
 }
@@ -230,7 +230,7 @@ fn a_frame_at_its_end_is_not_inserted() {
         setup.cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(!setup.cache.insert(&setup.frames, slot, frame));
         assert_eq!(setup.look_up(slot), None);
-        setup.cache.free_unused(slot);
+        setup.cache.free_unused(&setup.frames, slot);
         assert_eq!(*setup.freed.0.lock(), [(slot, 0)]);
         assert!(!setup.cache.is_used(slot));
     }

@@ -1,0 +1,100 @@
+//! What each space uses: pages in memory, and what went in and out.
+//!
+//! A cell for each CPU, space and figure, as counters are: an addition on a line that only this CPU writes. Read by
+//! summing over the CPUs, and so only where a quota is set, or somebody asks.
+
+use crate::sync::percpu::PerCpuCells;
+use crate::sync::{AtomicU64, Ordering};
+use crate::table::{MAX_SPACES, SpaceId};
+use crate::units::PageNumber;
+
+/// A figure kept for each space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// Pages shown by entries of the space now.
+    Resident,
+    /// Pages that came back from swap.
+    SwapIn,
+    /// Pages that were sent on their way out.
+    SwapOut,
+    /// Of those, pages that went because of the space's quota.
+    QuotaOut,
+}
+
+const FIGURES: usize = 4;
+
+/// The figures of all spaces.
+#[derive(Debug)]
+pub(crate) struct SpaceUse {
+    cells: PerCpuCells,
+}
+
+impl SpaceUse {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { cells: PerCpuCells::new(FIGURES * MAX_SPACES)? })
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, space: SpaceId, figure: Figure, n: u64) {
+        // As counters: models leave them out.
+        if !cfg!(loom) {
+            self.cells.add(Self::index(space, figure), n);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn subtract(&self, space: SpaceId, figure: Figure, n: u64) {
+        self.add(space, figure, n.wrapping_neg());
+    }
+
+    /// About what it is now: others may be adding.
+    pub(crate) fn get(&self, space: SpaceId, figure: Figure) -> u64 {
+        // Halfway through a page's move from CPU to CPU the sum may be one below nothing.
+        (self.cells.sum(Self::index(space, figure)) as i64).max(0) as u64
+    }
+
+    /// A space number is about to be used anew.
+    pub(crate) fn forget(&self, space: SpaceId) {
+        for figure in [Figure::SwapIn, Figure::SwapOut, Figure::QuotaOut] {
+            self.subtract(space, figure, self.cells.sum(Self::index(space, figure)));
+        }
+    }
+
+    fn index(space: SpaceId, figure: Figure) -> usize {
+        space.0 as usize * FIGURES + figure as usize
+    }
+}
+
+/// A space's quota, and where its clock stands.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    pages: AtomicU64,
+    hand: AtomicU64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { pages: AtomicU64::new(u64::MAX), hand: AtomicU64::new(0) }
+    }
+}
+
+impl Quota {
+    /// Pages that the space may have in memory. `None`: as many as the budget allows.
+    #[inline]
+    pub(crate) fn pages(&self) -> Option<u64> {
+        Some(self.pages.load(Ordering::Relaxed)).filter(|pages| *pages != u64::MAX)
+    }
+
+    pub(crate) fn set_pages(&self, pages: Option<u64>) {
+        self.pages.store(pages.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn hand(&self) -> PageNumber {
+        PageNumber(self.hand.load(Ordering::Relaxed))
+    }
+
+    /// Two at once only look at some pages twice.
+    pub(crate) fn set_hand(&self, page: PageNumber) {
+        self.hand.store(page.0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,113 @@
+//! A space's own limit on the pages it has in memory.
+//!
+//! A space at its quota makes room among its own pages, so that one query cannot push out everybody else's. Its pages are
+//! gone through in the order of their addresses, from where the last look ended: a clock whose hand is in the
+//! space. Neighbours go out together, and come back together.
+
+use crate::engine::{Engine, Figure, SpaceState};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lru::Isolated;
+use crate::reclaim::compact::pin_page;
+use crate::reclaim::evict_batch;
+use crate::sync::thread;
+use crate::table::entry::State;
+use crate::table::{MAX_PAGES, span};
+use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
+
+/// Pages sent out at once.
+const BATCH: u64 = 128;
+/// Rounds through the space before giving up: marks are cleared in the first.
+const ROUNDS: u32 = 3;
+/// Times that others' progress is waited for.
+const LOOKS: u32 = 64;
+
+/// Makes room for `needed` pages under the quota of `space`.
+///
+/// # Errors
+/// `QuotaExceeded` when nothing of the space can go, and what stands in the way when that is the device.
+pub(crate) fn make_room_under_quota(engine: &Engine, space: &SpaceState, needed: u64) -> Result<()> {
+    let Some(quota) = space.quota.pages() else { return Ok(()) };
+    let resident = || engine.space_use.get(space.id, Figure::Resident);
+    if needed > quota {
+        return Err(exceeded(engine, space, quota));
+    }
+    for _ in 0..LOOKS {
+        let excess = (resident() + needed).saturating_sub(quota);
+        if excess == 0 {
+            return Ok(());
+        }
+        let (ended, before) = (engine.transfers.ended_pages(), resident());
+        // A little more than needed, so that not every fault comes by here; but not what a small quota needs itself.
+        let started = send_out(engine, space, excess + BATCH.min(quota / 8));
+        engine.wait_until_ended(ended + started);
+        if resident() >= before && started == 0 {
+            thread::yield_now();
+            if resident() >= before {
+                break;
+            }
+        }
+    }
+    if resident() + needed <= quota { Ok(()) } else { Err(exceeded(engine, space, quota)) }
+}
+
+/// Sends out about `pages` pages of the space. Says how many writes were started.
+fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
+    engine.lru.drain_all(&engine.frames);
+    let (mut out, mut started, mut gone) = (Isolated::new(), 0, 0);
+    let mut send = |out: &mut Isolated| {
+        let done = evict_batch(engine, &std::mem::take(out));
+        engine.space_use.add(space.id, Figure::QuotaOut, done.freed + done.started);
+        gone += done.freed + done.started;
+        started += done.started;
+        gone
+    };
+    let mut page = space.quota.hand();
+    let mut rounds = 0;
+    while rounds < ROUNDS {
+        if page.0 >= MAX_PAGES {
+            (page, rounds) = (PageNumber(0), rounds + 1);
+        }
+        let walk = engine.table.walk(space.id, page);
+        let pages_here = span(walk.level);
+        let seen = walk.entry();
+        if let State::Present(frame) = seen.state()
+            && walk.links_hold()
+        {
+            // A lost race means that it is in use all the more.
+            let idle = !seen.is_accessed() || walk.word().change(seen, seen.without_accessed()).is_err();
+            if idle && pin_page(engine, frame) {
+                out.push(frame);
+                if walk.level > 0 {
+                    // A block is split first; then its pages go one by one.
+                    send(&mut out);
+                    if engine.table.walk(space.id, page).level < walk.level {
+                        continue;
+                    }
+                }
+            }
+        }
+        page = PageNumber((page.0 / pages_here + 1) * pages_here);
+        let full = out.len() as u64 >= pages.min(out.inline_size() as u64);
+        if full && send(&mut out) >= pages {
+            break;
+        }
+    }
+    send(&mut out);
+    space.quota.set_hand(page);
+    started
+}
+
+#[cold]
+fn exceeded(engine: &Engine, space: &SpaceState, quota: u64) -> Error {
+    if let Some(error) = engine.swap.obstacle() {
+        return error;
+    }
+    let name = engine.spaces.lock().get(&space.id).map_or_else(String::new, |record| record.name.clone());
+    let quota = bytes_for_people(quota * PAGE_BYTES as u64);
+    Error::new(
+        ErrorKind::QuotaExceeded,
+        format!(
+            "{name} is at its quota of {quota}, and none of its pages can go; drop pins, or raise its quota"
+        ),
+    )
+}

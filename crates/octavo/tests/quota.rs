@@ -1,0 +1,90 @@
+//! Quotas: a space at its own limit makes room among its own pages, and nobody else's go.
+
+use octavo::{Access, ErrorKind, HugePolicy, Manager, RegionOptions, Space};
+
+const PAGE: u64 = octavo::PAGE_BYTES as u64;
+const MIB: u64 = 1 << 20;
+
+fn manager() -> Manager {
+    Manager::builder().budget_bytes(64 * MIB).build().unwrap()
+}
+
+fn fill(space: &Space, len: u64) -> u64 {
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    for offset in (0..len).step_by(PAGE as usize) {
+        space.store(at + offset, offset | 1).unwrap();
+    }
+    at
+}
+
+fn check(space: &Space, at: u64, len: u64) {
+    for offset in (0..len).step_by(PAGE as usize) {
+        assert_eq!(space.load::<u64>(at + offset).unwrap(), offset | 1, "offset {offset:#x}");
+    }
+}
+
+#[test]
+fn a_space_at_its_quota_pushes_out_its_own_pages_only() {
+    let manager = manager();
+    let (small, other) = (manager.space_named("query").unwrap(), manager.space().unwrap());
+    let kept = fill(&other, 16 * MIB);
+    small.set_quota(Some(8 * MIB)).unwrap();
+    let at = fill(&small, 48 * MIB);
+    for _ in 0..2 {
+        check(&small, at, 48 * MIB);
+        let stats = small.stats().unwrap();
+        assert!(stats.resident_bytes <= 8 * MIB + 64 * PAGE, "{stats:?}");
+        assert!(stats.quota_out_bytes >= 32 * MIB && stats.swapped_in_bytes >= 32 * MIB, "{stats:?}");
+    }
+    let stats = other.stats().unwrap();
+    assert_eq!(
+        (stats.resident_bytes, stats.swapped_out_bytes),
+        (16 * MIB, 0),
+        "the other space lost nothing"
+    );
+    check(&other, kept, 16 * MIB);
+    manager.validate();
+}
+
+#[test]
+fn a_quota_can_be_lowered_and_lifted_while_the_space_is_in_use() {
+    let manager = manager();
+    let space = manager.space().unwrap();
+    let at = fill(&space, 32 * MIB);
+    space.set_quota(Some(4 * MIB)).unwrap();
+    assert!(space.stats().unwrap().resident_bytes <= 4 * MIB);
+    check(&space, at, 32 * MIB);
+    space.set_quota(None).unwrap();
+    check(&space, at, 32 * MIB);
+    assert_eq!(space.stats().unwrap().resident_bytes, 32 * MIB, "all of it has room again");
+    manager.validate();
+}
+
+#[test]
+fn a_space_whose_pages_are_all_pinned_is_told_so_by_name() {
+    let manager = manager();
+    let space = manager.space_named("pinned query").unwrap();
+    space.set_quota(Some(2 * MIB)).unwrap();
+    let at = space.map(8 * MIB, RegionOptions::default()).unwrap();
+    let pins: Vec<_> =
+        (0..512).map(|page| space.pin(at + page * PAGE, 4096, Access::Write).unwrap()).collect();
+    let error = space.store(at + 4 * MIB, 1_u64).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
+    for part in ["pinned query", "2 MiB", "raise its quota"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    drop(pins);
+    space.store(at + 4 * MIB, 1_u64).unwrap();
+    assert_eq!(space.set_quota(Some(PAGE)).unwrap_err().kind(), ErrorKind::InvalidBudget);
+}
+
+#[test]
+fn blocks_count_all_their_pages() {
+    let manager = Manager::builder().budget_bytes(64 * MIB).huge(HugePolicy::Always).build().unwrap();
+    let space = manager.space().unwrap();
+    space.set_quota(Some(6 * MIB)).unwrap();
+    let at = fill(&space, 24 * MIB);
+    assert!(space.stats().unwrap().resident_bytes <= 6 * MIB);
+    check(&space, at, 24 * MIB);
+    manager.validate();
+}
