@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use octavo_platform::{ArenaBytes, Backing};
 
 use super::area::Opened;
-use super::{Device, Direction, Host, IoEngine, Job, SwapArea, Transfer, Urgency, Waited};
+use super::{Device, Direction, Host, IoEngine, Job, NO_QUEUE, SwapArea, Transfer, Urgency, Waited};
 use crate::error::{Error, Result};
 use crate::sync::park::{block_until, block_until_driven};
 use crate::sync::wait::{WaitTable, Waiting, key_of};
@@ -20,8 +20,6 @@ const UNDER_WAY: u32 = 1;
 const AWAITED: u32 = 2;
 const MOVED: u32 = 3;
 const FAILED: u32 = 4;
-/// Not in a queue yet.
-const NO_QUEUE: u32 = u32::MAX;
 
 /// Frames in memory, numbered from 0, and a device to move them to and from. Each transfer is known by its first frame.
 pub struct Exercise {

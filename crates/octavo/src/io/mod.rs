@@ -27,6 +27,9 @@ pub use ram::RamDevice;
 pub use transfer::{Direction, Transfer, Urgency};
 pub(crate) use transfer::{Host, Job};
 
+/// Stands where queues are noted until one is: [`Device::wait`] then waits for any transfer.
+pub(crate) const NO_QUEUE: u32 = u32::MAX;
+
 /// What [`Device::wait`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
@@ -51,8 +54,9 @@ pub trait Device: Send + Sync {
     /// Completes what has ended, without waiting. Called often: it costs a load where nothing has.
     fn poll(&self) {}
 
-    /// Waits until something in `queue` (as noted in its transfer) has ended, and completes it; for as long as `still_waiting`
-    /// says. Or says that the caller may sleep.
+    /// Waits until something in `queue` (as noted in its transfer, `u32::MAX` before) has ended, and completes it; for as long
+    /// as `still_waiting` says. Or says that the caller may sleep: only for a transfer that it knows of, or that completes by
+    /// itself.
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         let _ = (queue, still_waiting);
         Waited::Sleep

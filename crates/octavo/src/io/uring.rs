@@ -36,6 +36,8 @@ const MOST_RINGS: usize = 16;
 const ENTRIES: u32 = 128;
 /// Noted as the queue of a transfer that its submitter does itself.
 const IN_PLACE: u32 = u32::MAX - 1;
+/// Noted for the first ring, and so on: no number of a frame, which may lie where queues are noted.
+const FIRST_RING: u32 = 0xFFFF_0000;
 /// How long a leader sleeps before it looks again, whatever happens.
 const LEAD: Duration = Duration::from_millis(50);
 /// How long those sleep who wait for several rings.
@@ -103,7 +105,7 @@ impl Engine for UringEngine {
         let lane = &*self.rings.lanes[index];
         // Before the number is noted: see the module doc.
         lane.announced.fetch_add(1, Ordering::SeqCst);
-        transfer.note_queue(index as u32);
+        transfer.note_queue(FIRST_RING + index as u32);
         let mut pending = Pending::new(transfer);
         loop {
             pending = match lane.ring.queue(pending.file_offset(), pending.direction(), pending) {
@@ -141,7 +143,8 @@ impl Engine for UringEngine {
         if queue == IN_PLACE {
             return Waited::Sleep;
         }
-        let Some(lane) = self.rings.lanes.get(queue as usize) else {
+        let ring = queue.wrapping_sub(FIRST_RING) as usize;
+        let Some(lane) = self.rings.lanes.get(ring) else {
             self.rings.watch_all(still_waiting);
             return Waited::Progress;
         };

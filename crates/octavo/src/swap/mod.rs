@@ -39,7 +39,7 @@ use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
-use crate::io::{Device, Host, Job, Transfer, Urgency, Waited};
+use crate::io::{Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
@@ -242,12 +242,14 @@ impl Swap {
         slot: SwapSlot,
         fresh: FrameId,
     ) -> Result<Option<Shadow>, FrameId> {
+        forget_queue(frames, fresh);
         self.cache.begin_read(frames, slot, fresh).map(left_behind)
     }
 
     /// As [`Swap::begin_read`], for a slot that the caller only saw in somebody's entry: nothing happens if it is anything but a
     /// page that is out. The pin is the transfer's.
     pub(crate) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun {
+        forget_queue(frames, fresh);
         match self.cache.begin_read_ahead(frames, slot, fresh) {
             Some(left) => Begun::Reading(left_behind(left)),
             None => Begun::Not,
@@ -272,6 +274,7 @@ impl Swap {
     /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
     /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Swap::forget_orphan`] then.
     pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
+        forget_queue(frames, frame);
         self.cache.start_writeback(frames, slot, frame)
     }
 
@@ -540,6 +543,11 @@ impl Swap {
             pause(Duration::from_millis(5));
         }
     }
+}
+
+/// Before a frame is seen under I/O, so that nobody goes by what an earlier transfer, or a list, left where queues are noted.
+fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
+    frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }
 
 /// The one failure of a write that has a kind of its own.
