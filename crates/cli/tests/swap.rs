@@ -1,5 +1,6 @@
 //! The swap commands as their users meet them: results, refusals, and a machine that is as it was afterwards.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -83,6 +84,23 @@ fn every_policy_keeps_what_was_written() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn memory_as_a_device_and_either_engine_keep_what_was_written() {
+    let folder = disk_folder();
+    let device = folder.path().display();
+    for place in [
+        "--device ram".to_string(),
+        format!("--device {device} --engine threads"),
+        format!("--device {device}/swap"),
+    ] {
+        for mode in ["base", "patched", "best"] {
+            text_of(&format!("swapin {SMALL} {place} --mode {mode} --rounds 1 --verify"));
+        }
+    }
+    let text = text_of(&format!("swap-w-seq {SMALL} --device ram --rounds 1"));
+    assert!(text.contains("without the device's own"), "{text}");
 }
 
 #[test]
@@ -293,6 +311,29 @@ fn the_kernels_side_does_the_same_and_leaves_the_machine_as_it_was() {
         assert_eq!(left_on_the_machine(folder.path()), Vec::<String>::new(), "{command}");
         assert_eq!(fs::read_to_string(PAGE_CLUSTER).unwrap(), cluster);
     }
+}
+
+#[test]
+fn against_memory_the_kernel_swaps_to_zram_and_gives_it_back() {
+    let _machine = machine();
+    if !is_root("zram") {
+        return;
+    }
+    if !Path::new("/sys/class/zram-control/hot_add").exists() {
+        let (code, complaint) =
+            refusal(&octavo(&format!("swap-w-seq {SMALL} --device ram --against kernel")).output().unwrap());
+        assert_eq!(code, Some(1));
+        assert!(complaint.contains("this machine has no zram"), "{complaint}");
+        println!("zram skipped: this machine has none");
+        return;
+    }
+    let disks =
+        || fs::read_dir("/sys/block").unwrap().map(|disk| disk.unwrap().file_name()).collect::<BTreeSet<_>>();
+    let before = disks();
+    let report = report_of(&format!("swap-w-seq {SMALL} --device ram --against kernel --rounds 1 --verify"));
+    assert!(report["runs"][0]["counters"]["pswpout"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(disks(), before);
+    assert_eq!(left_on_the_machine(disk_folder().path()), Vec::<String>::new());
 }
 
 /// A run that goes on for long, seen to be swapping; and its keeper.

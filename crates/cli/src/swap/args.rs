@@ -4,7 +4,7 @@ use clap::{ValueEnum, value_parser};
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::octavo_side::{Choices, PolicyChoice};
+use super::octavo_side::{Choices, EngineChoice, PolicyChoice};
 use super::plan::{Length, Pattern, Plan};
 use super::{Job, Rival};
 use crate::args::{JsonTarget, ModeChoice, parse_size};
@@ -34,6 +34,9 @@ pub struct SwapArgs {
     /// What pages hold
     #[arg(long, value_enum, default_value_t = Data::Random)]
     data: Data,
+    /// How Octavo reads and writes a file or block device
+    #[arg(long, value_enum, default_value_t)]
+    engine: EngineChoice,
     /// Which pages go when Octavo's memory is short
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyChoice,
@@ -154,6 +157,7 @@ impl SwapArgs {
                 budget_bytes: memory,
                 swap_bytes: total.saturating_add(total / 8).saturating_add(SWAP_MARGIN_BYTES),
                 policy: self.policy,
+                engine: self.engine,
                 readahead_bytes: self.readahead,
             },
             rounds: self.rounds,
@@ -167,6 +171,9 @@ impl SwapArgs {
         let mut line = format!(" --data {}", name_of(self.data));
         if let Some(device) = &self.device {
             line.push_str(&format!(" --device {device}"));
+        }
+        if self.engine != EngineChoice::default() {
+            line.push_str(&format!(" --engine {}", name_of(self.engine)));
         }
         if self.policy != PolicyChoice::default() {
             line.push_str(&format!(" --policy {}", name_of(self.policy)));

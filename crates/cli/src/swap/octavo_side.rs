@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::ValueEnum;
-use octavo::{Counter, Manager, ManagerBuilder, ReclaimPolicy, RegionOptions, Space, SwapFile};
+use octavo::io::{IoEngine, SwapArea};
+use octavo::{Counter, Manager, ReclaimPolicy, RegionOptions, Space};
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
@@ -33,6 +34,7 @@ pub struct Choices {
     /// Most that may be swapped.
     pub swap_bytes: u64,
     pub policy: PolicyChoice,
+    pub engine: EngineChoice,
     /// The largest window of reading ahead; `None` for the manager's own.
     pub readahead_bytes: Option<u64>,
 }
@@ -54,6 +56,28 @@ pub enum PolicyChoice {
     Clock,
     /// First in, first out
     Fifo,
+}
+
+/// How files and block devices are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    /// io_uring where it works, else threads
+    #[default]
+    Probe,
+    /// io_uring, or an error
+    Uring,
+    /// Threads that call preadv and pwritev
+    Threads,
+}
+
+impl EngineChoice {
+    fn engine(self) -> IoEngine {
+        match self {
+            Self::Probe => IoEngine::Probe,
+            Self::Uring => IoEngine::Uring,
+            Self::Threads => IoEngine::Threads,
+        }
+    }
 }
 
 impl PolicyChoice {
@@ -124,20 +148,23 @@ pub(super) fn run(
 fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
     let mut builder = with_forms_of(mode, Manager::builder())
         .budget_bytes(choices.budget_bytes)
-        .reclaim_policy(choices.policy.policy());
+        .reclaim_policy(choices.policy.policy())
+        .swap_area(area_of(choices))
+        .io_engine(choices.engine.engine());
     if let Some(bytes) = choices.readahead_bytes {
         builder = builder.readahead_bytes(bytes);
     }
-    with_area(builder, choices).build()
+    builder.build()
 }
 
-fn with_area(builder: ManagerBuilder, choices: &Choices) -> ManagerBuilder {
-    let file = match &choices.device {
-        Device::TemporaryIn(folder) => SwapFile::Temporary(folder.clone()),
-        Device::File(path) | Device::Block(path) => SwapFile::Named(path.clone()),
-        Device::Ram => SwapFile::None,
+fn area_of(choices: &Choices) -> SwapArea {
+    let area = match &choices.device {
+        Device::TemporaryIn(folder) => SwapArea::temporary(folder),
+        Device::File(path) => SwapArea::file(path),
+        Device::Block(path) => SwapArea::block_device(path),
+        Device::Ram => SwapArea::ram(choices.swap_bytes),
     };
-    builder.swap_file(file).swap_limit_bytes(choices.swap_bytes)
+    area.limit_bytes(choices.swap_bytes)
 }
 
 /// A swap file of a name, which is removed when the run is over.
