@@ -62,6 +62,7 @@ impl Method {
 }
 
 /// With its expanded key, which it wipes when it is dropped.
+#[allow(clippy::large_enum_variant, reason = "there is one of it, in pages of its own")]
 enum Cipher {
     Aes(Aes256Gcm),
     ChaCha(ChaCha20Poly1305),

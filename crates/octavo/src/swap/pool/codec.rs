@@ -44,11 +44,14 @@ impl Scratch {
     }
 }
 
+/// What a CPU keeps.
+type Home = Mutex<Option<Box<Scratch>>>;
+
 /// Scratch for whoever packs at once.
 pub(super) struct Codec {
     compression: Compression,
     /// Idle: one for each CPU, and those that came to a CPU which had one.
-    at_home: Box<[CachePadded<Mutex<Option<Box<Scratch>>>>]>,
+    at_home: Box<[CachePadded<Home>]>,
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
     budget: Arc<Budget>,
@@ -78,7 +81,7 @@ impl Codec {
         }
     }
 
-    fn home(&self) -> &Mutex<Option<Box<Scratch>>> {
+    fn home(&self) -> &Home {
         &self.at_home[current_cpu() as usize % self.at_home.len()]
     }
 
