@@ -104,6 +104,21 @@ fn memory_as_a_device_and_either_engine_keep_what_was_written() {
 }
 
 #[test]
+fn packed_and_sealed_pages_come_back() {
+    for choices in [
+        "--compression off",
+        "--compression lz4",
+        "--compression zstd",
+        "--encrypt",
+        "--encrypt --compression off",
+    ] {
+        for data in ["random", "text", "half"] {
+            text_of(&format!("swapin {SMALL} {choices} --data {data} --rounds 1 --verify"));
+        }
+    }
+}
+
+#[test]
 fn pages_asked_for_ahead_are_the_right_ones() {
     text_of(&format!("swap-r-rand {SMALL} -t 2 --prefetch 8 --loads 2000 --rounds 1 --verify"));
 }

@@ -4,7 +4,7 @@ use clap::{ValueEnum, value_parser};
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::octavo_side::{Choices, EngineChoice, PolicyChoice};
+use super::octavo_side::{Choices, CompressionChoice, EngineChoice, PolicyChoice};
 use super::plan::{Length, Pattern, Plan};
 use super::{Job, Rival};
 use crate::args::{JsonTarget, ModeChoice, parse_size};
@@ -37,6 +37,13 @@ pub struct SwapArgs {
     /// How Octavo reads and writes a file or block device
     #[arg(long, value_enum, default_value_t)]
     engine: EngineChoice,
+    /// Whether, and how, Octavo packs pages in memory before they go out; the kernel's side of --device ram packs by
+    /// LZ4, or as is said here
+    #[arg(long, value_enum, default_value_t)]
+    compression: CompressionChoice,
+    /// Encrypt what Octavo writes, by a key that only its process has
+    #[arg(long)]
+    encrypt: bool,
     /// Which pages go when Octavo's memory is short
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyChoice,
@@ -157,6 +164,8 @@ impl SwapArgs {
                 budget_bytes: memory,
                 swap_bytes: total.saturating_add(total / 8).saturating_add(SWAP_MARGIN_BYTES),
                 policy: self.policy,
+                compression: self.compression,
+                encrypt: self.encrypt,
                 engine: self.engine,
                 readahead_bytes: self.readahead,
             },
@@ -172,6 +181,9 @@ impl SwapArgs {
         if let Some(device) = &self.device {
             line.push_str(&format!(" --device {device}"));
         }
+        if self.compression != CompressionChoice::default() {
+            line.push_str(&format!(" --compression {}", name_of(self.compression)));
+        }
         if self.engine != EngineChoice::default() {
             line.push_str(&format!(" --engine {}", name_of(self.engine)));
         }
@@ -181,7 +193,12 @@ impl SwapArgs {
         if let Some(bytes) = self.readahead {
             line.push_str(&format!(" --readahead {bytes:#x}"));
         }
-        for (given, flag) in [(self.huge, " --huge"), (self.words, " --words"), (self.verify, " --verify")] {
+        for (given, flag) in [
+            (self.encrypt, " --encrypt"),
+            (self.huge, " --huge"),
+            (self.words, " --words"),
+            (self.verify, " --verify"),
+        ] {
             if given {
                 line.push_str(flag);
             }

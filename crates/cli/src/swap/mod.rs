@@ -35,7 +35,7 @@ use self::disk_side::{DiskSide, Moved};
 use self::keeper::{AreaChoice, Setup};
 use self::kernel_side::KernelSide;
 use self::monitor::Seen;
-use self::octavo_side::Choices;
+use self::octavo_side::{Choices, CompressionChoice};
 pub use self::plan::Pattern;
 use self::plan::{Phase, Plan};
 use self::work::Outcome;
@@ -174,7 +174,12 @@ fn set_up(job: &Job, text: &Text) -> Result<Rivals, Failure> {
             limit_bytes: choices.budget_bytes,
             area: match &choices.device {
                 Device::Block(path) => AreaChoice::Device(path.clone()),
-                Device::Ram => AreaChoice::Zram { algorithm: "lz4".into() },
+                Device::Ram => AreaChoice::Zram {
+                    algorithm: match choices.compression {
+                        CompressionChoice::Zstd => "zstd".into(),
+                        CompressionChoice::Lz4 | CompressionChoice::Off => "lz4".into(),
+                    },
+                },
                 other => AreaChoice::FileIn(other.folder().unwrap_or("/var/tmp".as_ref()).to_path_buf()),
             },
             area_bytes: choices.swap_bytes,

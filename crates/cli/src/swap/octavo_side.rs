@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use octavo::io::{IoEngine, SwapArea};
-use octavo::{Counter, Manager, ReclaimPolicy, RegionOptions, Space};
+use octavo::{Compression, Counter, Manager, ReclaimPolicy, RegionOptions, Space};
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
@@ -35,6 +35,8 @@ pub struct Choices {
     pub swap_bytes: u64,
     pub policy: PolicyChoice,
     pub engine: EngineChoice,
+    pub compression: CompressionChoice,
+    pub encrypt: bool,
     /// The largest window of reading ahead; `None` for the manager's own.
     pub readahead_bytes: Option<u64>,
 }
@@ -76,6 +78,28 @@ impl EngineChoice {
             Self::Probe => IoEngine::Probe,
             Self::Uring => IoEngine::Uring,
             Self::Threads => IoEngine::Threads,
+        }
+    }
+}
+
+/// How pages are packed in memory before they go out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CompressionChoice {
+    /// Not at all
+    Off,
+    /// By LZ4
+    #[default]
+    Lz4,
+    /// By Zstandard, level 1
+    Zstd,
+}
+
+impl CompressionChoice {
+    fn compression(self) -> Compression {
+        match self {
+            Self::Off => Compression::Off,
+            Self::Lz4 => Compression::Lz4,
+            Self::Zstd => Compression::Zstd,
         }
     }
 }
@@ -150,7 +174,9 @@ fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
         .budget_bytes(choices.budget_bytes)
         .reclaim_policy(choices.policy.policy())
         .swap_area(area_of(choices))
-        .io_engine(choices.engine.engine());
+        .io_engine(choices.engine.engine())
+        .compression(choices.compression.compression())
+        .encrypt(choices.encrypt);
     if let Some(bytes) = choices.readahead_bytes {
         builder = builder.readahead_bytes(bytes);
     }
