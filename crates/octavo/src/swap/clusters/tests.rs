@@ -298,13 +298,15 @@ fn a_run_comes_from_where_it_fits_and_fragments_come_last() {
 
 #[test]
 fn what_is_left_of_a_block_is_left_alone_until_nothing_else_is() {
-    let clusters = clusters(&[(2 * CLUSTER, 0)]);
+    let clusters = clusters(&[(3 * CLUSTER, 0)]);
     let block = clusters.allocate_huge(true).unwrap();
     assert_eq!(block, SwapSlot(0));
     clusters.free_run(run(7, 300));
-    for slot in 0..512 {
+    for slot in 0..1024 {
         assert_eq!(clusters.allocate(1, true), Some(run(CLUSTER + slot, 1)));
     }
+    clusters.free(SwapSlot(CLUSTER + 5));
+    assert_eq!(clusters.allocate(300, true), Some(run(CLUSTER + 5, 1)), "a fragment goes first");
     assert_eq!(clusters.allocate_huge(true), None);
     assert_eq!(clusters.allocate(300, true), Some(run(7, 300)), "stolen");
     clusters.free_run(run(0, 512));
