@@ -249,6 +249,11 @@ mod tests {
             let sealed = f.bytes_of(f.bounce);
             let open = |slot: u32| f.seal.open(&f.frames, SwapSlot(slot), f.bounce);
             assert_eq!(open(6), Err(Corrupt));
+            // Nor with the words of the slot that it is for: the name is part of the tag.
+            for (word, from) in f.seal.words[6].0.iter().zip(&f.seal.words[5].0) {
+                word.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            assert_eq!(open(6), Err(Corrupt));
             for at in [0, 1, 2047, 4095].map(|at| f.bounce.home_offset() + at) {
                 let byte: u8 = f.frames.bytes().load(at);
                 f.frames.bytes().store(at, byte ^ 1);
