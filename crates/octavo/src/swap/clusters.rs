@@ -224,6 +224,7 @@ impl Clusters {
     }
 
     /// Slots of one area.
+    #[cfg(test)]
     pub(crate) fn area_capacity(&self, area: usize) -> u32 {
         self.areas[area].capacity
     }
@@ -241,6 +242,7 @@ impl Clusters {
     }
 
     /// A whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
+    #[cfg_attr(not(test), allow(dead_code, reason = "blocks are split before they go out"))]
     pub(crate) fn allocate_huge(&self, may_grow: bool) -> Option<SwapSlot> {
         self.groups.iter().find_map(|group| self.take_whole(group, may_grow))
     }
