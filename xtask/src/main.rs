@@ -16,7 +16,8 @@ Usage: cargo xtask <command>
   test            every test: workspace and documentation tests, loom models, house rules
   tidy            only the house rules (layers, unsafe, links, ...), as a list of findings
   models [NAME..] only the loom models, or those whose names contain NAME
-  soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it
+  soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it (--simulated --seeds N: over the
+                  simulated device)
   ci              test, then formatting, clippy and documentation without warnings
 ";
 

@@ -50,6 +50,7 @@ const LOAD: Load = Load {
     device_faults: false,
     other_spaces: true,
     budget_bytes: 16 * MIB,
+    simulated: None,
 };
 
 #[test]

@@ -6,7 +6,11 @@
 //!
 //! ```text
 //! cargo run --release -p octavo-bench --bin soak -- --seconds 60 --seed 1 [--threads 4] [--rounds N]
+//! cargo run --release -p octavo-bench --bin soak -- --simulated --seeds 1000 [--seed 1]
 //! ```
+//!
+//! With `--simulated`, each seed is a run over the simulated device instead: one with a single thread, repeated exactly by
+//! its seed, and one with several.
 
 #[path = "../../../octavo/tests/common/mod.rs"]
 mod common;
@@ -20,29 +24,37 @@ use std::time::{Duration, Instant};
 
 use common::lanes::{self, Load};
 use common::model::{self, Case};
-use common::{MIB, PAGE, Random};
+use common::simulated::Manner;
+use common::{MIB, PAGE, Random, simulation};
 
 struct Options {
     seconds: u64,
     seed: u64,
     threads: usize,
     rounds: u64,
+    simulated: bool,
 }
 
-const USAGE: &str = "usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]";
+const USAGE: &str = "\
+usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]
+       soak --simulated [--seeds N] [--seed S]";
 /// A round takes well under a minute; one that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { seconds: 60, seed: 1, threads: 4, rounds: u64::MAX };
+    let mut options = Options { seconds: 60, seed: 1, threads: 4, rounds: u64::MAX, simulated: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
+        if name == "--simulated" {
+            (options.simulated, options.rounds, options.seconds) = (true, 100, u64::MAX);
+            continue;
+        }
         let value = arguments.next().and_then(|value| value.parse::<u64>().ok());
         let value = value.ok_or_else(|| format!("{name} needs a number\n{USAGE}"))?;
         match name.as_str() {
             "--seconds" => options.seconds = value,
             "--seed" => options.seed = value,
-            "--rounds" => options.rounds = value,
+            "--rounds" | "--seeds" => options.rounds = value,
             "--threads" if (1..=8).contains(&value) => options.threads = value as usize,
             _ => return Err(format!("{name} {value} is not understood\n{USAGE}")),
         }
@@ -51,7 +63,12 @@ fn options() -> Result<Options, String> {
 }
 
 /// One round: the kind of work, its size and its faults are drawn from the seed.
-fn round(seed: u64, threads: usize) -> &'static str {
+fn round(seed: u64, threads: usize, simulated: bool) -> &'static str {
+    if simulated {
+        simulation::run_driven(seed);
+        simulation::run_threaded(seed);
+        return "simulated device";
+    }
     let mut random = Random::new(seed);
     if random.one_in(4) {
         let steps = 500 + random.below(4000);
@@ -69,6 +86,7 @@ fn round(seed: u64, threads: usize) -> &'static str {
             device_faults,
             other_spaces: random.one_in(2),
             budget_bytes,
+            simulated: random.one_in(3).then_some(Manner::Served),
         },
     );
     if device_faults { "lanes, device faults" } else { "lanes" }
@@ -82,8 +100,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Options { seconds, seed, threads, rounds } = options;
-    println!("soak: seed {seed}, {seconds} s, {threads} threads");
+    let Options { seconds, seed, threads, rounds, simulated } = options;
+    match simulated {
+        true => println!("soak: {rounds} seeds from {seed} on, simulated device"),
+        false => println!("soak: seed {seed}, {seconds} s, {threads} threads"),
+    }
     let start = Instant::now();
     let (sender, receiver) = mpsc::channel();
     static CURRENT: AtomicU64 = AtomicU64::new(0);
@@ -95,7 +116,7 @@ fn main() -> ExitCode {
             // Each round's seed is its own, so that it can be run alone.
             let seed = seed + number;
             CURRENT.store(seed, Ordering::Relaxed);
-            let _ = sender.send(catch_unwind(|| round(seed, threads)).map_err(|_| seed));
+            let _ = sender.send(catch_unwind(|| round(seed, threads, simulated)).map_err(|_| seed));
         }
     });
     let mut done = std::collections::BTreeMap::<&str, u64>::new();

@@ -65,6 +65,8 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     // One at a time: two would each isolate what the other needs to move pages to.
     let _single = engine.shrinking.lock();
+    // What failed before is no reason now, unless it fails again.
+    engine.swap.forget_failure();
     let mut failures = 0;
     loop {
         let missing = room_bytes as i64 - engine.budget.room_bytes();
@@ -77,8 +79,8 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
             failures = 0;
             continue;
         }
-        failures += 1;
-        if failures == ATTEMPTS {
+        failures += if engine.swap.is_failing() { ATTEMPTS / 2 } else { 1 };
+        if failures >= ATTEMPTS {
             return false;
         }
         reclaim_and_settle(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
@@ -189,7 +191,11 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
         if migrate(engine, frame) != Migrated::NoFrame {
             return Moved::Settled;
         }
-        if elsewhere == Elsewhere::Free || reclaim_and_settle(engine, MAKE_WAY, Reclaimer::Direct) == 0 {
+        // A device that fails for one page would be asked in vain for each.
+        if elsewhere == Elsewhere::Free
+            || engine.swap.is_failing()
+            || reclaim_and_settle(engine, MAKE_WAY, Reclaimer::Direct) == 0
+        {
             break;
         }
     }

@@ -10,8 +10,42 @@ use std::time::Duration;
 use octavo::PAGE_BYTES;
 use octavo::io::{Device, Direction, Transfer, Urgency};
 
+use super::Random;
+
 pub const EIO: i32 = 5;
 pub const ENOSPC: i32 = 28;
+
+/// A device that can be made to misbehave at random.
+pub trait Troubled: Send + Sync {
+    fn boxed(&self) -> Box<dyn Device>;
+
+    /// Behaves another way from now on: slow, and with `faults` also failing.
+    fn trouble(&self, random: &mut Random, faults: bool);
+
+    /// Fails no more.
+    fn heal(&self);
+}
+
+impl Troubled for TestDevice {
+    fn boxed(&self) -> Box<dyn Device> {
+        TestDevice::boxed(self)
+    }
+
+    fn trouble(&self, random: &mut Random, faults: bool) {
+        let transfers = if random.one_in(2) { self.reads() } else { self.writes() };
+        let slow = if random.one_in(8) { random.below(2000) } else { 0 };
+        transfers.delay(Duration::from_micros(slow));
+        if faults {
+            let every = if random.one_in(2) { 2 + random.below(30) } else { 0 };
+            transfers.fail_every(every, random.pick(&[EIO, ENOSPC]));
+        }
+    }
+
+    fn heal(&self) {
+        self.reads().fail_every(0, 0);
+        self.writes().fail_every(0, 0);
+    }
+}
 
 /// The device; clones are handles on the same one.
 #[derive(Clone)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use octavo::{Access, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
 
-use super::device::{EIO, ENOSPC, TestDevice};
+use super::device::{TestDevice, Troubled};
+use super::futures::Pending;
+use super::simulated::{Manner, Simulated, Whims};
 use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
 
 /// How a run goes.
@@ -26,6 +28,8 @@ pub struct Load {
     /// Whether some spaces come and go beside the one.
     pub other_spaces: bool,
     pub budget_bytes: u64,
+    /// Whether the device is the simulated one, which holds transfers back and ends them in any order.
+    pub simulated: Option<Manner>,
 }
 
 const LANES: u64 = 8;
@@ -39,7 +43,7 @@ struct Shared<'a> {
     switches: Switches,
     manager: &'a Manager,
     space: &'a Space,
-    device: Option<&'a TestDevice>,
+    device: Option<&'a dyn Troubled>,
     first: u64,
     workers_left: AtomicUsize,
     stop: AtomicBool,
@@ -51,20 +55,24 @@ pub fn run(seed: u64, load: Load) {
     let switches = Switches::random(&mut random);
     // Small enough to be crowded, and sometimes full, where that may happen.
     let places = if load.device_faults { 3500 + random.below(4000) as u32 } else { 16384 };
-    let device = (load.device_faults || random.one_in(2)).then(|| TestDevice::new(places));
+    let device: Option<Box<dyn Troubled>> = match load.simulated {
+        Some(manner) => Some(Box::new(Simulated::new(places, seed, manner, Whims::default()))),
+        None if load.device_faults || random.one_in(2) => Some(Box::new(TestDevice::new(places))),
+        None => None,
+    };
     let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(!random.one_in(4));
     if let Some(device) = &device {
         builder = builder.swap_device(device.boxed());
     }
     let manager = builder.build().unwrap();
-    let result = catch_unwind(AssertUnwindSafe(|| run_in(seed, load, switches, &manager, device.as_ref())));
+    let result = catch_unwind(AssertUnwindSafe(|| run_in(seed, load, switches, &manager, device.as_deref())));
     if let Err(panic) = result {
         eprintln!("failed: seed {seed}, {load:?}, {switches:?}");
         resume_unwind(panic);
     }
 }
 
-fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: Option<&TestDevice>) {
+fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: Option<&dyn Troubled>) {
     let space = manager.space().unwrap();
     let options = RegionOptions::new().huge(true);
     let first = 3 << 30;
@@ -245,19 +253,13 @@ impl Shared<'_> {
             thread::sleep(Duration::from_micros(random.below(300)));
         }
         if let Some(device) = self.device {
-            device.reads().fail_every(0, 0);
-            device.writes().fail_every(0, 0);
+            device.heal();
         }
     }
 
     fn trouble_device(&self, random: &mut Random) {
-        let Some(device) = self.device else { return };
-        let transfers = if random.one_in(2) { device.reads() } else { device.writes() };
-        let slow = if random.one_in(8) { random.below(2000) } else { 0 };
-        transfers.delay(Duration::from_micros(slow));
-        if self.load.device_faults {
-            let every = if random.one_in(2) { 2 + random.below(30) } else { 0 };
-            transfers.fail_every(every, random.pick(&[EIO, ENOSPC]));
+        if let Some(device) = self.device {
+            device.trouble(random, self.load.device_faults);
         }
     }
 
@@ -404,6 +406,12 @@ impl<'a> Worker<'a> {
     fn fault(&mut self, page: u64) {
         let access = if self.random.one_in(2) { Access::Read } else { Access::Write };
         let address = self.shared.address_of(page);
+        if self.random.one_in(2) {
+            // Begun, and given up wherever it is.
+            let mut fault = Pending::new(self.shared.space, address / PAGE, access);
+            let _ = fault.poll();
+            return;
+        }
         self.shared.insist(|| run_woken(self.shared.space.fault_async(address, access)).0);
     }
 }

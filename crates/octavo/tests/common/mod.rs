@@ -4,11 +4,15 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod device;
+pub mod futures;
 pub mod lanes;
 pub mod model;
+pub mod simulated;
+pub mod simulation;
 
-use std::sync::Arc;
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -164,4 +168,25 @@ pub fn seed_or(default: u64) -> u64 {
 /// A number from an environment variable.
 pub fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Ends the process, with a message, if it is not dropped within a minute: a test that hangs is a failure too.
+pub struct Watchdog(#[allow(dead_code, reason = "dropping it is the signal")] mpsc::Sender<()>);
+
+impl Watchdog {
+    pub fn new(what: impl Into<String>) -> Self {
+        Self::with_patience(what, Duration::from_secs(60))
+    }
+
+    pub fn with_patience(what: impl Into<String>, patience: Duration) -> Self {
+        let (what, (sender, receiver)) = (what.into(), mpsc::channel());
+        thread::spawn(move || {
+            if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Straight to the descriptor: what tests print is captured, and lost in an abort.
+                let _ = writeln!(std::io::stderr(), "HANGS for {patience:?}: {what}");
+                std::process::abort();
+            }
+        });
+        Self(sender)
+    }
 }

@@ -6,11 +6,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::task::Poll;
 
 use octavo::{
     Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space,
 };
 
+use super::futures::Pending;
+use super::simulated::{Simulated, Whims};
 use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
 
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
@@ -66,7 +69,12 @@ struct Run<'s> {
     pages: BTreeMap<u64, Page>,
     pins: Vec<HeldPin<'s>>,
     ballast: Vec<(FrameId, Order)>,
+    room_frames: u64,
     stamp: u64,
+    /// The device, where it is a simulated one that only this thread drives.
+    device: Option<&'s Simulated>,
+    /// Faults under way. Whoever needs their pages first sees to them.
+    faults: Vec<Pending<'s>>,
 }
 
 /// Four times 2 MiB, and a place that needs a table of full height.
@@ -75,16 +83,18 @@ const NEAR_PAGES: u64 = 4 * 512;
 const FAR_FIRST: u64 = 1 << 34;
 const FAR_PAGES: u64 = 64;
 const MAX_PINS: usize = 6;
+const MAX_FAULTS: usize = 40;
 
 /// Runs a case; panics where space and model disagree.
 pub fn run(case: &Case) {
     let manager = case.switches.builder().budget_bytes(16 * MIB).background(case.background).build().unwrap();
-    run_in(case, &manager);
+    run_in(case, &manager, None);
     assert_nothing_is_left(&manager, case.switches.zero_page);
 }
 
-/// Runs a case in a manager of the caller's.
-pub fn run_in(case: &Case, manager: &Manager) {
+/// Runs a case in a manager of the caller's, perhaps over a simulated device; there, transfers may be under way when the
+/// space is dropped.
+pub fn run_in(case: &Case, manager: &Manager, device: Option<&Simulated>) {
     let space = manager.space().unwrap();
     let mut run = Run {
         space: &space,
@@ -92,7 +102,10 @@ pub fn run_in(case: &Case, manager: &Manager) {
         pages: BTreeMap::new(),
         pins: Vec::new(),
         ballast: Vec::new(),
+        room_frames: case.room_frames,
         stamp: 1,
+        device,
+        faults: Vec::new(),
     };
     run.take_ballast(case.room_frames);
     for &raw in &case.ops {
@@ -131,8 +144,11 @@ impl<'s> Run<'s> {
 
     /// Pins and ballast may leave no room; without them there is room for everything the model does.
     fn with_room<T>(&mut self, mut op: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
-        match op(self) {
-            Err(error) if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy) => {
+        match self.insist(&mut op) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::SwapFull) =>
+            {
+                self.settle(0, u64::MAX);
                 assert!(
                     !self.pins.is_empty() || !self.ballast.is_empty() || error.kind() == ErrorKind::Busy,
                     "no room in an empty manager: {error}"
@@ -149,6 +165,102 @@ impl<'s> Run<'s> {
                 op(self)
             }
             other => other,
+        }
+    }
+
+    /// Repeats what the device's fault failed, each time with everything as it was; heals the device in the end.
+    fn insist<T>(&mut self, op: &mut impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let mut result = op(self);
+        let Some(device) = self.device else { return result };
+        for attempt in 0..20 {
+            match &result {
+                Err(error) if is_of_device(error.kind()) => {}
+                _ => break,
+            }
+            if attempt == 10 {
+                device.heal();
+            }
+            result = op(self);
+        }
+        result
+    }
+
+    /// Before anything that may wait for these pages: faults on them end, or are dropped.
+    fn settle(&mut self, first: u64, count: u64) {
+        let range = first..first.saturating_add(count);
+        while let Some(at) = self.faults.iter().position(|fault| range.contains(&fault.page)) {
+            let device = self.device.expect("only the simulated device's faults are left pending");
+            self.stamp = self.stamp.wrapping_add(1);
+            if Random::new(self.stamp).one_in(3) {
+                self.faults.swap_remove(at);
+            } else if !self.pump() && !device.advance() {
+                panic!("a fault on page {:#x} waits, and nothing is under way", self.faults[at].page);
+            }
+        }
+    }
+
+    /// Polls the faults that were woken. Says whether there was one.
+    fn pump(&mut self) -> bool {
+        let mut any = false;
+        while let Some(at) = self.faults.iter().position(Pending::is_woken) {
+            any = true;
+            if let Poll::Ready(result) = self.faults[at].poll() {
+                let fault = self.faults.swap_remove(at);
+                self.check_fault(&fault, result);
+            }
+        }
+        any
+    }
+
+    fn check_fault(&self, fault: &Pending<'_>, result: Result<()>) {
+        match result {
+            Err(error) if is_of_device(error.kind()) || error.kind() == ErrorKind::OutOfMemory => {}
+            result => {
+                let allowed = self.allowed(fault.page, fault.access).err();
+                self.expect(result, allowed, fault.page * PAGE);
+            }
+        }
+    }
+
+    /// What there is to do only where the device is driven by hand.
+    fn step_device(&mut self, device: &Simulated, (kind, a, b, c): Raw) {
+        match kind % 16 {
+            0..=5 => {
+                for page in Self::page_at(a)..=Self::page_at(a) + u64::from(b) % 8 {
+                    if self.faults.len() == MAX_FAULTS {
+                        self.faults.remove(0);
+                    }
+                    self.faults.push(Pending::new(self.space, page, Self::access_of(c)));
+                }
+                if c & 2 == 0 {
+                    self.pump();
+                }
+            }
+            6 => {
+                self.pump();
+            }
+            7 => {
+                // Unasked for: a poll may come at any time.
+                if let Some(fault) = self.faults.first_mut()
+                    && let Poll::Ready(result) = fault.poll()
+                {
+                    let fault = self.faults.remove(0);
+                    self.check_fault(&fault, result);
+                }
+            }
+            8 if !self.faults.is_empty() => {
+                self.faults.swap_remove(usize::from(a) % self.faults.len());
+            }
+            8 | 9 => {
+                for _ in 0..b % 4 {
+                    device.advance();
+                }
+            }
+            10 => device.set_whims(Whims::random(&mut Random::new(u64::from(a) << 16 | u64::from(b)))),
+            11 if self.ballast.is_empty() => self.take_ballast(self.room_frames),
+            _ => {
+                self.manager.reclaim(u64::from(b) % 600).unwrap();
+            }
         }
     }
 
@@ -210,6 +322,9 @@ impl<'s> Run<'s> {
     }
 
     fn step(&mut self, (kind, a, b, c): Raw) {
+        if let Some(device) = self.device.filter(|_| kind >= 192) {
+            return self.step_device(device, (kind, a, b, c));
+        }
         match kind % 32 {
             0..=2 => self.map_at(a, b, c),
             3 => self.map_anywhere(b, c),
@@ -276,6 +391,7 @@ impl<'s> Run<'s> {
 
     fn unmap(&mut self, a: u16, b: u16, c: u8) {
         let (first, count) = (Self::page_at(a), Self::count_of(b, c));
+        self.settle(first, count);
         self.with_room(|run| run.space.unmap(first * PAGE, count * PAGE)).unwrap();
         for page in first..first + count {
             self.pages.remove(&page);
@@ -289,6 +405,7 @@ impl<'s> Run<'s> {
             1 => Protection::READ,
             _ => Protection::READ_WRITE,
         };
+        self.settle(first, count);
         let mapped = (first..first + count).all(|page| self.pages.contains_key(&page));
         let result = self.with_room(|run| run.space.protect(first * PAGE, count * PAGE, protection));
         if !mapped {
@@ -305,6 +422,7 @@ impl<'s> Run<'s> {
         let size = 1 << (c % 4);
         let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
         let bytes = self.fresh_bytes(size as usize);
+        self.settle(address / PAGE, 1);
         let result = self.with_room(|run| {
             let word: [u8; 8] = std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0));
             let word = u64::from_le_bytes(word);
@@ -324,6 +442,7 @@ impl<'s> Run<'s> {
     fn load(&mut self, a: u16, b: u16, c: u8) {
         let size = 1 << (c % 4);
         let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
+        self.settle(address / PAGE, 1);
         let result = self.with_room(|run| match size {
             1 => run.space.load::<u8>(address).map(u64::from),
             2 => run.space.load::<u16>(address).map(u64::from),
@@ -352,6 +471,7 @@ impl<'s> Run<'s> {
     fn write(&mut self, a: u16, b: u16, c: u8) {
         let (address, len) = Self::byte_range(a, b, c);
         let bytes = self.fresh_bytes(len as usize);
+        self.settle(address / PAGE, 5);
         let result = self.with_room(|run| run.space.write(address, &bytes));
         let (reach, kind) = self.reach(address, len, Access::Write);
         self.expect(result, kind, address);
@@ -361,6 +481,7 @@ impl<'s> Run<'s> {
     fn read(&mut self, a: u16, b: u16, c: u8) {
         let (address, len) = Self::byte_range(a, b, c);
         let mut found = vec![0xAA; len as usize];
+        self.settle(address / PAGE, 5);
         let result = self.with_room(|run| run.space.read(address, &mut found));
         let (reach, kind) = self.reach(address, len, Access::Read);
         self.expect(result, kind, address);
@@ -377,6 +498,7 @@ impl<'s> Run<'s> {
         let access = if c & 2 == 0 { Access::Read } else { Access::Write };
         let (reach, kind) = self.reach(address, len, access);
         let space = self.space;
+        self.settle(address / PAGE, 5);
         let result = self.with_room(|_| space.pin(address, len as usize, access));
         let pin = match result {
             Err(error) => {
@@ -393,7 +515,8 @@ impl<'s> Run<'s> {
         // A shorter prefix than the model's is right only where memory ran out.
         if pin.len() as u64 != reach {
             assert!((pin.len() as u64) < reach && !pin.is_empty(), "pinned {} of {reach}", pin.len());
-            assert!(!self.pins.is_empty() || !self.ballast.is_empty(), "a short pin with room left");
+            let has_excuse = !self.pins.is_empty() || !self.ballast.is_empty() || self.device.is_some();
+            assert!(has_excuse, "a short pin with room left");
         }
         assert_eq!(pin.pages().map(|(_, len)| len).sum::<usize>(), pin.len());
         let last = (address + pin.len() as u64).div_ceil(PAGE);
@@ -456,12 +579,17 @@ impl<'s> Run<'s> {
 
     fn fault_async(&mut self, a: u16, c: u8) {
         let (page, access) = (Self::page_at(a), Self::access_of(c));
+        if self.device.is_some() {
+            // Nobody else would complete what it waits for.
+            return self.populate(a, 0, c);
+        }
         let result = self.with_room(|run| run_woken(run.space.fault_async(page * PAGE, access)).0);
         self.expect(result, self.allowed(page, access).err(), page * PAGE);
     }
 
     fn populate(&mut self, a: u16, b: u16, c: u8) {
         let (first, count, access) = (Self::page_at(a), 1 + u64::from(b) % 64, Self::access_of(c));
+        self.settle(first, count);
         let result = self.with_room(|run| run.space.populate(first * PAGE, count * PAGE, access));
         let (_, kind) = self.reach(first * PAGE, count * PAGE, access);
         self.expect(result, kind, first * PAGE);
@@ -471,11 +599,13 @@ impl<'s> Run<'s> {
         let bytes = (16 + u64::from(b) % 12) * MIB;
         if let Err(error) = self.manager.set_budget(bytes) {
             assert_eq!(error.kind(), ErrorKind::InvalidBudget, "{error}");
-            assert!(!self.pins.is_empty() || !self.ballast.is_empty(), "cannot lower the budget: {error}");
+            let has_excuse = !self.pins.is_empty() || !self.ballast.is_empty() || self.device.is_some();
+            assert!(has_excuse, "cannot lower the budget: {error}");
         }
     }
 
     fn check_everything(&mut self) {
+        self.settle(0, u64::MAX);
         for index in 0..self.pins.len() {
             self.check_pin(index);
         }
@@ -490,4 +620,8 @@ impl<'s> Run<'s> {
         let mapped = self.space.stats().unwrap().mapped_bytes;
         assert_eq!(mapped, self.pages.len() as u64 * PAGE);
     }
+}
+
+fn is_of_device(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull)
 }

@@ -1,0 +1,46 @@
+//! Faults under way that nobody waits for, driven by hand: polled when they were woken, dropped when the driver likes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use octavo::{Access, Result, Space};
+
+use super::PAGE;
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// An asynchronous fault that was begun and is not over.
+pub struct Pending<'s> {
+    pub page: u64,
+    pub access: Access,
+    future: Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>,
+    woken: Arc<Flag>,
+}
+
+impl<'s> Pending<'s> {
+    /// Not polled yet.
+    pub fn new(space: &'s Space, page: u64, access: Access) -> Self {
+        let future = Box::pin(space.fault_async(page * PAGE, access));
+        Self { page, access, future, woken: Arc::new(Flag(AtomicBool::new(true))) }
+    }
+
+    pub fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::Acquire)
+    }
+
+    /// One poll, whether it was woken or not.
+    pub fn poll(&mut self) -> Poll<Result<()>> {
+        self.woken.0.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&self.woken));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}

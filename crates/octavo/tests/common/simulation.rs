@@ -1,0 +1,89 @@
+//! Whole runs of the engine over the simulated device, each a function of its seed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::lanes::{self, Load};
+use super::model::{self, Case};
+use super::simulated::{Happened, Manner, Simulated, Whims};
+use super::{MIB, PAGE, Random, Switches, Watchdog, assert_nothing_is_left};
+
+/// One thread does everything, the device's part included: the same seed gives the same run. Says what happened at the
+/// device.
+pub fn run_driven(seed: u64) -> Happened {
+    let _watchdog = Watchdog::new(repeat(seed, "driven"));
+    let mut random = Random::new(seed);
+    let _cpu = OneCpu::new(seed);
+    let switches = Switches::random(&mut random);
+    // Crowded, so that clean pages give their places up; or not.
+    let capacity = random.pick(&[700, 1500, 3000, 16384]);
+    let device = Simulated::new(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
+    let builder = switches.builder().budget_bytes(16 * MIB).background(false);
+    let manager = builder.swap_device(device.boxed()).build().unwrap();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        // One space after the other; what the last one left under way, the next one meets.
+        for _ in 0..1 + random.below(3) {
+            let steps = 200 + random.below(2500);
+            let mut case = Case::random(&mut random, steps);
+            case.room_frames = 64 + random.below(600);
+            model::run_in(&case, &manager, Some(&device));
+        }
+        device.drain();
+        assert_nothing_is_left(&manager, switches.zero_page);
+    }));
+    if let Err(panic) = result {
+        eprintln!("failed: {}, {switches:?}, {:?}", repeat(seed, "driven"), device.whims());
+        resume_unwind(panic);
+    }
+    device.happened()
+}
+
+/// Keeps the thread on one CPU: lists are kept for each, and a run that changes between them is not repeated exactly. Where
+/// that is refused, the run is right all the same.
+struct OneCpu(Option<CpuSet>);
+
+impl OneCpu {
+    fn new(seed: u64) -> Self {
+        let before = sched_getaffinity(None).ok();
+        if let Some(all) = &before {
+            let ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+            let mut one = CpuSet::new();
+            one.set(ours[seed as usize % ours.len()]);
+            let _ = sched_setaffinity(None, &one);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for OneCpu {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = sched_setaffinity(None, before);
+        }
+    }
+}
+
+/// Several threads on their lanes of one space, over a device that somebody must pull, or one with threads of its own.
+pub fn run_threaded(seed: u64) {
+    let _watchdog = Watchdog::new(repeat(seed, "threaded"));
+    let mut random = Random::new(seed ^ 0x7468_7264);
+    let manner = random.pick(&[Manner::Served, Manner::Served, Manner::Threads(1), Manner::Threads(3)]);
+    let load = Load {
+        threads: 1 + random.below(4) as usize,
+        steps: 300 + random.below(1500),
+        pages: 16 * MIB / PAGE * (4 + random.below(4)) / 4,
+        device_faults: random.one_in(2),
+        other_spaces: random.one_in(2),
+        budget_bytes: 16 * MIB,
+        simulated: Some(manner),
+    };
+    if let Err(panic) = catch_unwind(|| lanes::run(seed, load)) {
+        eprintln!("failed: {}", repeat(seed, "threaded"));
+        resume_unwind(panic);
+    }
+}
+
+fn repeat(seed: u64, how: &str) -> String {
+    format!("seed {seed}, {how}; again: cargo xtask soak --simulated --seeds 1 --seed {seed}")
+}
