@@ -70,6 +70,9 @@ impl Drop for Running {
             std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
         }
+        // Transfers keep the engine until they end, and nobody may be left to ask how they are.
+        self.engine.swap.flush();
+        self.engine.swap.serve();
         let Some(thread) = self.thread.take() else { return };
         self.signal.state.lock().stop = true;
         self.signal.changed.notify_one();

@@ -81,6 +81,8 @@ impl Reclaimed {
 /// Frees about `target` frames, or as many as can be, or starts to.
 pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed {
     engine.reclaimers.fetch_add(1, Ordering::AcqRel);
+    // Frames may only wait for somebody to take note: of reads that were given up, nobody else may.
+    engine.poll_transfers();
     let mut done = Reclaimed::default();
     if engine.huge_zero.shrinkable_frames() > 0 {
         done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));

@@ -157,12 +157,12 @@ impl<'s> Run<'s> {
                 self.drop_ballast();
                 // The background thread holds a block for a moment when it looks at it.
                 for _ in 0..1000 {
-                    match op(self) {
+                    match self.insist(&mut op) {
                         Err(error) if error.kind() == ErrorKind::Busy => std::thread::yield_now(),
                         other => return other,
                     }
                 }
-                op(self)
+                self.insist(&mut op)
             }
             other => other,
         }
