@@ -5,7 +5,10 @@
 
 mod common;
 
-use common::{number_from, seed_or, simulation};
+use common::futures::Pending;
+use common::simulated::{Manner, Simulated, Whims};
+use common::{MIB, PAGE, Watchdog, number_from, seed_or, simulation};
+use octavo::{Access, Manager, RegionOptions, Space};
 
 const SEEDS: u64 = 100;
 /// Tests that share the seeds, so that they run at once.
@@ -36,4 +39,97 @@ fn a_seed_is_repeated_exactly() {
 #[test]
 fn threads_find_their_lanes_whatever_the_device_does() {
     seeds(0).for_each(simulation::run_threaded);
+}
+
+fn driven() -> (Simulated, Manager) {
+    let device = Simulated::new(16384, 1, Manner::Driven, Whims::default());
+    let builder = Manager::builder().budget_bytes(16 * MIB).background(false);
+    let manager = builder.swap_device(device.boxed()).build().unwrap();
+    (device, manager)
+}
+
+/// Transfers end when somebody waits, not before.
+const STILL: Whims = Whims {
+    inline: 0,
+    failed_reads: 0,
+    failed_writes: 0,
+    full: false,
+    lying_reads: 0,
+    lost_writes: 0,
+    delay: 1 << 40,
+};
+
+/// A range of pages that were written and are out.
+fn swapped_out(manager: &Manager, space: &Space, pages: u64) -> u64 {
+    let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
+    (0..pages).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
+    while manager.reclaim(pages).unwrap() > 0 {}
+    at
+}
+
+#[test]
+fn a_crowd_of_futures_on_one_page_is_served_by_the_one_thread_that_polls_them() {
+    let _watchdog = Watchdog::new("a crowd of futures");
+    let (device, manager) = driven();
+    let space = manager.space().unwrap();
+    let at = swapped_out(&manager, &space, 1);
+    device.set_whims(STILL);
+    let fault = |_| Pending::new(&space, at / PAGE, Access::Read);
+    let mut crowd: Vec<_> = (0..200).map(fault).collect();
+    assert!(crowd.iter_mut().all(|fault| fault.poll().is_pending()), "the page is still on its way");
+    // Some lose interest, the one that reads among them.
+    crowd.drain(..7);
+    device.drain();
+    while !crowd.is_empty() {
+        let woken = crowd.iter().position(Pending::is_woken).expect("somebody is woken");
+        if crowd[woken].poll().is_ready() {
+            crowd.swap_remove(woken);
+        } else {
+            device.advance();
+        }
+    }
+    assert_eq!(device.happened().reads, 1);
+    assert_eq!(space.load::<u64>(at).unwrap(), 1);
+}
+
+#[test]
+fn memory_that_reads_under_way_will_give_back_is_waited_for() {
+    let _watchdog = Watchdog::new("memory under reads");
+    let (device, manager) = driven();
+    let space = manager.space().unwrap();
+    let pages = 6000;
+    let at = swapped_out(&manager, &space, pages);
+    let fresh = space.map(8 * PAGE, RegionOptions::default()).unwrap();
+    device.set_whims(STILL);
+    // All of memory is under reads that nobody wants any more.
+    let mut page = 0;
+    while manager.stats().unwrap().free_frames > 0 && page < pages {
+        let _ = Pending::new(&space, at / PAGE + page, Access::Read).poll();
+        page += 1;
+    }
+    assert!(device.under_way() > 0 && page > 1000, "{page} pages, {:?}", manager.stats());
+    for page in 0..8 {
+        space.store(fresh + page * PAGE, page).unwrap();
+    }
+    for page in 0..pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1);
+    }
+    manager.validate();
+}
+
+#[test]
+fn a_manager_that_goes_while_transfers_are_under_way_is_gone_when_they_end() {
+    let _watchdog = Watchdog::new("a manager goes");
+    let (device, manager) = driven();
+    let space = manager.space().unwrap();
+    let at = swapped_out(&manager, &space, 8);
+    device.set_whims(STILL);
+    for page in 0..8 {
+        assert!(Pending::new(&space, at / PAGE + page, Access::Write).poll().is_pending());
+    }
+    drop(space);
+    drop(manager);
+    assert!(device.under_way() > 0 && device.is_shared());
+    device.drain();
+    assert!(!device.is_shared(), "somebody keeps the manager's device");
 }

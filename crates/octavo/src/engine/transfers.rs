@@ -34,7 +34,9 @@ pub(crate) struct Transfers {
     freed_pages: AtomicU64,
     /// Pages whose write has ended, so far.
     ended_pages: AtomicU64,
-    /// Somebody waits for a write to end.
+    /// Pages whose read has ended, so far.
+    read_pages: AtomicU64,
+    /// Somebody waits for any transfer to end.
     awaited: AtomicBool,
 }
 
@@ -146,23 +148,36 @@ impl Engine {
 
     /// Waits until as many pages as that have been written since the beginning, or nothing is being written.
     pub(crate) fn wait_until_ended(&self, pages: u64) {
-        self.swap.flush();
         let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
-        let waits =
-            || writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages;
+        self.wait_while(&|| {
+            writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
+        });
+    }
+
+    /// Waits until some read has ended. Returns at once when none is under way.
+    pub(crate) fn wait_for_read(&self) {
+        let Transfers { reading_pages, read_pages, .. } = &self.transfers;
+        let before = read_pages.load(Ordering::SeqCst);
+        self.wait_while(&|| {
+            reading_pages.load(Ordering::SeqCst) != 0 && read_pages.load(Ordering::SeqCst) == before
+        });
+    }
+
+    fn wait_while(&self, waits: &dyn Fn() -> bool) {
+        self.swap.flush();
         block_until_driven(
-            |waker| self.poll_writes(waker, &waits),
-            || self.swap.wait(u32::MAX, &waits) == Waited::Progress,
+            |waker| self.poll_ends(waker, waits),
+            || self.swap.wait(u32::MAX, waits) == Waited::Progress,
         );
     }
 
-    fn poll_writes(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
+    fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
         if !waits() {
             return std::task::Poll::Ready(());
         }
         let awaited = &self.transfers.awaited;
         let announce = || {
-            // In one order with the end of a write, which counts first and asks then.
+            // In one order with the end of a transfer, which counts first and asks then.
             awaited.swap(true, Ordering::SeqCst);
             waits()
         };
@@ -226,6 +241,10 @@ impl Engine {
         self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
         self.transfers.writing_pages.fetch_sub(run.count, Ordering::SeqCst);
         self.transfers.ended_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
+        self.wake_awaiting();
+    }
+
+    fn wake_awaiting(&self) {
         if self.transfers.awaited.swap(false, Ordering::SeqCst) {
             self.waits.wake(key_of(&self.transfers.awaited));
         }
@@ -268,7 +287,9 @@ impl Engine {
             };
             self.end_read_of(slot, frame, outcome.err());
         });
-        self.transfers.reading_pages.fetch_sub(run.count, Ordering::AcqRel);
+        self.transfers.reading_pages.fetch_sub(run.count, Ordering::SeqCst);
+        self.transfers.read_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
+        self.wake_awaiting();
     }
 
     /// The bytes of a frame under READING are there, or cannot be had. Drops the reader's pin.

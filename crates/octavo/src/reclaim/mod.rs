@@ -234,9 +234,12 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
         // Others may have everything in hand that could be freed: theirs will be room for us too. But they may be
         // waiting for the same.
         let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
-        if look >= 2 && (alone || start.elapsed() > PATIENCE) {
+        let reading = engine.transfers.reading_pages() > 0;
+        if look >= 2 && (alone && !reading || start.elapsed() > PATIENCE) {
             break;
         }
+        // Pages that are read, and that nobody waits for any more, can go again.
+        engine.wait_for_read();
         thread::yield_now();
     }
     Err(obstacle(engine))

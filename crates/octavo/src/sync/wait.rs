@@ -6,8 +6,8 @@
 //! one lock, so a change either happens before (the bit is refused, no wait) or finds the bit and, behind the
 //! lock, the waker. Nobody waits without being woken, and a change that nobody waits for takes no lock.
 //!
-//! Buckets hold a fixed number of wakers, so that waiting never allocates; beyond that a waiter is told to
-//! try again.
+//! A bucket has room for as many threads as will wait in it, so that waiting does not allocate. Only crowds of futures take
+//! more: none may be told to try again, since its thread may be the one whose next poll everybody waits for.
 
 use std::task::Waker;
 
@@ -26,7 +26,7 @@ const WAKERS: usize = 64;
 pub(crate) enum Waiting {
     /// The waker will be called once.
     Registered,
-    /// There is nothing to wait for any more, or no room to wait: look again.
+    /// There is nothing to wait for any more: look again.
     Retry,
 }
 
@@ -57,7 +57,7 @@ impl WaitTable {
     pub(crate) fn register(&self, key: usize, waker: &Waker, announce: impl FnOnce() -> bool) -> Waiting {
         let mut waiters = self.bucket(key).lock();
         let known = waiters.iter().any(|waiter| waiter.key == key && waiter.waker.will_wake(waker));
-        if waiters.len() == WAKERS && !known || !announce() {
+        if !announce() {
             return Waiting::Retry;
         }
         if !known {

@@ -87,7 +87,7 @@ pub struct Happened {
 pub struct Simulated {
     inner: Arc<Inner>,
     /// The device's threads end when the last handle is gone.
-    _handle: Arc<Handle>,
+    handle: Arc<Handle>,
 }
 
 struct Handle(Arc<Inner>);
@@ -167,7 +167,7 @@ impl Simulated {
             let inner = Arc::clone(&inner);
             thread::spawn(move || inner.work());
         }
-        Self { _handle: Arc::new(Handle(Arc::clone(&inner))), inner }
+        Self { handle: Arc::new(Handle(Arc::clone(&inner))), inner }
     }
 
     pub fn boxed(&self) -> Box<dyn Device> {
@@ -196,6 +196,11 @@ impl Simulated {
     pub fn under_way(&self) -> usize {
         let state = self.inner.lock();
         state.collected.len() + state.held.len() + state.in_hand
+    }
+
+    /// Whether there is another handle on it: a manager's.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.handle) > 1
     }
 
     /// Completes the transfer that is next. False: nothing is under way.
@@ -315,7 +320,7 @@ impl Inner {
         };
         if transfer.direction() == Direction::Write {
             let end = transfer.place() + transfer.len() as u32;
-            (transfer.place()..end).for_each(|place| drop(state.written.remove(&place)));
+            state.written.retain(|place| !(transfer.place()..end).contains(place));
         }
         drop(state);
         match result {
