@@ -425,6 +425,8 @@ impl Manager {
         check_budget(bytes, usage::machine_memory_bytes())?;
         let before = engine.budget.limit_bytes();
         engine.budget.set_limit_bytes(bytes);
+        // What failed before is no reason now, unless it fails again.
+        engine.swap.forget_failure();
         if !shrink_to_budget(engine, 0) {
             let used = engine.budget.used_bytes();
             engine.budget.set_limit_bytes(before);

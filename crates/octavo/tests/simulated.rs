@@ -8,7 +8,7 @@ mod common;
 use common::futures::Pending;
 use common::simulated::{Manner, Simulated, Whims};
 use common::{MIB, PAGE, Watchdog, number_from, seed_or, simulation};
-use octavo::{Access, Manager, RegionOptions, Space};
+use octavo::{Access, ErrorKind, Manager, RegionOptions, Space};
 
 const SEEDS: u64 = 100;
 /// Tests that share the seeds, so that they run at once.
@@ -132,4 +132,30 @@ fn a_manager_that_goes_while_transfers_are_under_way_is_gone_when_they_end() {
     assert!(device.under_way() > 0 && device.is_shared());
     device.drain();
     assert!(!device.is_shared(), "somebody keeps the manager's device");
+}
+
+#[test]
+fn a_device_that_fails_all_writes_costs_neither_memory_nor_much_time() {
+    let _watchdog = Watchdog::new("all writes fail");
+    let whims = Whims { failed_writes: 1000, full: true, ..Whims::default() };
+    let device = Simulated::new(1 << 28, 1, Manner::Driven, whims);
+    let builder = Manager::builder().budget_bytes(16 * MIB).background(false);
+    let manager = builder.swap_device(device.boxed()).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(8192 * PAGE, RegionOptions::default()).unwrap();
+    let stored = (0..8192).find(|page| space.store(at + page * PAGE, page + 1).is_err()).unwrap();
+    let (used, writes) = (manager.stats().unwrap().used_bytes, device.happened().writes);
+    for _ in 0..100 {
+        let error = space.store(at + stored * PAGE, 1_u64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
+    }
+    let grown = manager.stats().unwrap().used_bytes.saturating_sub(used);
+    assert!(grown <= MIB / 8, "{grown} bytes more are charged");
+    let each = (device.happened().writes - writes) / 100;
+    assert!(each < 200, "{each} writes for each access that failed");
+    assert!((0..stored).all(|page| space.load::<u64>(at + page * PAGE).unwrap() == page + 1));
+    device.heal();
+    (stored..8192).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
+    assert!((0..8192).all(|page| space.load::<u64>(at + page * PAGE).unwrap() == page + 1));
+    manager.validate();
 }

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
 use crate::lru::{Isolated, List};
-use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
+use crate::reclaim::{Evict, Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks tried for one request, emptiest first.
@@ -65,8 +65,6 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     // One at a time: two would each isolate what the other needs to move pages to.
     let _single = engine.shrinking.lock();
-    // What failed before is no reason now, unless it fails again.
-    engine.swap.forget_failure();
     let mut failures = 0;
     loop {
         let missing = room_bytes as i64 - engine.budget.room_bytes();
@@ -158,12 +156,17 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
             let frame = chunk.first().plus(index);
             if move_page(engine, frame, elsewhere) == Moved::MustGoOut && pin_page(engine, frame) {
                 out.push(frame);
+                if engine.swap.is_failing() {
+                    // Neither way is open, nor will it be for the pages behind this one.
+                    evict_batch(engine, &out, Evict::All);
+                    return false;
+                }
             }
             if out.len() == out.inline_size() {
-                started += evict_batch(engine, &std::mem::take(&mut out)).started;
+                started += evict_batch(engine, &std::mem::take(&mut out), Evict::All).started;
             }
         }
-        started += evict_batch(engine, &out).started;
+        started += evict_batch(engine, &out, Evict::All).started;
         engine.wait_until_ended(ended + started);
         engine.frames.drain();
     }

@@ -39,14 +39,26 @@ pub(crate) struct Outcome {
     pub(crate) obstructed: bool,
 }
 
+/// Which pages may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evict {
+    All,
+    /// Those that need not be written.
+    Clean,
+}
+
 type Going = SmallVec<[(SwapSlot, FrameId); WRITE_BATCH]>;
 
 /// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
-pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
+pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
     let mut candidates = Isolated::new();
     for &frame in batch {
         match judge(engine, frame) {
+            Verdict::Evict if what == Evict::Clean && engine.frames.words(frame).holds.load().is_dirty() => {
+                outcome.obstructed = true;
+                engine.keep(frame, List::Inactive);
+            }
             Verdict::Evict if engine.swap.is_available() => candidates.push(frame),
             Verdict::Evict | Verdict::Split if !engine.swap.is_available() => {
                 outcome.obstructed = true;

@@ -35,7 +35,7 @@ use crate::units::{CHUNK_BYTES, PAGE_BYTES};
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
-pub(crate) use evict::evict_batch;
+pub(crate) use evict::{Evict, evict_batch};
 pub(crate) use migrate::{Migrated, migrate};
 pub(crate) use quota::make_room_under_quota;
 pub(crate) use shrink_pool::shrink_pool;
@@ -116,7 +116,13 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         };
         engine.counters.add(scan, looked);
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
-        let mut outcome = evict_batch(engine, &batch);
+        // What has failed a few times need not be tried with each page; what is clean goes without.
+        let what = if engine.swap.is_failing() && fruitless >= 8 && !fruitless.is_power_of_two() {
+            Evict::Clean
+        } else {
+            Evict::All
+        };
+        let mut outcome = evict_batch(engine, &batch, what);
         if engine.swap.is_failing() {
             // Only what has got out counts.
             engine.wait_until_ended(ended + outcome.started);

@@ -80,6 +80,10 @@ fn left_behind(kept: Option<mapping::Shadow>) -> Option<Shadow> {
     kept.and_then(|kept| Shadow::from_bits(kept.bits()))
 }
 
+/// Slots kept from the allocator because they could not be written. With more, a device that fails for a while would be
+/// gone through to its end, and the maps of all of it be charged to the budget.
+const MOST_WITHHELD: u32 = 2048;
+
 /// The swap of a manager.
 pub(crate) struct Swap {
     areas: Areas,
@@ -192,13 +196,22 @@ impl Swap {
     pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
         // A device that failed may have no room to grow.
         let may_grow = !self.cautious.load(Ordering::Relaxed);
+        if self.unwritable.withheld() >= MOST_WITHHELD {
+            self.give_withheld_back();
+        }
         let run = self.clusters.allocate(count, may_grow).or_else(|| {
-            let withheld = self.unwritable.take_all();
-            withheld.iter().for_each(|slot| self.clusters.free(*slot));
-            (!withheld.is_empty()).then(|| self.clusters.allocate(count, may_grow)).flatten()
+            self.give_withheld_back().then(|| self.clusters.allocate(count, may_grow)).flatten()
         })?;
         self.cache.reserve(run);
         Some(run)
+    }
+
+    /// Slots that could not be written are tried again. Says whether there are any.
+    #[cold]
+    fn give_withheld_back(&self) -> bool {
+        let withheld = self.unwritable.take_all();
+        withheld.iter().for_each(|slot| self.clusters.free(*slot));
+        !withheld.is_empty()
     }
 
     /// Gives an allocated slot back that was not inserted.
