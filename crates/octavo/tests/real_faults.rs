@@ -209,8 +209,8 @@ fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harme
     OpenOptions::new().write(true).open(&mounted.image).unwrap().set_len(24 * MIB).unwrap();
     let failed = failed_reads(&space, at, 0..pages, &[ErrorKind::SwapRead]);
     assert!(failed > 100, "only {failed} reads failed");
-    let error = (0..pages).find_map(|page| space.load::<u64>(at + page * PAGE).err()).unwrap();
-    assert!(error.to_string().contains("os error 5"), "{error}");
+    let mut errors = (0..pages).filter_map(|page| space.load::<u64>(at + page * PAGE).err());
+    assert!(errors.any(|error| error.to_string().contains("os error 5")), "none of them says EIO");
     assert_eq!(failed_reads(&space, at, pages..pages + other, &[]), 0, "others are not harmed");
     manager.validate();
     drop(pin);
