@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::lru::{Isolated, List};
 use crate::reclaim::compact::pin_page;
-use crate::reclaim::{Evict, evict_batch};
+use crate::reclaim::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, span};
 use crate::units::{FrameId, PageNumber};
@@ -32,10 +32,10 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
             out.push(frame);
         }
         if out.len() == out.inline_size() {
-            evict_batch(engine, &std::mem::take(&mut out), Evict::All);
+            evict_batch(engine, &std::mem::take(&mut out));
         }
     });
-    evict_batch(engine, &out, Evict::All);
+    evict_batch(engine, &out);
 }
 
 fn for_each_present(

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
 use crate::lru::{Isolated, List};
-use crate::reclaim::{Evict, Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
+use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks tried for one request, emptiest first.
@@ -158,15 +158,15 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
                 out.push(frame);
                 if engine.swap.is_failing() {
                     // Neither way is open, nor will it be for the pages behind this one.
-                    evict_batch(engine, &out, Evict::All);
+                    evict_batch(engine, &out);
                     return false;
                 }
             }
             if out.len() == out.inline_size() {
-                started += evict_batch(engine, &std::mem::take(&mut out), Evict::All).started;
+                started += evict_batch(engine, &std::mem::take(&mut out)).started;
             }
         }
-        started += evict_batch(engine, &out, Evict::All).started;
+        started += evict_batch(engine, &out).started;
         engine.wait_until_ended(ended + started);
         engine.frames.drain();
     }

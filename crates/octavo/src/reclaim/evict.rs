@@ -50,7 +50,12 @@ pub(crate) enum Evict {
 type Going = SmallVec<[(SwapSlot, FrameId); WRITE_BATCH]>;
 
 /// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
-pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
+pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
+    evict(engine, batch, Evict::All)
+}
+
+/// As [`evict_batch`].
+pub(crate) fn evict(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
     let mut candidates = Isolated::new();
     for &frame in batch {

@@ -35,7 +35,8 @@ use crate::units::{CHUNK_BYTES, PAGE_BYTES};
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
 pub(crate) use compact::{compact_for_huge, shrink_to_budget};
-pub(crate) use evict::{Evict, evict_batch};
+pub(crate) use evict::evict_batch;
+use evict::{Evict, evict};
 pub(crate) use migrate::{Migrated, migrate};
 pub(crate) use quota::make_room_under_quota;
 pub(crate) use shrink_pool::shrink_pool;
@@ -58,8 +59,8 @@ const LEAST_IN_HAND: u64 = 32;
 const LOOKS: usize = 8;
 /// Pages under way at the most: a few times what keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
-/// Batches looked at for one target before giving up: several times round a small memory.
-const PASSES: u32 = 256;
+/// Pages looked at in vain before giving up: several times round a small memory.
+const LEAST_LOOKS: u64 = 8192;
 /// How long to wait for what others are freeing: longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -87,13 +88,14 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
     if engine.huge_zero.shrinkable_frames() > 0 {
         done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));
     }
-    let mut fruitless = 0;
+    // Batches, and pages looked at, since the last one that went.
+    let (mut fruitless, mut in_vain) = (0_u32, 0);
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     let (active, inactive) = engine.lru.pages();
-    let once_round = 8 + ((active + inactive) / 32).min(1 << 20) as u32;
-    let give_up = PASSES + ((active + inactive) / 8).min(1 << 20) as u32;
+    let once_round = 256 + active + inactive;
+    let give_up = LEAST_LOOKS + 4 * (active + inactive);
     let mut stuck = false;
-    while done.total() < target && fruitless < give_up {
+    while done.total() < target && in_vain < give_up {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
             engine.wait_for_write();
         }
@@ -107,7 +109,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
             if engine.lru.pages() == (0, 0) {
                 break;
             }
-            fruitless += 1;
+            in_vain += 32;
             continue;
         }
         let (scan, steal) = match who {
@@ -122,7 +124,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         } else {
             Evict::All
         };
-        let mut outcome = evict_batch(engine, &batch, what);
+        let mut outcome = evict(engine, &batch, what);
         if engine.swap.is_failing() {
             // Only what has got out counts.
             engine.wait_until_ended(ended + outcome.started);
@@ -133,10 +135,10 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         engine.counters.add(steal, gone);
         done.freed += outcome.freed;
         done.started += outcome.started;
-        fruitless = if gone > 0 { 0 } else { fruitless + 1 };
+        (fruitless, in_vain) = if gone > 0 { (0, 0) } else { (fruitless + 1, in_vain + looked) };
         // What cannot be written stays; behind it, and on the active list, may be what need not be.
         stuck = outcome.obstructed || engine.swap.is_failing();
-        if stuck && done.total() == 0 && fruitless > once_round {
+        if stuck && done.total() == 0 && in_vain > once_round {
             break;
         }
     }

@@ -26,7 +26,7 @@ use crate::frame::zero_page::{HugeZero, UsedHugeZero};
 use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
 use crate::io::{Device, Direction, Transfer, Urgency};
 use crate::lru::{Isolated, Lru};
-use crate::reclaim::{Evict, evict_batch};
+use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::percpu::StackForm;
@@ -198,7 +198,7 @@ impl Model {
 
     /// Moves out all that can go.
     fn evict_all(&self) {
-        evict_batch(&self.engine, &self.isolate(), Evict::All);
+        evict_batch(&self.engine, &self.isolate());
     }
 
     fn frame_of(&self, space: usize, page: u64) -> FrameId {

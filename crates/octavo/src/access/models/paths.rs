@@ -2,7 +2,7 @@
 
 use super::{Model, bounded, race};
 use crate::fault::resolve;
-use crate::reclaim::{Evict, evict_batch};
+use crate::reclaim::evict_batch;
 use crate::sync::Arc;
 use crate::table::{Access, Protection};
 use crate::units::PageNumber;
@@ -127,7 +127,7 @@ fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &batch, Evict::All);
+                evict_batch(&model.engine, &batch);
             },
             |model| model.unmap(0, 0, 2),
         );
@@ -146,7 +146,7 @@ fn eviction_against(slots: u32, access: fn(&Model), expected: u64) {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &batch, Evict::All);
+                evict_batch(&model.engine, &batch);
             },
             access,
         );
@@ -188,11 +188,11 @@ fn loom_a_slot_is_not_reused_while_it_is_written() {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &first, Evict::All);
+                evict_batch(&model.engine, &first);
             },
             move |model| {
                 model.unmap(0, 0, 2);
-                evict_batch(&model.engine, &second, Evict::All);
+                evict_batch(&model.engine, &second);
             },
         );
         assert_eq!(shared.load(0, 2), Some(9));
