@@ -13,7 +13,7 @@ use octavo::{Access, ErrorKind, Manager, Pin, Protection, RegionOptions, Result,
 use super::device::{TestDevice, Troubled};
 use super::futures::Pending;
 use super::simulated::{Manner, Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
+use super::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// How a run goes.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: 
     });
     manager.validate();
     drop(space);
-    assert_nothing_is_left(manager, switches.zero_page);
+    assert_only_kept(manager, switches.zero_page, switches.encrypt);
 }
 
 struct WorkerDone<'a>(&'a Shared<'a>);

@@ -95,9 +95,15 @@ impl Switches {
     }
 }
 
-/// What must hold of a manager whose spaces are all gone.
+/// What must hold of a manager whose spaces are all gone; one that does not encrypt.
 pub fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
-    let persistent = u64::from(zero_page == ZeroPage::Persistent);
+    assert_only_kept(manager, zero_page, false);
+}
+
+/// What must hold of a manager whose spaces are all gone.
+pub fn assert_only_kept(manager: &Manager, zero_page: ZeroPage, encrypt: bool) {
+    // The small zero page, the huge one where it is there for good, and the frames that pages are sealed in.
+    let kept = 1 + 512 * i64::from(zero_page == ZeroPage::Persistent) + 256 * i64::from(encrypt);
     // The background thread moves pages and frames about meanwhile; it comes to rest.
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -108,8 +114,7 @@ pub fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
         let online = (counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline)) * 512;
         let owned = online as i64 - stats.free_frames as i64;
         let left = (stats.swap_slots, stats.table_nodes, stats.lru_pages, stats.huge_zero_users, owned);
-        // The small zero page, and the huge one where it is there for good.
-        if left == (0, 0, (0, 0), 0, 1 + 512 * persistent as i64) {
+        if left == (0, 0, (0, 0), 0, kept) {
             break;
         }
         assert!(Instant::now() < deadline, "something is left, {owned} frames in use: {stats:?}");

@@ -14,7 +14,7 @@ use octavo::{
 
 use super::futures::Pending;
 use super::simulated::{Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, assert_nothing_is_left, run_woken};
+use super::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
 pub type Raw = (u8, u16, u16, u8);
@@ -89,7 +89,7 @@ const MAX_FAULTS: usize = 40;
 pub fn run(case: &Case) {
     let manager = case.switches.builder().budget_bytes(16 * MIB).background(case.background).build().unwrap();
     run_in(case, &manager, None);
-    assert_nothing_is_left(&manager, case.switches.zero_page);
+    assert_only_kept(&manager, case.switches.zero_page, case.switches.encrypt);
 }
 
 /// Runs a case in a manager of the caller's, perhaps over a simulated device; there, transfers may be under way when the

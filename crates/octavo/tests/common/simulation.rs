@@ -2,12 +2,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use octavo::Compression;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::lanes::{self, Load};
 use super::model::{self, Case};
 use super::simulated::{Happened, Manner, Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, Watchdog, assert_nothing_is_left};
+use super::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
+
+/// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things take.
+pub fn repeats_exactly(seed: u64) -> bool {
+    Switches::random(&mut Random::new(seed)).compression == Compression::Off
+}
 
 /// One thread does everything, the device's part included: the same seed gives the same run. Says what happened at the
 /// device.
@@ -30,7 +36,7 @@ pub fn run_driven(seed: u64) -> Happened {
             model::run_in(&case, &manager, Some(&device));
         }
         device.drain();
-        assert_nothing_is_left(&manager, switches.zero_page);
+        assert_only_kept(&manager, switches.zero_page, switches.encrypt);
     }));
     if let Err(panic) = result {
         eprintln!("failed: {}, {switches:?}, {:?}", repeat(seed, "driven"), device.whims());
