@@ -1,7 +1,7 @@
 //! Octavo beside its competitors, all sides in one run.
 //!
-//! Two programs: `frames` (allocating and freeing page blocks) and `hits` (reading or holding a page that is in
-//! memory). Both go the same way:
+//! Three programs: `frames` (allocating and freeing page blocks), `hits` (reading or holding a page that is in
+//! memory) and `random_reads` (pages that mostly are not). All go the same way:
 //!
 //! - the sides of a group take turns, and which side begins moves on by one every round ([`compare`]);
 //! - a ratio is taken between two sides of the same round, never between two runs;
@@ -12,14 +12,15 @@
 //! build scripts take that for a wish for assertions, and such figures would wrong them
 //! (`CARGO_PROFILE_RELEASE_DEBUG=0`).
 //!
-//! Start at [`frames`] or [`hits`]; every peer has a file of its own there.
+//! Start at [`frames`], [`hits`] or [`misses`]; every peer has a file of its own there.
 //!
-//! What is not here: misses, eviction and I/O. The engine's own micro-benchmarks, without peers, are elsewhere.
+//! What is not here: writing more than fits in memory. The engine's own micro-benchmarks, without peers, are elsewhere.
 
 pub mod compare;
 pub mod frames;
 pub mod hits;
 pub mod mapping;
+pub mod misses;
 pub mod options;
 pub mod random;
 pub mod report;

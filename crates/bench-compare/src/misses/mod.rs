@@ -1,0 +1,147 @@
+//! Misses: loads of random words of more data than there is memory for.
+//!
+//! | side | a load |
+//! |---|---|
+//! | O_DIRECT pread | a read of the word's page past the page cache: the device, and nothing kept in memory |
+//! | vmcache's scheme | an optimistic read; a page that is not there is read into its place by whoever wants it |
+//! | Octavo | `load` |
+//!
+//! The same random series for all sides; each word is checked. Sides that keep pages keep as many bytes as they are
+//! told to; of so many loads memory's share hits, on each of them alike. Kernel swap under a control group is measured by the
+//! command line (`octavo swap-r-rand --against kernel`), which has what that takes.
+
+mod file;
+mod octavo;
+mod vmcache;
+
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use crate::random::XorShift;
+use crate::worker::{self, Plan, Work};
+
+pub use file::DataFile;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+const PAGE_WORDS: usize = PAGE_BYTES / 8;
+/// Loads between two looks at the clock.
+const BATCH: u64 = 32;
+
+/// What is read.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// Pages of data.
+    pub pages: u64,
+    /// What a side may keep of it, in bytes.
+    pub memory_bytes: u64,
+    /// Where files go.
+    pub folder: PathBuf,
+}
+
+/// A side that answers words of its data.
+pub trait Loads: Sync {
+    /// What a thread brings along.
+    type Scratch;
+
+    /// For one thread.
+    fn scratch(&self) -> Self::Scratch;
+
+    /// The word at `index` of `page`.
+    fn load(&self, scratch: &mut Self::Scratch, page: u64, index: usize) -> u64;
+}
+
+/// A side, to be measured.
+pub trait Bench {
+    /// Loads a second by so many threads; `None` where a word was wrong.
+    fn measure(&self, data: &Data, threads: usize, plan: Plan) -> Option<f64>;
+}
+
+impl<L: Loads> Bench for L {
+    fn measure(&self, data: &Data, threads: usize, plan: Plan) -> Option<f64> {
+        let ns = worker::run(threads, plan, |worker| Series {
+            side: self,
+            scratch: self.scratch(),
+            random: XorShift::new(worker as u64),
+            pages: data.pages as usize,
+        })?;
+        Some(threads as f64 * 1e9 / ns)
+    }
+}
+
+struct Series<'a, L: Loads> {
+    side: &'a L,
+    scratch: L::Scratch,
+    random: XorShift,
+    pages: usize,
+}
+
+impl<L: Loads> Work for Series<'_, L> {
+    fn batch(&mut self) -> Option<u64> {
+        for _ in 0..BATCH {
+            let page = self.random.below(self.pages) as u64;
+            let index = self.random.below(PAGE_WORDS);
+            let word = black_box(self.side.load(&mut self.scratch, page, index));
+            if word != word_of(page, index) {
+                return None;
+            }
+        }
+        Some(BATCH)
+    }
+}
+
+/// What is written: told by the place, and not to be compressed.
+pub fn word_of(page: u64, index: usize) -> u64 {
+    let value = (page << 9 | index as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    value ^ (value >> 27)
+}
+
+/// Fills the buffer with pages from `page` on.
+fn fill(buffer: &mut [u8], page: u64) {
+    for (number, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *word = word_of(page + number as u64, index).to_le_bytes();
+        }
+    }
+}
+
+/// A side's name, and the side, or why it is missing.
+pub type Named = (&'static str, Result<Box<dyn Bench>, String>);
+
+/// Every side that `wants` leaves in. The first two share the file.
+pub fn sides(data: &Data, wants: impl Fn(&str) -> bool) -> Vec<Named> {
+    let boxed = |bench: Result<Box<dyn Bench>, std::io::Error>| bench.map_err(|error| error.to_string());
+    let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];
+    let mut sides = Vec::new();
+    for name in names.into_iter().filter(|name| wants(name)) {
+        let side = match name {
+            "Octavo" => octavo::Pages::new(data).map(|side| Box::new(side) as Box<dyn Bench>),
+            "vmcache's scheme" => boxed(vmcache::Pool::new(data).map(|side| Box::new(side) as _)),
+            _ => boxed(DataFile::new(data).map(|side| Box::new(side) as _)),
+        };
+        sides.push((name, side));
+    }
+    sides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_side_answers_every_word_with_a_quarter_of_the_data_in_memory() {
+        let folder = std::env::temp_dir();
+        let data = Data { pages: 16 << 10, memory_bytes: 16 << 20, folder };
+        let sides = sides(&data, |_| true);
+        assert_eq!(sides.len(), 3);
+        for (name, side) in sides {
+            let side = side.unwrap_or_else(|error| panic!("{name}: {error}"));
+            // None is a wrong word.
+            for threads in [1, 4] {
+                let rate = side.measure(&data, threads, Plan::of_millis(60));
+                assert!(rate.is_some_and(|rate| rate > 0.0), "{name} by {threads}");
+            }
+        }
+    }
+}
