@@ -45,6 +45,8 @@ counters! {
     HugeSplit "thp_split_pmd" "Huge leaves split into base pages.";
     PinFast "pin_fast" "Pins asked of the lock-free path (the seed's fast_gup).";
     PinSlow "pin_slow" "Pins that took the slow path (the seed's fast_gup_slow).";
+    HugeSwapOut "thp_swpout" "2 MiB blocks that went out to a slot of order 9.";
+    HugeSwapOutFallback "thp_swpout_fallback" "2 MiB blocks that were split, as there was no slot of order 9.";
     SwapIn "pswpin" "Pages read from swap.";
     SwapOut "pswpout" "Pages written to swap.";
     SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";

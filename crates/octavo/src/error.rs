@@ -28,6 +28,8 @@ pub enum ErrorKind {
     SwapWrite,
     /// The swap device failed to read; the page stays on the device, and the access may be tried again.
     SwapRead,
+    /// The swap device did not answer in time; the access may be tried again.
+    TimedOut,
     /// What came back from swap is not what was sent out: the page is lost, and nothing else.
     Corrupt,
     /// A frame or a page holds as many pins as can be counted.
@@ -102,6 +104,8 @@ impl From<Error> for std::io::Error {
             ErrorKind::Protected => std::io::ErrorKind::PermissionDenied,
             ErrorKind::InvalidRange | ErrorKind::InvalidBudget => std::io::ErrorKind::InvalidInput,
             ErrorKind::NotMapped => std::io::ErrorKind::NotFound,
+            ErrorKind::TimedOut => std::io::ErrorKind::TimedOut,
+            ErrorKind::Corrupt => std::io::ErrorKind::InvalidData,
             _ => std::io::ErrorKind::Other,
         };
         std::io::Error::new(kind, error)

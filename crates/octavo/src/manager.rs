@@ -23,7 +23,7 @@ use crate::region::RegionList;
 use crate::space::Space;
 use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::percpu::{StackForm, current_cpu};
-use crate::sync::{Arc, Mutex, Shared};
+use crate::sync::{Arc, Duration, Mutex, Shared};
 use crate::table::Table;
 use crate::table::translation::Translation;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
@@ -102,6 +102,7 @@ impl Default for ManagerBuilder {
                 huge_zero_write: HugeZeroWrite::default(),
                 pin_path: PinPath::default(),
                 readahead_pages: READAHEAD_PAGES,
+                io_timeout: None,
             },
             swap_file: SwapFile::default(),
             swap_limit_bytes: 1 << 40,
@@ -215,6 +216,13 @@ impl ManagerBuilder {
     /// ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
     pub fn encrypt(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
+        self
+    }
+
+    /// How long an access waits for a device at the most, before it is an error of kind `TimedOut`. The read goes on, and
+    /// a later access finds what it brings. Default: as long as it takes.
+    pub fn io_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.io_timeout = Some(timeout);
         self
     }
 

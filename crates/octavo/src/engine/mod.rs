@@ -44,7 +44,7 @@ use crate::rmap::{Owner, ReverseMap};
 use crate::swap::{self, Found, Handle, Orphan, Swap};
 use crate::sync::park::block_until;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Shared, WeakShared};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Mutex, Ordering, Shared, WeakShared};
 use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
@@ -66,6 +66,8 @@ pub(crate) struct Policy {
     pub(crate) huge: HugePolicy,
     pub(crate) huge_zero_write: HugeZeroWrite,
     pub(crate) pin_path: PinPath,
+    /// How long an access waits for a device; `None`: as long as it takes.
+    pub(crate) io_timeout: Option<Duration>,
     /// Pages read ahead in one window at the most; 0: none are.
     pub(crate) readahead_pages: u32,
 }

@@ -38,8 +38,8 @@ use crate::io::Waited;
 use crate::reclaim;
 use crate::region::Region;
 use crate::sync::park::block_until_driven;
-use crate::sync::thread;
 use crate::sync::wait::Waiting;
+use crate::sync::{Instant, park_for, thread};
 use crate::table::entry::State;
 use crate::table::{Access, Grown, Walk};
 use crate::units::{Order, PageNumber};
@@ -96,6 +96,8 @@ pub(crate) struct Fault<'a> {
     refusals: u32,
     /// Whoever polls sleeps until it is over.
     blocking: bool,
+    /// When the device has taken too long.
+    give_up_at: Option<Instant>,
 }
 
 /// Times a fault tries again when a translation is busy, before it says so.
@@ -104,13 +106,20 @@ const MAX_REFUSALS: u32 = 1000;
 impl<'a> Fault<'a> {
     pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
         let huge = Huge::Untried;
-        let (counted, reading, refusals, blocking) = (false, None, 0, false);
-        Self { engine, space, page, access, counted, huge, reading, refusals, blocking }
+        let (counted, reading, refusals, blocking, give_up_at) = (false, None, 0, false, None);
+        Self { engine, space, page, access, counted, huge, reading, refusals, blocking, give_up_at }
     }
 
     /// Brings about what a pending fault waits for, if that can be done from here.
     fn drive(&self) -> bool {
-        self.reading.as_ref().is_some_and(|reading| self.engine.drive(reading.frame()) == Waited::Progress)
+        let Some(reading) = &self.reading else { return false };
+        if let Some(at) = self.give_up_at {
+            // Woken when the read ends, or to give it up.
+            self.engine.swap.serve();
+            park_for(at.saturating_duration_since(Instant::now()));
+            return true;
+        }
+        self.engine.drive(reading.frame()) == Waited::Progress
     }
 
     /// Goes as far as it can. Pending: the waker will be called.

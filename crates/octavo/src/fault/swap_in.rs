@@ -15,8 +15,8 @@ use crate::io::Urgency;
 use crate::region::{Region, RegionOptions};
 use crate::rmap::Owner;
 use crate::swap::Brought;
-use crate::sync::thread;
 use crate::sync::wait::Waiting;
+use crate::sync::{Instant, thread};
 use crate::table::entry::{Entry, EntryWord};
 use crate::table::translation::Installed;
 use crate::table::{Protection, Walk};
@@ -105,7 +105,7 @@ impl<'a> Fault<'a> {
                 engine.end_read_of(slot, frame, None);
                 return Step::Again;
             }
-            Brought::Corrupt => {
+            Brought::Corrupt | Brought::Gone => {
                 engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot)));
                 return Step::Again;
             }
@@ -132,9 +132,17 @@ impl<'a> Fault<'a> {
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 
+    /// Whether the device has been waited for as long as it may take. The first look sets the clock.
+    fn is_too_late(&mut self) -> bool {
+        let Some(timeout) = self.engine.policy.io_timeout else { return false };
+        let now = Instant::now();
+        now >= *self.give_up_at.get_or_insert(now + timeout)
+    }
+
     /// A fault that its thread waits for may be read in place.
     fn urgency(&self) -> Urgency {
-        if self.blocking { Urgency::Now } else { Urgency::Queued }
+        // In place it could not be given up.
+        if self.blocking && self.engine.policy.io_timeout.is_none() { Urgency::Now } else { Urgency::Queued }
     }
 
     /// The frame for the slot, pinned, and whether this fault is to read it. `None`: there is no frame in the cache, and
@@ -172,6 +180,10 @@ impl<'a> Fault<'a> {
             // It may have ended, and only have to be taken note of.
             engine.swap.flush();
             engine.poll_transfers();
+            if self.is_too_late() {
+                reading.give_up(engine);
+                return Step::End(Outcome::Failed(engine.swap.timed_out()));
+            }
             let waiting = engine.wait_for_io(frame, waker);
             self.reading = Some(reading);
             if waiting == Waiting::Registered {

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
 use crate::lru::{Isolated, List};
+use crate::reclaim::shrink_pool::fit_pool;
 use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
@@ -65,6 +66,7 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     // One at a time: two would each isolate what the other needs to move pages to.
     let _single = engine.shrinking.lock();
+    fit_pool(engine);
     let mut failures = 0;
     loop {
         let missing = room_bytes as i64 - engine.budget.room_bytes();

@@ -3,7 +3,7 @@
 //! ```text
 //! isolated, pinned
 //!   │ pinned by others, or under I/O ────────────────────► back on a list
-//!   │ huge: split, its frames come by again ─────────────► back on a list
+//!   │ huge: split; its frames go to a cluster of their own, or come by again
 //!   ▼
 //! slot allocated, in the swap cache           from here on a fault finds it there
 //!   ▼
@@ -20,13 +20,15 @@
 
 use smallvec::SmallVec;
 
+use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{Isolated, List, Look};
+use crate::reclaim::compact::pin_page;
 use crate::rmap::Owner;
 use crate::swap::{self, Started, WRITE_BATCH};
 use crate::table::entry::State;
 use crate::table::translation::{Installed, Run};
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
 
 /// What came of a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,21 +73,56 @@ pub(crate) fn evict(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
             }
             Verdict::Keep(list) => engine.keep(frame, list),
             Verdict::Evict => unreachable!("guarded above"),
-            Verdict::Split => {
-                split_block_of(engine, frame);
-                engine.keep(frame, List::Inactive);
-            }
+            Verdict::Split => evict_block(engine, frame, &mut outcome),
         }
     }
-    let mut going = enter_cache(engine, &candidates, &mut outcome);
+    let going = enter_cache(engine, &candidates, &mut outcome);
+    send_out(engine, going, &mut outcome);
+    outcome
+}
+
+/// Frames in the swap cache, pinned: their entries become Swapped, and what is dirty is sent on.
+fn send_out(engine: &Engine, mut going: Going, outcome: &mut Outcome) {
     for &(slot, frame) in &going {
         unmap_owners(engine, slot, frame);
     }
-    put_away_dirty(engine, &mut going, &mut outcome);
+    put_away_dirty(engine, &mut going, outcome);
     for (_, frame) in going {
         outcome.freed += u64::from(engine.evict_or_keep(frame));
     }
-    outcome
+}
+
+/// A block of 2 MiB goes to a slot of order 9: a whole cluster, so that its pages lie together on the device, and come back
+/// together. Without one it is only split, and its pages come by again.
+fn evict_block(engine: &Engine, head: FrameId, outcome: &mut Outcome) {
+    let first = engine.swap.allocate_huge();
+    if first.is_none() {
+        engine.counters.count(Counter::HugeSwapOutFallback);
+    }
+    split_block_of(engine, head);
+    let is_split = engine.frames.words(head).order() == Order::ZERO;
+    engine.keep(head, List::Inactive);
+    let Some(first) = first else { return };
+    if is_split {
+        engine.counters.count(Counter::HugeSwapOut);
+    }
+    let mut going = Going::new();
+    for index in 0..CHUNK_FRAMES {
+        let (slot, frame) = (SwapSlot(first.0 + index), head.plus(index));
+        let goes = is_split
+            && swap::slot_of(&engine.frames, frame).is_none()
+            && engine.frames.words(frame).order() == Order::ZERO
+            && pin_page(engine, frame);
+        if goes {
+            enter_run(engine, slot, [frame], &mut going);
+        } else {
+            engine.swap.free_unused(&engine.frames, slot);
+        }
+        if going.len() == going.inline_size() {
+            send_out(engine, std::mem::take(&mut going), outcome);
+        }
+    }
+    send_out(engine, going, outcome);
 }
 
 enum Verdict {
@@ -159,18 +196,22 @@ fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -
             break;
         };
         let (now, later) = rest.split_at(run.count as usize);
-        let mut dying = SmallVec::<[(SwapSlot, FrameId); 8]>::new();
-        let run_frames = now.iter().map(|(_, frame)| *frame);
-        engine.swap.insert_run(&engine.frames, run.first, run_frames, |slot, frame, inserted| {
-            if inserted { going.push((slot, frame)) } else { dying.push((slot, frame)) }
-        });
-        for (slot, frame) in dying {
-            engine.swap.free_unused(&engine.frames, slot);
-            engine.drop_pin(frame);
-        }
+        enter_run(engine, run.first, now.iter().map(|(_, frame)| *frame), &mut going);
         rest = later;
     }
     going
+}
+
+/// Puts frames into the cache at consecutive slots of their own. Those found dying are let go.
+fn enter_run(engine: &Engine, first: SwapSlot, run: impl IntoIterator<Item = FrameId>, going: &mut Going) {
+    let mut dying = SmallVec::<[(SwapSlot, FrameId); 8]>::new();
+    engine.swap.insert_run(&engine.frames, first, run, |slot, frame, inserted| {
+        if inserted { going.push((slot, frame)) } else { dying.push((slot, frame)) }
+    });
+    for (slot, frame) in dying {
+        engine.swap.free_unused(&engine.frames, slot);
+        engine.drop_pin(frame);
+    }
 }
 
 /// Makes every entry that shows the frame lead to its slot instead.

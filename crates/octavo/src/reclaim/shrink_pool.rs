@@ -3,6 +3,8 @@
 //! Each is unpacked into a frame of the swap cache, as if it had been faulted in, and goes out again from there as any
 //! dirty page does, past the pool. So a fault finds it at every moment, and no protocol is needed but the two there are.
 
+use std::io;
+
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
@@ -10,7 +12,10 @@ use crate::engine::Engine;
 use crate::lru::List;
 use crate::reclaim::evict::write_out;
 use crate::swap::{Begun, Brought, Started, WRITE_BATCH};
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{CHUNK_BYTES, FrameId, Order, SwapSlot};
+
+/// Pages that leave a pool that is too large at once.
+const FITTED: usize = 512;
 
 /// Sends about `pages` of the coldest pages on their way. Says how many it started with.
 pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
@@ -38,6 +43,28 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     started
 }
 
+/// Brings the pool under its share of the budget, which may have been lowered, and gives back the blocks that leaves.
+pub(crate) fn fit_pool(engine: &Engine) {
+    let Some(pool) = engine.swap.pool() else { return };
+    engine.swap.limit_pool(engine.budget.limit_bytes());
+    loop {
+        let stats = pool.stats();
+        let excess = stats.used_bytes.saturating_sub(stats.limit_bytes);
+        if excess == 0 {
+            return;
+        }
+        let ended = engine.transfers.ended_pages();
+        let started = shrink_pool(engine, FITTED);
+        engine.wait_until_ended(ended + started);
+        let blocks = excess.div_ceil(CHUNK_BYTES as u64) as usize;
+        let given =
+            pool.give_back(&engine.frames, blocks, |slot, from, to| engine.swap.retarget(slot, from, to));
+        if started == 0 && given == 0 {
+            return;
+        }
+    }
+}
+
 /// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
 fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     let frame = engine.frames.alloc(Order::ZERO)?.frame;
@@ -45,10 +72,14 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         engine.frames.free(frame, Order::ZERO).expect("just allocated");
         return None;
     }
-    let here = engine.swap.bring(&engine.frames, slot, frame) == Brought::Here;
-    if !here {
-        // Whoever asks for it is told why.
-        engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot)));
+    let failure = match engine.swap.bring(&engine.frames, slot, frame) {
+        Brought::Here => None,
+        Brought::Corrupt => Some(engine.swap.corrupt(slot)),
+        // Written before, or unmapped meanwhile: nobody asks.
+        Brought::OnDevice | Brought::Gone => Some(engine.swap.read_error(&io::ErrorKind::NotFound.into())),
+    };
+    if failure.is_some() {
+        engine.end_read_of(slot, frame, failure);
         return None;
     }
     let holds = &engine.frames.words(frame).holds;

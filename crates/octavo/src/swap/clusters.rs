@@ -223,12 +223,6 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// Slots of one area.
-    #[cfg(test)]
-    pub(crate) fn area_capacity(&self, area: usize) -> u32 {
-        self.areas[area].capacity
-    }
-
     /// More than half of all slots is in use: those kept for clean pages should be given up.
     pub(crate) fn is_crowded(&self) -> bool {
         self.used() > self.capacity / 2

@@ -26,6 +26,8 @@ pub(crate) enum Brought {
     OnDevice,
     /// They are not what was kept.
     Corrupt,
+    /// The slot was freed. Not while the caller's entry leads to it.
+    Gone,
 }
 
 /// What a manager's slots hold, beyond their areas.
@@ -102,7 +104,7 @@ impl Contents {
                     return Brought::Here;
                 }
                 Content::Device { .. } => return Brought::OnDevice,
-                Content::None => return Brought::Corrupt,
+                Content::None => return Brought::Gone,
                 Content::Pool(handle) => {
                     let pool = self.pool.as_ref().expect("a handle comes from the pool");
                     let failure = match pool.load(frames, pool.common_weights(), slot, handle, frame) {

@@ -43,7 +43,7 @@ use crate::io::{Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
-use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, SwapSlot};
 
 use areas::Areas;
 use bounce::BounceFrames;
@@ -212,6 +212,13 @@ impl Swap {
         let withheld = self.unwritable.take_all();
         withheld.iter().for_each(|slot| self.clusters.free(*slot));
         !withheld.is_empty()
+    }
+
+    /// 512 consecutive slots, a whole cluster, for the frames of a block. `None`: there is no such cluster.
+    pub(crate) fn allocate_huge(&self) -> Option<SwapSlot> {
+        let first = self.clusters.allocate_huge(!self.cautious.load(Ordering::Relaxed))?;
+        self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
+        Some(first)
     }
 
     /// Gives an allocated slot back that was not inserted.
@@ -446,6 +453,20 @@ impl Swap {
         self.contents.pool()
     }
 
+    /// What the pool may take of a budget.
+    pub(crate) fn limit_pool(&self, budget_bytes: u64) {
+        self.contents
+            .pool()
+            .iter()
+            .for_each(|pool| pool.set_limit_bytes(budget_bytes / Contents::POOL_SHARE));
+    }
+
+    /// A page has moved inside the pool. False: its slot holds something else by now.
+    pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
+        let (from, to) = (Content::Pool(from).to_word(), Content::Pool(to).to_word());
+        self.cache.change_content(slot, from, to)
+    }
+
     /// What the pool holds.
     pub(crate) fn pool_stats(&self) -> PoolStats {
         self.contents.pool_stats()
@@ -523,6 +544,16 @@ impl Swap {
             ErrorKind::SwapRead,
             format!("reading from {device} failed: {why}; the page is still there, try the access again"),
         )
+    }
+
+    /// The error of an access that has waited long enough.
+    #[cold]
+    pub(crate) fn timed_out(&self) -> Error {
+        let message = format!(
+            "{} did not answer in time; the page is still there, try the access again, or check the device",
+            self.areas.describe()
+        );
+        Error::new(ErrorKind::TimedOut, message)
     }
 
     /// Slots in use.

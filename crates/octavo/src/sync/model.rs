@@ -137,6 +137,11 @@ impl<T> OnceLock<T> {
 }
 
 /// Time is no part of a model: lets another run.
+pub(crate) fn park_for(_time: Duration) {
+    loom::thread::yield_now();
+}
+
+/// Time is no part of a model: lets another run.
 pub(crate) fn pause(_time: Duration) {
     loom::thread::yield_now();
 }

@@ -15,6 +15,11 @@ pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard
 /// for life.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;
 
+/// Sleeps until it is unparked, or for so long.
+pub(crate) fn park_for(time: Duration) {
+    thread::park_timeout(time);
+}
+
 /// Lets time pass.
 pub(crate) fn pause(time: Duration) {
     thread::sleep(time);

@@ -113,6 +113,7 @@ impl Model {
                 huge_zero_write: HugeZeroWrite::Split,
                 pin_path: PinPath::LockFree,
                 readahead_pages: 0,
+                io_timeout: None,
             },
             canary: ForkCanary::new().unwrap(),
             huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),

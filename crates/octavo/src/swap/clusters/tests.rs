@@ -270,7 +270,7 @@ fn equal_areas_take_turns_by_clusters_and_lower_ones_wait() {
         areas.push(clusters.areas.iter().rposition(|area| area.first_cluster <= cluster).unwrap());
     }
     assert_eq!(areas, [1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 0, 0, 0, 0]);
-    assert_eq!(clusters.area_used(1), clusters.area_capacity(1));
+    assert_eq!(clusters.area_used(1), clusters.areas[1].capacity);
 }
 
 #[test]

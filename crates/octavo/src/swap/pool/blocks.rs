@@ -122,12 +122,6 @@ impl Blocks {
         !self.inner.lock().blocks[block].is_some_and(|held| held.closed)
     }
 
-    /// (spans, spans in use, blocks)
-    pub(super) fn figures(&self) -> (u32, u32, usize) {
-        let inner = self.inner.lock();
-        (inner.spans, inner.used_spans, inner.blocks.iter().flatten().count())
-    }
-
     /// Names that may be in use are below this.
     pub(super) fn end(&self) -> u32 {
         self.inner.lock().named

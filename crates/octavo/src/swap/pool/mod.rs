@@ -19,7 +19,7 @@
 //! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
 //! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
 //! | [`Pool::free`] | whoever changed the content | a page that came back and is now kept dirty in memory is best freed at once |
-//! | [`Pool::coldest`] | the shrinker | for each: see below, `written_back`, or `stays` |
+//! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!
 //! Writing a cold page to its area needs its slot to stay: between `coldest` and the end of the write the slot may be
@@ -306,12 +306,6 @@ impl Pool {
             self.refusals.store(0, Ordering::Relaxed);
         }
         self.release(frames, emptied);
-    }
-
-    /// [`Pool::free`] of a page that is on its area now.
-    pub(crate) fn written_back(&self, frames: &FrameAllocator, handle: Handle) {
-        self.counters.count(Counter::PoolWriteback);
-        self.free(frames, handle);
     }
 
     fn release(&self, frames: &FrameAllocator, emptied: Option<(FrameId, Order)>) {

@@ -56,7 +56,7 @@ impl Victims {
 
 impl Pool {
     /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each is named once: call
-    /// [`Pool::written_back`] when its content says Device, or [`Pool::stays`] where it could not be written.
+    /// [`Pool::free`] when its content says Device, or [`Pool::stays`] where it could not be written.
     pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
         let mut victims = self.victims.lock();
         let enough = named.len() + n;

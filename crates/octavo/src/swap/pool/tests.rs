@@ -156,7 +156,7 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     // Room is used as soon as there is some.
     let mut named = Vec::new();
     fixture.pool.coldest(&fixture.frames, 64, &mut named);
-    named.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
     assert!(matches!(fixture.store(9000, &page(Kind::Half, 1)), Stored::Kept(_)));
     // Nor is memory taken that is not there.
     fixture.pool.set_limit_bytes(1 << 30);
@@ -219,7 +219,7 @@ fn the_coldest_are_those_stored_first_and_each_is_named_once() {
     // What could not be written is named again; what was leaves its memory.
     let used = fixture.pool.stats().used_bytes;
     more.iter().for_each(|&(_, handle)| fixture.pool.stays(handle));
-    named.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
     let mut rest = Vec::new();
     while rest.len() < 2000 - named.len() {
         let before = rest.len();
@@ -227,9 +227,8 @@ fn the_coldest_are_those_stored_first_and_each_is_named_once() {
         assert!(rest.len() > before, "all are named in the end");
     }
     assert!(more.iter().all(|one| rest.contains(one)));
-    rest.iter().for_each(|&(_, handle)| fixture.pool.written_back(&fixture.frames, handle));
+    rest.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
     assert!(used > 0 && fixture.pool.stats().used_bytes == 0);
-    assert_eq!(fixture.counters.snapshot().get(Counter::PoolWriteback), 2000);
 }
 
 #[test]
@@ -334,7 +333,7 @@ proptest! {
                         prop_assert_eq!(map.get(&slot.0).map(|kept| kept.0), Some(handle));
                         if written >> (at % 64) & 1 != 0 {
                             map.remove(&slot.0);
-                            fixture.pool.written_back(&fixture.frames, handle);
+                            fixture.pool.free(&fixture.frames, handle);
                         } else {
                             fixture.pool.stays(handle);
                         }
@@ -465,7 +464,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                     }
                     assert_eq!(unpacked, Ok(()));
                     if change(slot.0, handle.bits(), 0) {
-                        fixture.pool.written_back(&fixture.frames, handle);
+                        fixture.pool.free(&fixture.frames, handle);
                         left.fetch_add(1, Ordering::Relaxed);
                     }
                 }
