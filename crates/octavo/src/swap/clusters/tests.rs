@@ -34,7 +34,6 @@ fn free_all(clusters: &Clusters, slots: &BTreeSet<u32>) {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     place: Place,
-    slots: usize,
     free: usize,
     longest: usize,
 }
@@ -67,7 +66,7 @@ impl Model<'_> {
         }
         let touched = cluster - area.first_cluster < area.lists.lock().touched;
         let place = if touched { Place::of(self.clusters.cluster(cluster)) } else { Place::NeverUsed };
-        Seen { place, slots, free, longest }
+        Seen { place, free, longest }
     }
 
     /// All clusters of the areas of a priority.
