@@ -307,7 +307,7 @@ impl Engine {
         }
         if read {
             // Compaction may have met it by its place since it is live: it is no newcomer.
-            self.lru.put_back(&self.frames, frame, List::Inactive);
+            self.lru.arrive(&self.frames, frame);
         } else {
             // Those who wait for it hold it; whoever comes later reads again.
             self.swap.forget_failed(&self.frames, slot, frame);

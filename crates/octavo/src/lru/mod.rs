@@ -278,7 +278,7 @@ impl Lru {
     }
 
     /// A page comes back into a frame that is not listed yet, and left this shadow when it went. Says where it will be put;
-    /// [`Lru::put_back`] puts it there once it has been read.
+    /// [`Lru::arrive`] puts it there once it has been read.
     pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
         let mut policy = self.policy.lock();
         let tag = policy.admit(Arrival::Back(shadow));
@@ -289,17 +289,21 @@ impl Lru {
         policy.place(tag)
     }
 
-    /// Puts a frame, which the caller has pinned, at the warm end of `list`; or where it was admitted to.
-    pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
+    /// Lists a frame, which the caller has pinned, whose page has been read.
+    pub(crate) fn arrive(&self, frames: &FrameAllocator, frame: FrameId) {
         let mut policy = self.policy.lock();
         let flags = frames.words(frame).state.load().lru_flags();
-        let links = EngineLinks::new(frames);
-        if flags & (PENDING | LISTED) != 0 {
-            return;
+        // Compaction may have met it by its place since it is live.
+        if flags & (PENDING | LISTED) == 0 {
+            policy.insert(&EngineLinks::new(frames), frame.0, flags >> TAG_SHIFT);
         }
-        match flags >> TAG_SHIFT {
-            0 => policy.put_back(&links, frame.0, 0, list.into()),
-            admitted => policy.insert(&links, frame.0, admitted),
+    }
+
+    /// Puts a frame, which the caller has pinned, at the warm end of `list`, if it is not listed.
+    pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
+        let mut policy = self.policy.lock();
+        if frames.words(frame).state.load().lru_flags() & (PENDING | LISTED) == 0 {
+            policy.put_back(&EngineLinks::new(frames), frame.0, 0, list.into());
         }
     }
 

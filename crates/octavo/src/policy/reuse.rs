@@ -29,7 +29,8 @@
 //! 2005) with two differences: the ghosts are shadows, as in Linux's `workingset.c`, so a test period is a
 //! comparison of numbers and not a hand; and hot pages are kept in generations, each of which knows when it was closed, so
 //! that an unmarked page's disuse has a length. The cold queue is gone through twice, as the fault itself leaves a
-//! mark: only what is found at the second time says that a page was used again.
+//! mark: only what is found at the second time says that a page was used again. A page without even that mark was read
+//! ahead: it goes round a few times more, and the cold queue grows for as long as there are such.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
@@ -50,6 +51,10 @@ const STALE: u32 = 600;
 const UNUSED_SCALE: u32 = 1024;
 /// One in so many of what is known of earlier looks is forgotten at each.
 const UNUSED_MEMORY: u32 = 32;
+/// Of all pages, one in so many may be waiting for their first use beside the cold queue's share.
+const WAITING_SHARE: u64 = 2;
+/// Evictions until one page fewer is expected to wait.
+const WAITING_MEMORY: u64 = 16;
 
 /// In a tag: a hot page's generation.
 const GENERATION: u8 = GENERATIONS as u8 - 1;
@@ -61,6 +66,8 @@ const USED: u8 = 16;
 const SEEN: u8 = 16;
 /// Cold, and has challenged.
 const CHALLENGER: u8 = 32;
+/// Cold, and not used yet: how many times it has been looked at.
+const WAITED: u8 = 3;
 
 /// Hot and cold pages by reuse distance.
 #[derive(Debug, Default)]
@@ -79,6 +86,9 @@ pub struct Reuse {
     challenge: u64,
     /// How many looks find hot pages unused, in `UNUSED_SCALE`ths, the latest counting most.
     unused: u32,
+    /// By how much the cold queue is to be longer than its share, so that pages that were read ahead last until they are
+    /// used.
+    waiting: u64,
 }
 
 fn index(number: u64) -> usize {
@@ -87,7 +97,7 @@ fn index(number: u64) -> usize {
 
 impl Reuse {
     fn cold_target(&self) -> u64 {
-        (self.cold.pages() + self.hot_pages) / COLD_SHARE
+        (self.cold.pages() + self.hot_pages) / COLD_SHARE + self.waiting
     }
 
     fn has_room(&self) -> bool {
@@ -176,7 +186,10 @@ impl Policy for Reuse {
     }
 
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
-        self.put_back(links, frame, tag, self.place(tag));
+        match self.place(tag) {
+            Place::Hot => self.to_hot(links, frame, 0),
+            Place::Cold => self.to_cold(links, frame, tag),
+        };
     }
 
     fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
@@ -214,15 +227,24 @@ impl Policy for Reuse {
         if accessed {
             return Verdict::Keep(self.to_cold(links, frame, tag | SEEN));
         }
-        self.evictions += links.pages(frame);
+        let pages = links.pages(frame);
+        if tag & (SEEN | CHALLENGER) == 0 && tag & WAITED < WAITED {
+            // Not even its fault has used it: it was read ahead, and is early.
+            let most = (self.cold.pages() + self.hot_pages) / WAITING_SHARE;
+            self.waiting = (self.waiting + 2 * pages).min(most);
+            return Verdict::Keep(self.to_cold(links, frame, tag + 1));
+        }
+        let passed = self.evictions % WAITING_MEMORY + pages;
+        self.waiting = self.waiting.saturating_sub(passed / WAITING_MEMORY);
+        self.evictions += pages;
         Verdict::Evict(Shadow::at(self.evictions))
     }
 
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => self.to_hot(links, frame, 0),
-            Place::Cold if tag & HOT != 0 => self.to_cold(links, frame, SEEN),
-            Place::Cold => self.to_cold(links, frame, tag),
+            // No newcomer any more.
+            Place::Cold => self.to_cold(links, frame, tag & CHALLENGER | SEEN),
         };
     }
 
