@@ -18,6 +18,8 @@ const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 pub enum Device {
     /// An unlinked file in this directory.
     TemporaryIn(PathBuf),
+    /// A file without a name that was written in full, by the way to its descriptor.
+    Written { path: PathBuf, folder: PathBuf },
     /// A file of this name, which is removed afterwards.
     File(PathBuf),
     /// A block device, whose contents are lost.
@@ -82,7 +84,7 @@ impl Device {
     /// Where the kernel's and the bare disk's files go: the same file system. `None` where there is none.
     pub fn folder(&self) -> Option<&Path> {
         match self {
-            Self::TemporaryIn(folder) => Some(folder),
+            Self::TemporaryIn(folder) | Self::Written { folder, .. } => Some(folder),
             Self::File(path) => Some(match path.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => parent,
                 _ => Path::new("."),
@@ -111,6 +113,9 @@ impl Device {
     pub fn describe(&self) -> String {
         match self {
             Self::TemporaryIn(folder) => format!("a temporary file in {}", folder.display()),
+            Self::Written { folder, .. } => {
+                format!("a temporary file in {}, written in full", folder.display())
+            }
             Self::File(path) | Self::Block(path) => path.display().to_string(),
             Self::Ram => "memory".into(),
         }

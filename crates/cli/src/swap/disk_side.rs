@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
@@ -24,6 +25,19 @@ const BLOCK_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 8;
 /// Threads that wait, at the most.
 const MOST_THREADS: u32 = 512;
+
+/// A file without a name whose blocks are all there: a file system writes to those faster than to new ones, and the kernel
+/// swaps to no others.
+pub(super) fn written_file(folder: &Path, bytes: u64) -> io::Result<File> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".octavo-disk-{}-{number}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    // Without a name, nothing of it is left, whatever happens.
+    fs::remove_file(&path)?;
+    write_in_full(&file, bytes)?;
+    Ok(file)
+}
 
 /// A file of the device, or the device itself.
 #[derive(Debug)]
@@ -56,14 +70,9 @@ impl DiskSide {
                 let whole = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| cannot(e.into()))?;
                 Ok(Self { file, bytes: bytes.min(whole / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES) })
             }
-            Device::TemporaryIn(_) | Device::File(_) => {
+            Device::TemporaryIn(_) | Device::File(_) | Device::Written { .. } => {
                 let folder = device.folder().unwrap_or("/var/tmp".as_ref());
-                let path = folder.join(format!(".octavo-disk-{}", std::process::id()));
-                let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-                // Without a name, nothing of it is left, whatever happens.
-                let unlinked = file.and_then(|file| fs::remove_file(&path).map(|()| file)).map_err(cannot)?;
-                write_in_full(&unlinked, bytes).map_err(cannot)?;
-                Ok(Self { file: unlinked, bytes })
+                Ok(Self { file: written_file(folder, bytes).map_err(cannot)?, bytes })
             }
         }
     }

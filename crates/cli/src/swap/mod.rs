@@ -26,12 +26,14 @@ mod tables;
 mod work;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 
 use clap::ValueEnum;
 
 use self::data::PAGE_BYTES;
 use self::device::Device;
-use self::disk_side::{DiskSide, Moved};
+use self::disk_side::{DiskSide, Moved, written_file};
 use self::keeper::{AreaChoice, Setup};
 use self::kernel_side::KernelSide;
 use self::monitor::Seen;
@@ -133,6 +135,8 @@ impl Side {
 #[derive(Debug, Default)]
 struct Rivals {
     disk: Option<DiskSide>,
+    /// What Octavo's side swaps to, written in full as theirs is.
+    area: Option<File>,
     kernel: Option<KernelSide>,
 }
 
@@ -141,6 +145,12 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
     let mut rivals = set_up(job, &text)?;
+    let mut job = job.clone();
+    if let (Some(file), Device::TemporaryIn(folder)) = (&rivals.area, &job.choices.device) {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+        job.choices.device = Device::Written { path, folder: folder.clone() };
+    }
+    let job = &job;
     let result = compare(job, &text, &mut rivals);
     // Whatever came of it, the machine is put back as it was, and it is said where that failed.
     let finished = rivals.kernel.take().map_or(Ok(()), KernelSide::finish);
@@ -165,10 +175,15 @@ fn set_up(job: &Job, text: &Text) -> Result<Rivals, Failure> {
         _ => data_bytes.saturating_sub(choices.budget_bytes),
     };
     let disk_bytes = disk_bytes.clamp(*DISK_BYTES.start(), *DISK_BYTES.end());
-    let files =
-        u64::from(wants(Rival::Kernel)) * choices.swap_bytes + u64::from(wants(Rival::Disk)) * disk_bytes;
-    choices.device.check_room(files.saturating_add(data_bytes))?;
+    let files = (1 + u64::from(wants(Rival::Kernel))) * choices.swap_bytes
+        + u64::from(wants(Rival::Disk)) * disk_bytes;
+    choices.device.check_room(files)?;
     let mut rivals = Rivals::default();
+    if let (Device::TemporaryIn(folder), false) = (&choices.device, job.rivals.is_empty()) {
+        let _progress = Progress::start("writing the file to swap to".into(), None);
+        let cannot = |error| Failure::system(format!("cannot make a file in {}", folder.display()), error);
+        rivals.area = Some(written_file(folder, choices.swap_bytes).map_err(cannot)?);
+    }
     if wants(Rival::Kernel) {
         let setup = Setup {
             limit_bytes: choices.budget_bytes,

@@ -186,7 +186,7 @@ fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
 fn area_of(choices: &Choices) -> SwapArea {
     let area = match &choices.device {
         Device::TemporaryIn(folder) => SwapArea::temporary(folder),
-        Device::File(path) => SwapArea::file(path),
+        Device::File(path) | Device::Written { path, .. } => SwapArea::file(path),
         Device::Block(path) => SwapArea::block_device(path),
         Device::Ram => SwapArea::ram(choices.swap_bytes),
     };

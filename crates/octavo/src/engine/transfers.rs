@@ -14,16 +14,19 @@ use octavo_platform::ArenaBytes;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
 use crate::error::ErrorKind;
-use crate::io::{Direction, Host, Job, Waited};
+use crate::io::{ANY_QUEUE, Direction, Host, Job, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
 use crate::swap::{Evicted, SlotRun};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Ordering, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
 use crate::units::{FrameId, SwapSlot};
+
+/// How long a thread that waits for no transfer in particular sleeps before it looks again.
+const MOMENT: Duration = Duration::from_millis(2);
 
 /// Pages under way, each way.
 #[derive(Debug, Default)]
@@ -167,7 +170,13 @@ impl Engine {
         self.swap.flush();
         block_until_driven(
             |waker| self.poll_ends(waker, waits),
-            || self.swap.wait(u32::MAX, waits) == Waited::Progress,
+            || {
+                if self.swap.wait(ANY_QUEUE, waits) == Waited::Sleep {
+                    // Woken by the next that ends; for a moment only, as what is waited for may not be under way yet.
+                    park_for(MOMENT);
+                }
+                true
+            },
         );
     }
 

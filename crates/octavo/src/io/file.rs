@@ -189,6 +189,13 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        // The kernel keeps a ring's file for a while after the ring is gone, and the lock with it.
+        let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Device for FileDevice {
     fn capacity_pages(&self) -> u32 {
         self.capacity_pages

@@ -29,6 +29,8 @@ pub(crate) use transfer::{Host, Job};
 
 /// Stands where queues are noted until one is: [`Device::wait`] then waits for any transfer.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
+/// Asked of [`Device::wait`] by those who wait for no transfer in particular, and who look again by themselves soon.
+pub(crate) const ANY_QUEUE: u32 = u32::MAX - 2;
 
 /// What [`Device::wait`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

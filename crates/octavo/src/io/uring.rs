@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
 use super::engine::{Engine, Pending};
-use super::{Transfer, Urgency, Waited};
+use super::{ANY_QUEUE, Transfer, Urgency, Waited};
 use crate::sync::percpu::current_cpu;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Duration, Mutex, Ordering, Shared, fence, pause, thread};
 
@@ -141,6 +141,11 @@ impl Engine for UringEngine {
         // The number was read before, and the counts are read after.
         fence(Ordering::Acquire);
         if queue == IN_PLACE {
+            return Waited::Sleep;
+        }
+        if queue == ANY_QUEUE {
+            // One thread sees to it for all of them.
+            self.serve();
             return Waited::Sleep;
         }
         let ring = queue.wrapping_sub(FIRST_RING) as usize;
