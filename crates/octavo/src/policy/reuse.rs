@@ -108,12 +108,12 @@ impl Reuse {
         self.unused > STALE
     }
 
-    fn to_cold(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
+    fn push_cold(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
         self.cold.push(links, frame, tag);
         Place::Cold
     }
 
-    fn to_hot(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
+    fn push_hot(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
         let is_full = self.hot[index(self.youngest)].pages() * GENERATION_SHARE > self.hot_pages;
         if is_full && self.youngest - self.oldest + 1 < GENERATIONS as u64 {
             self.closed_at[index(self.youngest)] = self.evictions;
@@ -157,13 +157,13 @@ impl Reuse {
     fn judge_hot(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Place {
         self.unused -= self.unused / UNUSED_MEMORY;
         if accessed {
-            return self.to_hot(links, frame, USED);
+            return self.push_hot(links, frame, USED);
         }
         self.unused += UNUSED_SCALE / UNUSED_MEMORY;
         if tag & USED != 0 && !self.is_stale() {
-            self.to_hot(links, frame, 0)
+            self.push_hot(links, frame, 0)
         } else {
-            self.to_cold(links, frame, SEEN)
+            self.push_cold(links, frame, SEEN)
         }
     }
 }
@@ -187,8 +187,8 @@ impl Policy for Reuse {
 
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
         match self.place(tag) {
-            Place::Hot => self.to_hot(links, frame, 0),
-            Place::Cold => self.to_cold(links, frame, tag),
+            Place::Hot => self.push_hot(links, frame, 0),
+            Place::Cold => self.push_cold(links, frame, tag),
         };
     }
 
@@ -218,21 +218,21 @@ impl Policy for Reuse {
         }
         let is_used_again = accessed && tag & SEEN != 0;
         if (is_used_again || tag & CHALLENGER != 0) && self.has_room() {
-            return Verdict::Keep(self.to_hot(links, frame, 0));
+            return Verdict::Keep(self.push_hot(links, frame, 0));
         }
         if is_used_again {
             self.challenge(self.cold.pages());
-            return Verdict::Keep(self.to_cold(links, frame, SEEN | CHALLENGER));
+            return Verdict::Keep(self.push_cold(links, frame, SEEN | CHALLENGER));
         }
         if accessed {
-            return Verdict::Keep(self.to_cold(links, frame, tag | SEEN));
+            return Verdict::Keep(self.push_cold(links, frame, tag | SEEN));
         }
         let pages = links.pages(frame);
         if tag & (SEEN | CHALLENGER) == 0 && tag & WAITED < WAITED {
             // Not even its fault has used it: it was read ahead, and is early.
             let most = (self.cold.pages() + self.hot_pages) / WAITING_SHARE;
             self.waiting = (self.waiting + 2 * pages).min(most);
-            return Verdict::Keep(self.to_cold(links, frame, tag + 1));
+            return Verdict::Keep(self.push_cold(links, frame, tag + 1));
         }
         let passed = self.evictions % WAITING_MEMORY + pages;
         self.waiting = self.waiting.saturating_sub(passed / WAITING_MEMORY);
@@ -242,9 +242,9 @@ impl Policy for Reuse {
 
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
-            Place::Hot => self.to_hot(links, frame, 0),
+            Place::Hot => self.push_hot(links, frame, 0),
             // No newcomer any more.
-            Place::Cold => self.to_cold(links, frame, tag & CHALLENGER | SEEN),
+            Place::Cold => self.push_cold(links, frame, tag & CHALLENGER | SEEN),
         };
     }
 

@@ -26,7 +26,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn to_main(&mut self, links: &dyn Links, frame: u32, frequency: u8) -> Place {
+    fn push_main(&mut self, links: &dyn Links, frame: u32, frequency: u8) -> Place {
         self.main.push(links, frame, MAIN | frequency << FREQUENCY_SHIFT);
         Place::Hot
     }
@@ -63,14 +63,14 @@ impl Policy for S3Fifo {
         if tag & MAIN != 0 {
             let frequency = tag >> FREQUENCY_SHIFT;
             return match (accessed, frequency) {
-                (true, _) => Verdict::Keep(self.to_main(links, frame, (frequency + 1).min(MOST))),
+                (true, _) => Verdict::Keep(self.push_main(links, frame, (frequency + 1).min(MOST))),
                 (false, 0 | 1) => self.evict(links, frame),
-                (false, _) => Verdict::Keep(self.to_main(links, frame, frequency - 1)),
+                (false, _) => Verdict::Keep(self.push_main(links, frame, frequency - 1)),
             };
         }
         match (accessed, tag & SEEN != 0) {
             (false, _) => self.evict(links, frame),
-            (true, true) => Verdict::Keep(self.to_main(links, frame, 0)),
+            (true, true) => Verdict::Keep(self.push_main(links, frame, 0)),
             (true, false) => {
                 self.small.push(links, frame, SEEN);
                 Verdict::Keep(Place::Cold)
@@ -81,7 +81,7 @@ impl Policy for S3Fifo {
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => {
-                self.to_main(links, frame, tag >> FREQUENCY_SHIFT);
+                self.push_main(links, frame, tag >> FREQUENCY_SHIFT);
             }
             Place::Cold => self.small.push(links, frame, tag & SEEN),
         }
