@@ -50,6 +50,11 @@ impl PlainMemory {
         self.memory.advise_will_need(words.start * size_of::<u64>()..words.end * size_of::<u64>());
     }
 
+    /// Has the kernel send the pages of these words out to swap, as far as they go.
+    pub fn page_out(&self, words: std::ops::Range<usize>) {
+        self.memory.advise_page_out(words.start * size_of::<u64>()..words.end * size_of::<u64>());
+    }
+
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len(), "word inside the mapping");

@@ -101,6 +101,12 @@ impl Reservation {
         let _ = self.madvise(range, libc::MADV_WILLNEED);
     }
 
+    /// Has the kernel send the range's pages out to its swap.
+    pub fn advise_page_out(&self, range: Range<usize>) {
+        // Advice only: what cannot go stays.
+        let _ = self.madvise(range, libc::MADV_PAGEOUT);
+    }
+
     /// Makes every page of the range present and writable now.
     ///
     /// # Errors

@@ -162,7 +162,16 @@ impl SwapArgs {
             choices: Choices {
                 device,
                 budget_bytes: memory,
-                swap_bytes: total.saturating_add(total / 8).saturating_add(SWAP_MARGIN_BYTES),
+                // More than twice as much, where data comes back: from half full on the kernel gives up the slots of pages
+                // that came in, and would write them again.
+                swap_bytes: total
+                    .saturating_mul(if matches!(pattern, Pattern::ReadSequential | Pattern::ReadRandom) {
+                        2
+                    } else {
+                        1
+                    })
+                    .saturating_add(total / 8)
+                    .saturating_add(SWAP_MARGIN_BYTES),
                 policy: self.policy,
                 compression: self.compression,
                 encrypt: self.encrypt,

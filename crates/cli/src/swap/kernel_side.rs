@@ -219,6 +219,11 @@ impl PagedMemory for KernelMemory {
         Ok(self.0.load(page as usize * PAGE_WORDS + word))
     }
 
+    fn push_out(&self, pages: u64) -> Result<(), Self::Error> {
+        self.0.page_out(0..pages as usize * PAGE_WORDS);
+        Ok(())
+    }
+
     fn prefetch(&self, page: u64) -> Result<(), Self::Error> {
         let first = page as usize * PAGE_WORDS;
         self.0.will_need(first..first + PAGE_WORDS);

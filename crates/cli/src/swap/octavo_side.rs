@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use octavo::io::{IoEngine, SwapArea};
-use octavo::{Compression, Counter, Manager, ReclaimPolicy, RegionOptions, Space};
+use octavo::{Advice, Compression, Counter, Manager, ReclaimPolicy, RegionOptions, Space};
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
@@ -281,6 +281,10 @@ impl PagedMemory for BufferedMemory<'_> {
     #[inline]
     fn load(&self, page: u64, word: usize) -> octavo::Result<u64> {
         self.memory.space.load(self.address(page) + word as u64 * 8)
+    }
+
+    fn push_out(&self, pages: u64) -> octavo::Result<()> {
+        self.memory.space.advise(self.memory.address, pages * PAGE_BYTES as u64, Advice::PageOut)
     }
 
     fn prefetch(&self, page: u64) -> octavo::Result<()> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
-use super::plan::{Length, Phase, Plan, RandomPlaces, Shuffle};
+use super::plan::{Length, Pattern, Phase, Plan, RandomPlaces, Shuffle};
 use crate::usemem::touch::{Mismatch, Toucher, Watch, mix, now_ns};
 
 /// Accesses between two looks at the clock and at what others want.
@@ -24,6 +24,9 @@ pub trait PagedMemory {
 
     /// Loads one word.
     fn load(&self, page: u64, word: usize) -> Result<u64, Self::Error>;
+
+    /// Sends the first `pages` pages out, as far as they go.
+    fn push_out(&self, pages: u64) -> Result<(), Self::Error>;
 
     /// Says that a page will be needed soon.
     fn prefetch(&self, page: u64) -> Result<(), Self::Error>;
@@ -54,7 +57,13 @@ pub fn work<M: PagedMemory>(
     let mut thread = Thread { memory, plan, seed, watch, outcome: Outcome::default() };
     thread.outcome.start_ns = now_ns();
     match phase {
-        Phase::Write => thread.write()?,
+        Phase::Write => {
+            thread.write()?;
+            if plan.pattern == Pattern::ReadSequential {
+                // So that what comes next reads everything, and writes nothing.
+                memory.push_out(plan.pages())?;
+            }
+        }
         Phase::ReadBack => thread.read_back()?,
         Phase::Loads => thread.load_at_random(mix(seed ^ u64::from(toucher.thread)))?,
     }
@@ -217,6 +226,10 @@ mod tests {
         fn load(&self, page: u64, word: usize) -> Result<u64, Infallible> {
             self.loaded.borrow_mut().push(page);
             Ok(self.words.borrow()[page as usize * PAGE_WORDS + word])
+        }
+
+        fn push_out(&self, _pages: u64) -> Result<(), Self::Error> {
+            Ok(())
         }
 
         fn prefetch(&self, page: u64) -> Result<(), Infallible> {

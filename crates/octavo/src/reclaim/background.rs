@@ -59,7 +59,7 @@ fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<threa
     let (engine, signal) = (Shared::clone(engine), Arc::clone(signal));
     thread::Builder::new()
         .name("octavo-background".into())
-        .stack_size(512 << 10)
+        .stack_size(1 << 20)
         .spawn(move || run(&engine, &signal))
 }
 

@@ -22,10 +22,10 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
-use crate::lru::{Isolated, List, Look};
+use crate::lru::{ISOLATED, Isolated, List, Look};
 use crate::reclaim::compact::pin_page;
 use crate::rmap::Owner;
-use crate::swap::{self, Started, WRITE_BATCH};
+use crate::swap::{self, Started};
 use crate::table::entry::State;
 use crate::table::translation::{Installed, Run};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
@@ -49,7 +49,7 @@ pub(crate) enum Evict {
     Clean,
 }
 
-type Going = SmallVec<[(SwapSlot, FrameId); WRITE_BATCH]>;
+type Going = SmallVec<[(SwapSlot, FrameId); ISOLATED]>;
 
 /// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
 pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
@@ -176,7 +176,7 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
 /// Gives each candidate a slot, in runs, and puts it into the swap cache.
 fn enter_cache(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
-    let mut fresh = SmallVec::<[(Option<Owner>, FrameId); WRITE_BATCH]>::new();
+    let mut fresh = SmallVec::<[(Option<Owner>, FrameId); ISOLATED]>::new();
     for &frame in candidates {
         match swap::slot_of(&engine.frames, frame) {
             Some(slot) => going.push((slot, frame)),

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lru::{Isolated, List};
+use crate::lru::{ISOLATED, Isolated, List};
 use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES};
@@ -55,6 +55,8 @@ const DEMOTED: usize = 32;
 /// Of all listed pages, one in so many may be in hand at once, but at least as many as here.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
+/// Transfers' worth of pages that are sent out together.
+const TRANSFERS: usize = 4;
 /// Looks at candidates for each that is wanted, before those are written that were found.
 const LOOKS: usize = 8;
 /// Pages under way at the most: a few times what keeps a device busy.
@@ -172,7 +174,10 @@ fn most_writing_pages(engine: &Engine) -> u64 {
 fn next_batch(engine: &Engine) -> (u64, Isolated) {
     let (hot, cold) = engine.lru.pages();
     // A small memory's cold pages are few: they must not all be in hand.
-    let most = engine.swap.write_batch().min(((hot + cold) / HAND_SHARE).max(LEAST_IN_HAND) as usize);
+    // Several transfers' worth: sorted by owner, each task's pages then lie together, however they were mixed.
+    let most = (engine.swap.write_batch() * TRANSFERS)
+        .min(ISOLATED)
+        .min(((hot + cold) / HAND_SHARE).max(LEAST_IN_HAND) as usize);
     let (mut looked, mut going) = (0, Isolated::new());
     while going.len() < most && looked < LOOKS * most {
         match look_at(engine, most - going.len(), false, &mut going) {

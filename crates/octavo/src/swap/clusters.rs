@@ -41,7 +41,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, WordArray};
-use crate::units::SwapSlot;
+use crate::units::{PAGE_BYTES, SwapSlot};
 
 use bits::{SlotBits, WORDS};
 use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
@@ -223,9 +223,11 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// More than half of all slots is in use: those kept for clean pages should be given up.
+    /// More than half of all slots is in use, and fewer are free than there can be pages in memory that keep one: those kept
+    /// for clean pages should be given up.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.used() > self.capacity / 2
+        let free = self.capacity - self.used().min(self.capacity);
+        free < self.capacity / 2 && u64::from(free) < self.budget.limit_bytes() / PAGE_BYTES as u64
     }
 
     /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places never used before come last.
