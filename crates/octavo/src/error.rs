@@ -20,9 +20,9 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The space is at its own quota and none of its pages can be moved out.
     QuotaExceeded,
-    /// The swap file could not be made or opened.
+    /// A swap area could not be made or opened.
     SwapUnavailable,
-    /// The swap area has no room left.
+    /// No swap area has room left, or a file system has none for one.
     SwapFull,
     /// The swap device failed to write; the page stayed in memory.
     SwapWrite,

@@ -1,4 +1,4 @@
-//! The composition root: a manager owns the arena, the budget, the swap area and the background thread.
+//! The composition root: a manager owns the arena, the budget, the swap areas and the background thread.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -72,13 +72,13 @@ pub struct ManagerBuilder {
 pub struct ManagerStats {
     /// The limit.
     pub budget_bytes: u64,
-    /// What is charged to it: chunks, frame words, table nodes, swap maps, regions.
+    /// What is charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
     pub used_bytes: u64,
     /// Frames that are online and free.
     pub free_frames: u64,
     /// Table nodes in use.
     pub table_nodes: u64,
-    /// Pages on the active and inactive list.
+    /// Pages that are to stay, and pages that go first, as the reclaim policy has them.
     pub lru_pages: (u64, u64),
     /// Swap slots in use.
     pub swap_slots: u64,
@@ -247,8 +247,8 @@ impl ManagerBuilder {
     /// Builds the manager.
     ///
     /// # Errors
-    /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when the swap file cannot
-    /// be made; `System` when the kernel refuses address space or a thread.
+    /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when a swap area cannot
+    /// be made or opened; `Unsupported` when the chosen I/O engine does not work here; `System` when the kernel refuses address space or a thread.
     pub fn build(self) -> Result<Manager> {
         let machine_bytes = usage::machine_memory_bytes();
         let budget_bytes = self.budget_bytes.unwrap_or_else(|| default_budget_bytes(machine_bytes));

@@ -222,7 +222,8 @@ impl Space {
     ///
     /// # Errors
     /// `InvalidRange` when unaligned, `NotMapped`, `Protected`; and, where the page must be brought in, those of reclaim
-    /// and of the swap device: `OutOfMemory`, `SwapFull`, `SwapWrite`, `SwapRead`.
+    /// and of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
+    /// `ForkedChild` in one.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
         access::load(&self.engine, &self.state, address)

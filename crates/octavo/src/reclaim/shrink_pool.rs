@@ -20,7 +20,7 @@ const FITTED: usize = 512;
 /// Sends about `pages` of the coldest pages on their way. Says how many it started with.
 pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     let Some(pool) = engine.swap.pool() else { return 0 };
-    // Lent by the engine, so that nothing is allocated; whoever comes second does without.
+    // Lent by the engine, so that nothing is allocated; whoever comes second has to.
     let mut named = std::mem::take(&mut *engine.pool_victims.lock());
     named.clear();
     pool.coldest(&engine.frames, pages, &mut named);

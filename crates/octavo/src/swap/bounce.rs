@@ -1,5 +1,5 @@
-//! Bounce frames: a few frames set aside at the start, for pages that have to be changed on their way to a device
-//! (sealed, or unpacked from the pool), handed out without allocating.
+//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device, handed out
+//! without allocating.
 
 use crate::frame::FrameAllocator;
 use crate::sync::Mutex;

@@ -2,7 +2,7 @@
 //!
 //! A file on a full file system takes pages where it has room already, and fails wherever it had to grow. Which places
 //! those are only the failure tells. So a slot whose write failed, and that nothing leads to any more, is kept from
-//! the allocator until that has none left.
+//! the allocator until that has none left, or too many are kept.
 //!
 //! Locking: one lock, taken with no other held, and only where a write has failed.
 

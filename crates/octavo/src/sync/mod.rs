@@ -1,7 +1,7 @@
 //! The one facade over atomics, locks, threads and per-CPU sections.
 //!
-//! Two faces behind the same names: `real`, and `model` under `--cfg loom`. A simulated one will come. All
-//! storage of atomic words is taken from here ([`WordArray`]), so that each face can place and watch it.
+//! Two faces behind the same names: `real`, and `model` under `--cfg loom`. All storage of atomic words is taken from
+//! here ([`WordArray`]), so that each face can place and watch it.
 //!
 //! Nothing outside `sync/` names `std::sync::atomic`, a lock, a thread or a per-CPU section.
 

@@ -1,7 +1,8 @@
 //! Whether a batch of pages should try the pool, or go straight to the area.
 //!
 //! Packing costs more time a page than a quick device does, so a stream that nobody comes back for is better off
-//! without it. A page that comes back saves the wait for a device. Both are measured, for each space:
+//! without it. A page that comes back saves the wait for a device. How many pages shrink and come back, and how long that
+//! takes, is measured, over all who share the [`Weights`]; what a device takes is what [`DeviceView`] says:
 //!
 //! ```text
 //!   worth of trying one page =
@@ -147,7 +148,7 @@ impl Weigher {
     }
 }
 
-/// What a space notes, from any thread, and its weigher.
+/// What is noted, from any thread, and the weigher.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     /// Pages kept in the upper, pages tried in the lower 32 bits.
@@ -195,7 +196,7 @@ impl Weights {
         }
     }
 
-    /// For a batch of so many pages of this space.
+    /// For a batch of so many pages.
     pub(crate) fn decide(&self, pages: u32, device: &DeviceView) -> Verdict {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
