@@ -40,7 +40,7 @@ use links::EngineLinks;
 
 /// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Frames isolated together at the most: as many as one transfer writes.
+/// Frames isolated together at the most: as many as four transfers write.
 pub(crate) const ISOLATED: usize = 1024;
 /// Candidates taken together: the lock is held for about so long.
 const CANDIDATES: usize = 64;

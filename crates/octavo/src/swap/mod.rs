@@ -315,7 +315,7 @@ impl Swap {
         self.cache.detach(frames, frame)
     }
 
-    /// More than half of the area is in use: slots kept for clean pages should be given up.
+    /// Free slots are getting few: those kept for clean pages should be given up.
     pub(crate) fn is_crowded(&self) -> bool {
         self.clusters.is_crowded()
     }
