@@ -8,6 +8,8 @@
 //!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
 //! ```
 //!
+//! Who waits for any transfer leaves all of them to that thread, too: one thread then completes for many.
+//!
 //! **Nobody sleeps in vain.** `announced` counts the transfers of a ring from before its number is noted in them until they are
 //! completed. A thread that finds the number noted and somebody else leading may sleep until it is woken: it has set
 //! `serving`, and the I/O thread serves until nothing is announced. It takes `serving` back first and looks at the counts
