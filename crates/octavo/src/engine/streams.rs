@@ -1,8 +1,9 @@
 //! Which faults of a space follow each other, and what should therefore be read ahead of them.
 //!
 //! A *stream* is a run of faults at one stride: forwards, backwards, or every so many pages. Its window begins small when
-//! the stride was seen twice (between neighbours, once), grows with every window that was used, and shrinks when pages read ahead were gone before
-//! they were used. The next window is planned when half of the last one is left, so that a steady reader never waits.
+//! the stride was seen twice (between neighbours, once), grows with every window that was used, and shrinks when pages read
+//! ahead were gone before they were used. The next window is planned when half of the last one is left, so that a steady
+//! reader never waits.
 //! (Linux: `mm/readahead.c`, whose marker page is the half, and `swap_vma_readahead`.)
 //!
 //! ```text

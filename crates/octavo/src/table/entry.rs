@@ -10,7 +10,7 @@
 //! Empty    -                 nothing here yet (all-zero memory is Empty, version 0)
 //! Zero     -                 reads as zeros; no frame (level 0: small, level 1: 2 MiB)
 //! Present  frame             readable and writable as READ and WRITE say
-//! Swapped  slot              the bytes are in the swap cache or on a device
+//! Swapped  slot              the bytes are in the swap cache, or where the slot's content says
 //! Busy     -                 somebody is changing it; WAITERS: somebody waits for that
 //! Node     node (level in READ|WRITE for a root)   a table one level down
 //! ```

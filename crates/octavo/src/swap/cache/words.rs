@@ -5,7 +5,7 @@
 //! 0                   0             free
 //! RESERVED            0             allocated, its frame not inserted yet
 //! a frame             n             cached: the frame has its bytes (or will, once read)
-//! 0, or a shadow      n > 0         on the device only
+//! 0, or a shadow      n > 0         out: `content` says where
 //! ```
 //!
 //! In the tree forms frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts the entries
