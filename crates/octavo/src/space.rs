@@ -168,8 +168,8 @@ impl Space {
         }
     }
 
-    /// Starts to bring in what of the range is out, and returns; says how many pages are on their way. Where there is no
-    /// memory for all of it, for the first part.
+    /// Starts to bring in what of the range is out, and returns; says how many pages are on their way. Of a long
+    /// range, only as many as a quarter of the budget takes, and the space's quota: for the first part.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::map_at`].
@@ -177,7 +177,7 @@ impl Space {
         self.engine.check_process()?;
         let first = PageNumber::containing(address);
         let range = page_range(first.address(), len.saturating_add(address - first.address()))?;
-        Ok(prefetch(&self.engine, self.state.id, range.start.0..range.end.0))
+        Ok(prefetch(&self.engine, &self.state, range.start.0..range.end.0))
     }
 
     /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has

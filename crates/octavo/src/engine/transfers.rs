@@ -20,7 +20,7 @@ use crate::policy::{Place, Shadow};
 use crate::swap::{Evicted, SlotRun};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Ordering, park_for};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Ordering, fence, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
 use crate::units::{FrameId, SwapSlot};
@@ -122,6 +122,12 @@ impl Engine {
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
         self.swap.submit(self.host(), job, urgency);
+        // Somebody may have come for a page before it was under way, and found nothing to serve. In one order with those who
+        // announce themselves first and ask to be served then.
+        fence(Ordering::SeqCst);
+        if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
+            self.swap.serve();
+        }
     }
 
     /// Completes what has ended, in passing.

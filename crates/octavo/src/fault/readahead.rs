@@ -7,15 +7,17 @@
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Window};
+use crate::engine::{Engine, Figure, SpaceState, Window};
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
-use crate::swap::{Begun, WRITE_BATCH};
-use crate::table::SpaceId;
+use crate::swap::{Begun, Brought, WRITE_BATCH};
 use crate::table::entry::State;
-use crate::units::{FrameId, Order, PageNumber, SwapSlot};
+use crate::table::{SpaceId, span};
+use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber, SwapSlot};
 
+/// What one call prefetches takes one page in so many of the budget at the most.
+const PREFETCH_SHARE: u64 = 4;
 /// Frames that `prefetch` makes room for at once.
 const MAKE_WAY: u64 = 64;
 
@@ -24,11 +26,13 @@ pub(super) struct Run<'e> {
     engine: &'e Engine,
     first: SwapSlot,
     frames: SmallVec<[FrameId; WRITE_BATCH]>,
+    /// Pages, so far.
+    started: u64,
 }
 
 impl<'e> Run<'e> {
     pub(super) fn new(engine: &'e Engine) -> Self {
-        Self { engine, first: SwapSlot(0), frames: SmallVec::new() }
+        Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0 }
     }
 
     /// Adds a frame under READING, and a pin on it, which is the transfer's.
@@ -39,6 +43,7 @@ impl<'e> Run<'e> {
             self.first = slot;
         }
         self.frames.push(frame);
+        self.started += 1;
     }
 
     /// Hands over what was collected. The last of it, with `urgency`.
@@ -62,53 +67,68 @@ enum Room {
 /// Adds the pages of a window that are out to `run`, as far as there are free frames.
 pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, region: &Region) {
     for page in window.pages() {
-        if !region.contains(page) || !add(run, space, page, Room::Free) {
+        if !region.contains(page) || add(run, space, page, Room::Free).is_none() {
             break;
         }
     }
 }
 
-/// Starts to read those pages of a range that are out, and returns. Says how many it started to read.
-pub(crate) fn prefetch(engine: &Engine, space: SpaceId, pages: std::ops::Range<u64>) -> u64 {
+/// Starts to read those pages of a range that are out, and returns. Says how many it started to read: as many as a part of
+/// memory takes, and the space's quota, so that they do not push each other out.
+pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, pages: std::ops::Range<u64>) -> u64 {
     engine.poll_transfers();
+    let budget_pages = engine.budget.limit_bytes() / PAGE_BYTES as u64;
+    let resident = engine.space_use.get(space.id, Figure::Resident);
+    let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
+    let most = (budget_pages / PREFETCH_SHARE).min(under_quota);
     let mut run = Run::new(engine);
-    let before = engine.transfers.reading_pages();
-    for page in pages {
-        if !add(&mut run, space, PageNumber(page), Room::Made) {
-            break;
+    let mut page = PageNumber(pages.start);
+    while page.0 < pages.end && run.started < most {
+        match add(&mut run, space.id, page, Room::Made) {
+            // Above the leaves there is none: all of that is passed over at once.
+            Some(covered) => page = PageNumber((page.0 / covered + 1) * covered),
+            None => break,
         }
     }
     run.submit(Urgency::Queued);
     engine.swap.flush();
-    u64::from(engine.transfers.reading_pages().saturating_sub(before))
+    run.started
 }
 
-/// Adds a page, if it is out. False: there is no frame for it.
-fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> bool {
+/// Adds a page, if it is out. Says how many pages that settles, around this one; `None`: there is no frame for it.
+fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> Option<u64> {
     let engine = run.engine;
     let walk = engine.table.walk(space, page);
     if walk.level != 0 {
-        return true;
+        return Some(span(walk.level));
     }
-    let State::Swapped(slot) = walk.entry().state() else { return true };
+    let State::Swapped(slot) = walk.entry().state() else { return Some(1) };
     if !engine.swap.is_worth_reading(slot) || !engine.swap.is_on_device(slot) {
-        return true;
+        return Some(1);
     }
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
+        // Others may wait for what was collected: it does not wait for room.
+        run.submit(Urgency::Queued);
+        engine.swap.flush();
         reclaim(engine, MAKE_WAY, Reclaimer::Direct);
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);
     }
-    let Some(block) = block else { return false };
+    let frame = block?.frame;
     // The entry is not ours: the slot may be another page's by now, or nobody's.
-    match engine.swap.begin_read_ahead(&engine.frames, slot, block.frame) {
-        Begun::Reading(shadow) => {
-            engine.counters.count(Counter::ReadAhead);
-            engine.admit(block.frame, shadow);
-            run.push(slot, block.frame);
-        }
-        Begun::Not => engine.frames.free(block.frame, Order::ZERO).expect("just allocated"),
+    let Begun::Reading(shadow) = engine.swap.begin_read_ahead(&engine.frames, slot, frame) else {
+        engine.frames.free(frame, Order::ZERO).expect("just allocated");
+        return Some(1);
+    };
+    engine.counters.count(Counter::ReadAhead);
+    engine.admit(frame, shadow);
+    // Asked again: it was only a guess, and does not change while the frame is in the cache.
+    match engine.swap.bring(&engine.frames, slot, frame) {
+        Brought::OnDevice => run.push(slot, frame),
+        Brought::Here => engine.end_read_of(slot, frame, None),
+        Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),
+        Brought::Gone => engine.end_read_of(slot, frame, Some(engine.swap.freed(slot))),
     }
-    true
+    Some(1)
 }

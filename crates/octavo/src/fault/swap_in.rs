@@ -180,7 +180,7 @@ impl<'a> Fault<'a> {
             // It may have ended, and only have to be taken note of.
             engine.swap.flush();
             engine.poll_transfers();
-            if self.is_too_late() {
+            if self.is_too_late() && holds.load().is_reading() {
                 reading.give_up(engine);
                 return Step::End(Outcome::Failed(engine.swap.timed_out()));
             }

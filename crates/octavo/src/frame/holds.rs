@@ -87,6 +87,10 @@ impl Holds {
     pub(crate) fn is_failed(self) -> bool {
         self.0 & IO_ERROR != 0
     }
+    /// Somebody waits for I/O to end.
+    pub(crate) fn has_waiters(self) -> bool {
+        self.0 & WAITERS != 0
+    }
     /// Not to be compressed.
     pub(crate) fn is_plain(self) -> bool {
         self.0 & PLAIN != 0

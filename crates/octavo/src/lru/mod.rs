@@ -195,12 +195,14 @@ impl Lru {
         let mut policy = self.policy.lock();
         let links = EngineLinks::new(frames);
         let state = &frames.words(head).state;
-        state.replace_lru_flags(PENDING, 0);
+        let was_pending = state.replace_lru_flags(PENDING, 0);
         let is_listed = state.load().lru_flags() & LISTED != 0;
         let tag = if is_listed { policy.remove(&links, head.0) } else { 0 };
         let place = if is_listed { policy.place(tag) } else { Place::Cold };
         split();
-        for index in 0..count {
+        // Whoever has taken the head off puts it back.
+        let in_hand = !was_pending && !is_listed;
+        for index in u32::from(in_hand)..count {
             policy.put_back(&links, head.plus(index).0, tag, place);
         }
     }

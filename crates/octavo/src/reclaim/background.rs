@@ -70,14 +70,15 @@ impl Drop for Running {
             std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
         }
+        if let Some(thread) = self.thread.take() {
+            self.signal.state.lock().stop = true;
+            self.signal.changed.notify_one();
+            // It ends on its own; a panic in it has been printed.
+            let _ = thread.join();
+        }
         // Transfers keep the engine until they end, and nobody may be left to ask how they are.
         self.engine.swap.flush();
         self.engine.swap.serve();
-        let Some(thread) = self.thread.take() else { return };
-        self.signal.state.lock().stop = true;
-        self.signal.changed.notify_one();
-        // It ends on its own; a panic in it has been printed.
-        let _ = thread.join();
     }
 }
 

@@ -109,10 +109,14 @@ fn evict_block(engine: &Engine, head: FrameId, outcome: &mut Outcome) {
     let mut going = Going::new();
     for index in 0..CHUNK_FRAMES {
         let (slot, frame) = (SwapSlot(first.0 + index), head.plus(index));
-        let goes = is_split
+        let held = is_split && pin_page(engine, frame);
+        // Asked of a frame in hand: nobody else gives it a slot now.
+        let goes = held
             && swap::slot_of(&engine.frames, frame).is_none()
-            && engine.frames.words(frame).order() == Order::ZERO
-            && pin_page(engine, frame);
+            && engine.frames.words(frame).order() == Order::ZERO;
+        if held && !goes {
+            engine.keep(frame, List::Inactive);
+        }
         if goes {
             enter_run(engine, slot, [frame], &mut going);
         } else {

@@ -3,8 +3,6 @@
 //! Each is unpacked into a frame of the swap cache, as if it had been faulted in, and goes out again from there as any
 //! dirty page does, past the pool. So a fault finds it at every moment, and no protocol is needed but the two there are.
 
-use std::io;
-
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
@@ -76,7 +74,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         // Written before, or unmapped meanwhile: nobody asks.
-        Brought::OnDevice | Brought::Gone => Some(engine.swap.read_error(&io::ErrorKind::NotFound.into())),
+        Brought::OnDevice | Brought::Gone => Some(engine.swap.freed(slot)),
     };
     if failure.is_some() {
         engine.end_read_of(slot, frame, failure);

@@ -426,13 +426,12 @@ impl Swap {
         slot: SwapSlot,
         frame: FrameId,
     ) -> Result<(), Error> {
-        match self.content(slot) {
-            Content::Device { crc } => {
-                self.contents.check(frames, slot, frame, crc).map_err(|_| self.corrupt(slot))
-            }
-            // Nobody wants it any more: the slot was freed meanwhile.
-            _ => Ok(()),
-        }
+        let is_right = match self.content(slot) {
+            Content::Device { crc } => self.contents.check(frames, slot, frame, crc).is_ok(),
+            _ => false,
+        };
+        // Asked last: where the slot was freed meanwhile, and perhaps is another page's, nobody wants the frame any more.
+        if is_right || slot_of(frames, frame) != Some(slot) { Ok(()) } else { Err(self.corrupt(slot)) }
     }
 
     /// The error of a page that came back as another.
@@ -446,6 +445,12 @@ impl Swap {
                 "the page at place {place} of {device} is not what was written there; its contents are lost (another access reads it again); check the device, and unmap or overwrite the page"
             ),
         )
+    }
+
+    /// The error of a page whose slot was freed while it was being brought in: nobody is told.
+    #[cold]
+    pub(crate) fn freed(&self, slot: SwapSlot) -> Error {
+        Error::new(ErrorKind::SwapRead, format!("{slot:?} was freed; try the access again"))
     }
 
     /// The compressed pool, if there is one.
@@ -492,9 +497,13 @@ impl Swap {
     /// Keeps why a slot could not be read, for those who wait for it.
     pub(crate) fn note_read_failure(&self, slot: SwapSlot, error: Error) {
         let mut failures = self.read_failures.lock();
-        let at = failures.next;
+        let known =
+            failures.last.iter().position(|last| matches!(last, Some((failed, _)) if *failed == slot));
+        let at = known.unwrap_or(failures.next);
         failures.last[at] = Some((slot, error));
-        failures.next = (at + 1) % failures.last.len();
+        if known.is_none() {
+            failures.next = (at + 1) % failures.last.len();
+        }
     }
 
     /// Why a slot could not be read.
