@@ -509,6 +509,9 @@ impl Manager {
         let engine = self.engine();
         engine.check_process()?;
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
+        if spaces.is_empty() {
+            engine.settle();
+        }
         let message = if !spaces.is_empty() {
             format!(
                 "{} spaces are in use ({}); drop them and their pins first",

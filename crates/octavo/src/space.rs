@@ -82,13 +82,27 @@ impl Space {
         self.engine.check_process()?;
         let pages = page_count(len)?;
         let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
-        let writer = self.state.regions.writer();
-        let start = writer.find_free(pages, align).ok_or_else(|| {
-            let message = format!("no free range of {len} bytes is left; unmap others, or use another space");
-            Error::new(ErrorKind::InvalidRange, message)
-        })?;
-        writer.insert(Region { start, end: start.plus(pages), options })?;
-        Ok(start.address())
+        self.with_room(|| {
+            let writer = self.state.regions.writer();
+            let start = writer.find_free(pages, align).ok_or_else(|| {
+                let message =
+                    format!("no free range of {len} bytes is left; unmap others, or use another space");
+                Error::new(ErrorKind::InvalidRange, message)
+            })?;
+            writer.insert(Region { start, end: start.plus(pages), options })?;
+            Ok(start.address())
+        })
+    }
+
+    /// Tries once more where the budget had no room for what is kept of regions, having made some.
+    fn with_room<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
+        match change() {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+                make_room_for_node(&self.engine)?;
+                change()
+            }
+            done => done,
+        }
     }
 
     /// Maps `len` bytes (rounded up to pages) at `address`.
@@ -98,7 +112,8 @@ impl Space {
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
         self.engine.check_process()?;
         let range = page_range(address, len)?;
-        self.state.regions.writer().insert(Region { start: range.start, end: range.end, options })
+        let region = Region { start: range.start, end: range.end, options };
+        self.with_room(|| self.state.regions.writer().insert(region))
     }
 
     /// Unmaps a range: its pages are gone, and reading them is an error. Parts that were not mapped are no error. Pinned
@@ -322,7 +337,7 @@ impl Space {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn state(&self) -> &SpaceState {
         &self.state
     }

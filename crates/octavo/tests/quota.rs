@@ -82,9 +82,24 @@ fn a_space_whose_pages_are_all_pinned_is_told_so_by_name() {
 fn blocks_count_all_their_pages() {
     let manager = Manager::builder().budget_bytes(64 * MIB).huge(HugePolicy::Always).build().unwrap();
     let space = manager.space().unwrap();
-    space.set_quota(Some(6 * MIB)).unwrap();
-    let at = fill(&space, 24 * MIB);
-    assert!(space.stats().unwrap().resident_bytes <= 6 * MIB);
-    check(&space, at, 24 * MIB);
+    space.set_quota(Some(12 * MIB)).unwrap();
+    let at = fill(&space, 48 * MIB);
+    assert!(manager.counters().get(octavo::Counter::HugeFaultAllocated) > 0);
+    assert!(space.stats().unwrap().resident_bytes <= 12 * MIB);
+    check(&space, at, 48 * MIB);
     manager.validate();
+}
+
+#[test]
+fn where_a_block_does_not_fit_under_the_quota_pages_do() {
+    let manager = Manager::builder().budget_bytes(64 * MIB).huge(HugePolicy::Always).build().unwrap();
+    let space = manager.space().unwrap();
+    space.set_quota(Some(2 * MIB)).unwrap();
+    let at = space.map(8 * MIB, RegionOptions::default()).unwrap();
+    let pin = space.pin(at, 4096, Access::Write).unwrap();
+    for block in 1..4 {
+        space.store(at + block * 2 * MIB, block).unwrap();
+        assert_eq!(space.load::<u64>(at + block * 2 * MIB).unwrap(), block);
+    }
+    drop(pin);
 }

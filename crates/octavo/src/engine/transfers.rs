@@ -20,13 +20,16 @@ use crate::policy::{Place, Shadow};
 use crate::swap::{Evicted, SlotRun};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Ordering, fence, park_for};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
 use crate::units::{FrameId, SwapSlot};
 
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
+
+/// How long the end of a manager waits for its devices.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pages under way, each way.
 #[derive(Debug, Default)]
@@ -170,6 +173,17 @@ impl Engine {
         self.wait_while(&|| {
             reading_pages.load(Ordering::SeqCst) != 0 && read_pages.load(Ordering::SeqCst) == before
         });
+    }
+
+    /// Waits until nothing is under way, but not for a device that does not answer.
+    pub(crate) fn settle(&self) {
+        let start = Instant::now();
+        while self.transfers.are_under_way() && start.elapsed() < PATIENCE {
+            self.swap.flush();
+            self.swap.serve();
+            self.swap.poll();
+            park_for(MOMENT);
+        }
     }
 
     fn wait_while(&self, waits: &dyn Fn() -> bool) {

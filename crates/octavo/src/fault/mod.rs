@@ -42,7 +42,7 @@ use crate::sync::wait::Waiting;
 use crate::sync::{Instant, park_for, thread};
 use crate::table::entry::State;
 use crate::table::{Access, Grown, Walk};
-use crate::units::{Order, PageNumber};
+use crate::units::{CHUNK_FRAMES, Order, PageNumber};
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -96,6 +96,8 @@ pub(crate) struct Fault<'a> {
     refusals: u32,
     /// Whoever polls sleeps until it is over.
     blocking: bool,
+    /// A read failed that was not for this page alone: the next is.
+    alone: bool,
     /// When the device has taken too long.
     give_up_at: Option<Instant>,
 }
@@ -106,8 +108,8 @@ const MAX_REFUSALS: u32 = 1000;
 impl<'a> Fault<'a> {
     pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
         let huge = Huge::Untried;
-        let (counted, reading, refusals, blocking, give_up_at) = (false, None, 0, false, None);
-        Self { engine, space, page, access, counted, huge, reading, refusals, blocking, give_up_at }
+        let (counted, reading, refusals, blocking, alone, give_up_at) = (false, None, 0, false, false, None);
+        Self { engine, space, page, access, counted, huge, reading, refusals, blocking, alone, give_up_at }
     }
 
     /// Brings about what a pending fault waits for, if that can be done from here.
@@ -134,6 +136,13 @@ impl<'a> Fault<'a> {
                 Step::Wait => return Poll::Pending,
                 Step::End(outcome) => return Poll::Ready(outcome),
             }
+        }
+    }
+
+    /// Uses base pages from here on.
+    fn give_blocks_up(&mut self) {
+        if let Huge::Compacted(Some(block)) = std::mem::replace(&mut self.huge, Huge::GivenUp) {
+            self.engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
         }
     }
 
@@ -227,7 +236,9 @@ impl<'a> Fault<'a> {
             HugePolicy::Advised => region.options.huge,
             HugePolicy::Never => false,
         };
-        asked && self.huge != Huge::GivenUp && region.contains_huge(self.page)
+        // A few blocks at the least: else each would push everything else of the space out.
+        let fits = self.space.quota.pages().is_none_or(|quota| quota >= 4 * u64::from(CHUNK_FRAMES));
+        asked && fits && self.huge != Huge::GivenUp && region.contains_huge(self.page)
     }
 
     fn write_to_huge_zero(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
@@ -245,6 +256,10 @@ impl<'a> Fault<'a> {
 impl Drop for Fault<'_> {
     /// A fault given up in the middle leaves the entry as it found it.
     fn drop(&mut self) {
+        if self.engine.check_process().is_err() {
+            // In a forked child locks may be held for ever, and nothing is its own.
+            return;
+        }
         if let Some(reading) = self.reading.take() {
             reading.give_up(self.engine);
         }
@@ -280,7 +295,15 @@ fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<()>> {
         Outcome::Failed(error) => return Some(Err(error)),
         Outcome::NeedsFrame => reclaim::make_room(fault.engine),
         Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
-        Outcome::OverQuota(pages) => reclaim::make_room_under_quota(fault.engine, fault.space, pages),
+        Outcome::OverQuota(pages) => {
+            let made = reclaim::make_room_under_quota(fault.engine, fault.space, pages);
+            if made.is_err() && pages > 1 {
+                // A page may fit where a block does not.
+                fault.give_blocks_up();
+                return None;
+            }
+            made
+        }
         Outcome::NeedsHuge => {
             fault.set_compacted(reclaim::compact_for_huge(fault.engine));
             Ok(())

@@ -33,6 +33,8 @@ pub(super) struct Reading<'a> {
     frame: FrameId,
     protection: Protection,
     compress: bool,
+    /// Others' pages are read with it, or another reads it.
+    together: bool,
 }
 
 impl Reading<'_> {
@@ -81,7 +83,8 @@ impl<'a> Fault<'a> {
             }
         };
         let RegionOptions { protection, compress, .. } = region.options;
-        self.reading = Some(Reading { word, busy, slot, frame, protection, compress });
+        let together = !is_first;
+        self.reading = Some(Reading { word, busy, slot, frame, protection, compress, together });
         if !is_first {
             let window = self.look_ahead(region, true);
             engine.counters.count(Counter::SwapCacheHit);
@@ -119,6 +122,7 @@ impl<'a> Fault<'a> {
             Some(window) => {
                 add_window(&mut run, self.space.id, window, region);
                 run.submit(Urgency::Queued);
+                self.reading.iter_mut().for_each(|reading| reading.together = true);
             }
         }
         engine.swap.flush();
@@ -126,6 +130,9 @@ impl<'a> Fault<'a> {
     }
 
     fn look_ahead(&self, region: &Region, hit: bool) -> Option<Window> {
+        if self.alone {
+            return None;
+        }
         // A window is a small part of memory: pages read ahead must not push each other out before they are used.
         let budget_pages = self.engine.budget.limit_bytes() / PAGE_BYTES as u64;
         let most = self.engine.policy.readahead_pages.min((budget_pages / WINDOW_SHARE) as u32);
@@ -212,7 +219,7 @@ impl<'a> Fault<'a> {
     }
 
     fn show(&mut self, reading: Reading<'a>) {
-        let Reading { word, busy, slot, frame, protection, compress } = reading;
+        let Reading { word, busy, slot, frame, protection, compress, .. } = reading;
         let engine = self.engine;
         let words = engine.frames.words(frame);
         let owner = Owner { space: self.space.id, page: self.page };
@@ -236,11 +243,16 @@ impl<'a> Fault<'a> {
 
     /// The device did not give the page: the entry is as it was, the next access tries again with another frame.
     fn fail(&mut self, reading: Reading<'a>, error: Error) -> Step {
-        let Reading { word, busy, slot, frame, .. } = reading;
+        let Reading { word, busy, slot, frame, together, .. } = reading;
         let engine = self.engine;
         engine.swap.forget_failed(&engine.frames, slot, frame);
         engine.publish(word, busy.to_swapped(slot));
         engine.drop_pin(frame);
+        if together && !self.alone {
+            // It may have been a neighbour's place that could not be read.
+            self.alone = true;
+            return Step::Again;
+        }
         Step::End(Outcome::Failed(error))
     }
 }

@@ -103,15 +103,9 @@ impl FileDevice {
         if !metadata.is_file() {
             return Err(unavailable_because(path, "it is not a file"));
         }
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                return Err(unavailable_because(
-                    path,
-                    "another manager, here or in another process, uses it",
-                ));
-            }
-            // Some network file systems have no locks.
-            _ => {}
+        // Some network file systems have no locks: any other answer will do.
+        if let Err(Errno::WOULDBLOCK) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(unavailable_because(path, "another manager, here or in another process, uses it"));
         }
         let name = format!("the swap file {}", path.display());
         Self::new(file, path, name, metadata.len(), options)

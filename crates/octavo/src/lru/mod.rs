@@ -40,8 +40,8 @@ use links::EngineLinks;
 
 /// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Frames isolated together at the most: as many as four transfers write.
-pub(crate) const ISOLATED: usize = 1024;
+/// Frames isolated together at the most: as many as a few transfers write.
+pub(crate) const ISOLATED: usize = if cfg!(loom) { 4 } else { 1024 };
 /// Candidates taken together: the lock is held for about so long.
 const CANDIDATES: usize = 64;
 

@@ -3,7 +3,7 @@
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::reclaim::{Reclaimer, reclaim, shrink_pool, shrink_to_budget};
+use crate::reclaim::{Reclaimer, most_writing_pages, reclaim, shrink_pool, shrink_to_budget};
 use crate::swap::Pool;
 use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
 
@@ -104,7 +104,11 @@ fn run(engine: &Engine, signal: &Signal) {
             }
             std::mem::take(&mut state.wanted)
         };
-        while engine.swap.pool().is_some_and(Pool::is_crowded) && !signal.stopped() {
+        while engine.swap.pool().is_some_and(Pool::is_crowded)
+            && !engine.swap.is_failing()
+            && u64::from(engine.transfers.writing_pages()) <= most_writing_pages(engine)
+            && !signal.stopped()
+        {
             if shrink_pool(engine, POOL_BATCH) == 0 {
                 break;
             }

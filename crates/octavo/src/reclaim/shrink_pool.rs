@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::io::Urgency;
 use crate::lru::List;
 use crate::reclaim::evict::write_out;
 use crate::swap::{Begun, Brought, Started, WRITE_BATCH};
@@ -45,6 +46,9 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
 pub(crate) fn fit_pool(engine: &Engine) {
     let Some(pool) = engine.swap.pool() else { return };
     engine.swap.limit_pool(engine.budget.limit_bytes());
+    // Others may fill it again meanwhile.
+    let most_rounds = 8 + pool.stats().pages / FITTED as u64;
+    let mut rounds = 0;
     loop {
         let stats = pool.stats();
         let excess = stats.used_bytes.saturating_sub(stats.limit_bytes);
@@ -57,7 +61,8 @@ pub(crate) fn fit_pool(engine: &Engine) {
         let blocks = excess.div_ceil(CHUNK_BYTES as u64) as usize;
         let given =
             pool.give_back(&engine.frames, blocks, |slot, from, to| engine.swap.retarget(slot, from, to));
-        if started == 0 && given == 0 {
+        rounds += 1;
+        if started == 0 && given == 0 || engine.swap.is_failing() || rounds == most_rounds {
             return;
         }
     }
@@ -73,8 +78,14 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     let failure = match engine.swap.bring(&engine.frames, slot, frame) {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
-        // Written before, or unmapped meanwhile: nobody asks.
-        Brought::OnDevice | Brought::Gone => Some(engine.swap.freed(slot)),
+        Brought::OnDevice => {
+            // Written meanwhile: somebody may wait for it already, so it is read.
+            engine.start_read(slot, &[frame], Urgency::Queued);
+            engine.swap.flush();
+            return None;
+        }
+        // Unmapped meanwhile: nobody asks.
+        Brought::Gone => Some(engine.swap.freed(slot)),
     };
     if failure.is_some() {
         engine.end_read_of(slot, frame, failure);
@@ -88,9 +99,15 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     match engine.swap.start_writeback(&engine.frames, slot, frame) {
         Started::Yes => {
             engine.counters.count(Counter::PoolWriteback);
-            let to_area = engine.swap.put_away(&engine.frames, slot, frame, false);
-            debug_assert!(to_area, "a page that repeats a word is not in the pool");
-            Some(frame)
+            if engine.swap.put_away(&engine.frames, slot, frame, false) {
+                return Some(frame);
+            }
+            // It repeats a word by now.
+            if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
+                engine.wake_io(frame);
+            }
+            engine.evict_or_keep(frame);
+            None
         }
         refused => {
             if refused == Started::RefusedAndAwaited {

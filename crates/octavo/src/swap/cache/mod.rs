@@ -217,7 +217,7 @@ impl Cache {
     ) {
         let mut lock = None;
         for (slot, frame) in (first.0..).map(SwapSlot).zip(run) {
-            if lock.is_none() || slot.0 as usize % CLUSTER_SLOTS == 0 {
+            if lock.is_none() || (slot.0 as usize).is_multiple_of(CLUSTER_SLOTS) {
                 drop(lock.take());
                 lock = Some(self.lock(slot));
                 if matches!(self.index, Index::Table) {
