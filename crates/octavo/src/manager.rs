@@ -260,7 +260,7 @@ impl ManagerBuilder {
         let mut areas = self.swap_areas;
         areas.extend(self.swap_device.map(SwapArea::device));
         if areas.is_empty() {
-            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes).allow_tmpfs(true);
+            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes);
             areas.extend(SwapArea::from_file(self.swap_file).map(limited));
         }
         let devices = areas.into_iter().map(|area| {

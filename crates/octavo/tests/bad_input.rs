@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::device::TestDevice;
 use common::{MIB, PAGE, run_woken};
+use octavo::io::SwapArea;
 use octavo::{
     Access, Compression, Error, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order,
     Protection, RegionOptions, Result, Space, SwapFile,
@@ -233,6 +234,21 @@ fn more_pins_than_can_be_counted() {
     manager.validate();
 }
 
+/// On a file system that is memory, which takes no more than it is given: for tests of full ones.
+fn forced(file: SwapFile) -> SwapArea {
+    SwapArea::from_file(file).unwrap().allow_tmpfs(true)
+}
+
+#[test]
+fn a_swap_file_on_a_file_system_that_is_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
+    let file = SwapFile::Temporary(dir.path().into());
+    let words = ["is memory", "choose a directory on a disk", "force it"];
+    says(builder().swap_file(file.clone()).build(), ErrorKind::SwapUnavailable, &words);
+    builder().swap_area(forced(file)).build().unwrap();
+}
+
 fn must_be_unavailable(file: SwapFile) {
     let words = ["cannot make a swap file at", "choose a writable place", "run without swap"];
     says(builder().swap_file(file).build(), ErrorKind::SwapUnavailable, &words);
@@ -306,7 +322,7 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
     let file = SwapFile::Temporary(dir.path().into());
-    let space = builder().swap_file(file).build().unwrap().space().unwrap();
+    let space = builder().swap_area(forced(file)).build().unwrap().space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
     let words = ["No space left", "free room on its file system", "drop a space"];
     let (stored, result) = store_some(&space, at, 64 * MIB);
@@ -322,7 +338,7 @@ fn a_swap_file_on_a_file_system_that_is_full() {
 /// A space on a full file system of 8 MiB, and how far it was filled.
 fn filled(dir: &Path) -> (Space, u64, u64) {
     let file = SwapFile::Temporary(dir.into());
-    let space = builder().swap_file(file).build().unwrap().space().unwrap();
+    let space = builder().swap_area(forced(file)).build().unwrap().space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
     let (stored, result) = store_some(&space, at, 64 * MIB);
     says(result, ErrorKind::SwapFull, &[]);

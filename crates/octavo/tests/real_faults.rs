@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{MIB, PAGE, Random, Watchdog, assert_nothing_is_left};
-use octavo::io::{FileDevice, SwapFile};
+use octavo::io::{FileDevice, SwapArea, SwapFile};
 use octavo::{Access, Counter, ErrorKind, Manager, Pin, RegionOptions, Space, ZeroPage};
 use tempfile::TempDir;
 
@@ -89,7 +89,11 @@ fn or_skip<T>(made: Result<T, String>) -> Option<T> {
 }
 
 fn manager(swap: SwapFile) -> Manager {
-    Manager::builder().budget_bytes(16 * MIB).swap_file(swap).build().unwrap()
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .swap_area(SwapArea::from_file(swap).unwrap().allow_tmpfs(true))
+        .build()
+        .unwrap()
 }
 
 fn map(space: &Space, pages: u64) -> u64 {

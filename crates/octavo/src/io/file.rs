@@ -33,9 +33,12 @@ pub enum SwapFile {
 }
 
 impl Default for SwapFile {
-    /// A temporary in `$TMPDIR`, or in /var/tmp, which is on a disk where /tmp may be memory.
+    /// A temporary in `$TMPDIR`; in /var/tmp where that is not set or is memory: /var/tmp is on a disk where /tmp may not be.
     fn default() -> Self {
-        Self::Temporary(std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from))
+        let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
+        let on_disk =
+            chosen.filter(|path| !rustix::fs::statfs(path).is_ok_and(|status| names_memory(&status)));
+        Self::Temporary(on_disk.unwrap_or_else(|| "/var/tmp".into()))
     }
 }
 
@@ -251,9 +254,13 @@ fn bypass_page_cache(file: &File) -> bool {
 
 /// Whether the file system keeps files in memory: tmpfs, ramfs, hugetlbfs.
 fn is_memory(file: &File) -> bool {
-    const MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     #[allow(clippy::unnecessary_cast, reason = "its width differs between C libraries")]
-    rustix::fs::fstatfs(file).is_ok_and(|status| MEMORY.contains(&(status.f_type as i64)))
+    rustix::fs::fstatfs(file).is_ok_and(|status| names_memory(&status))
+}
+
+fn names_memory(status: &rustix::fs::StatFs) -> bool {
+    const MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+    MEMORY.contains(&(status.f_type as i64))
 }
 
 #[cold]
