@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::lanes::{self, Load};
 use common::model::{self, Case};
 use common::{MIB, PAGE, Random, Switches, number_from, seed_or};
-use octavo::{Access, Manager, PinPath, RegionOptions, ZeroPage};
+use octavo::io::IoEngine;
+use octavo::{Access, Compression, Manager, PinPath, RegionOptions, SwapCache, ZeroPage};
 use proptest::prelude::*;
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -139,5 +140,24 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
         });
         drop(space);
         common::assert_nothing_is_left(&manager, ZeroPage::Persistent);
+    }
+}
+
+/// Each form of the swap cache with each engine, on a real file: by lanes, and exactly.
+#[test]
+fn every_form_of_the_swap_cache_agrees_with_every_engine() {
+    for (index, swap_cache) in
+        [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table].into_iter().enumerate()
+    {
+        for io_engine in [IoEngine::Probe, IoEngine::Threads] {
+            let mut random = Random::new(seed_or(1) + index as u64);
+            // Every page goes through the engine.
+            let compression = Compression::Off;
+            let switches = Switches { swap_cache, io_engine, compression, ..Switches::random(&mut random) };
+            println!("{switches:?}");
+            lanes::run_on_file(seed_or(1), Load { steps: 2500, ..LOAD }, switches);
+            let case = Case::random(&mut random, 1500);
+            model::run(&Case { switches, ..case });
+        }
     }
 }

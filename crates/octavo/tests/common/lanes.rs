@@ -60,7 +60,16 @@ pub fn run(seed: u64, load: Load) {
         None if load.device_faults || random.one_in(2) => Some(Box::new(TestDevice::new(places))),
         None => None,
     };
-    let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(!random.one_in(4));
+    run_on(seed, load, switches, device, !random.one_in(4));
+}
+
+/// As [`run`], on a file, with the switches as they are given.
+pub fn run_on_file(seed: u64, load: Load, switches: Switches) {
+    run_on(seed, load, switches, None, true);
+}
+
+fn run_on(seed: u64, load: Load, switches: Switches, device: Option<Box<dyn Troubled>>, background: bool) {
+    let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(background);
     if let Some(device) = &device {
         builder = builder.swap_device(device.boxed());
     }

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use octavo::io::IoEngine;
 use octavo::{
     Compression, Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath,
     SwapCache, ZeroPage,
@@ -64,6 +65,7 @@ pub struct Switches {
     pub pin_path: PinPath,
     pub percpu_orders: PercpuOrders,
     pub swap_cache: SwapCache,
+    pub io_engine: IoEngine,
     pub compression: Compression,
     pub encrypt: bool,
 }
@@ -77,6 +79,8 @@ impl Switches {
             pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
             percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
             swap_cache: random.pick(&[SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table]),
+            // Drawn by nobody: runs whose devices are their own would be other runs.
+            io_engine: IoEngine::Probe,
             compression: random.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
             encrypt: random.one_in(3),
         }
@@ -90,6 +94,7 @@ impl Switches {
             .pin_path(self.pin_path)
             .percpu_orders(self.percpu_orders)
             .swap_cache(self.swap_cache)
+            .io_engine(self.io_engine)
             .compression(self.compression)
             .encrypt(self.encrypt)
     }
