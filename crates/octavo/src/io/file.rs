@@ -260,7 +260,7 @@ fn is_memory(file: &File) -> bool {
 
 fn names_memory(status: &rustix::fs::StatFs) -> bool {
     const MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
-    MEMORY.contains(&(status.f_type as i64))
+    MEMORY.contains(&status.f_type)
 }
 
 #[cold]

@@ -57,6 +57,8 @@ const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
 /// Transfers' worth of pages that are sent out together.
 const TRANSFERS: usize = 4;
+/// Batches that may fail to be written in a row: as many as try the places of a few clusters that never were written.
+const FAILURES: u32 = 24;
 /// Looks at candidates for each that is wanted, before those are written that were found.
 const LOOKS: usize = 8;
 /// Pages under way at the most: a few times what keeps a device busy.
@@ -120,8 +122,9 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         };
         engine.counters.add(scan, looked);
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
-        // What has failed a few times need not be tried with each page; what is clean goes without.
-        let what = if engine.swap.is_failing() && fruitless >= 8 && !fruitless.is_power_of_two() {
+        // What has failed often enough to have been tried at other places need not be tried with each page; what is clean
+        // goes without.
+        let what = if engine.swap.is_failing() && fruitless >= FAILURES && !fruitless.is_power_of_two() {
             Evict::Clean
         } else {
             Evict::All

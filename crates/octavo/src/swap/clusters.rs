@@ -15,7 +15,8 @@
 //! 6. *steal*: what was freed of a block of order 9. If left alone it may become a whole cluster again;
 //! 7. other CPUs' current clusters.
 //!
-//! Whoever asks not to grow gets clusters never used before only after step 7. `None` is said only after all lists were
+//! Whoever asks not to grow is given what lies between used slots first (step 5), and clusters never used before only after
+//! step 7. `None` is said only after all lists were
 //! empty and all named clusters full, with no cluster moving meanwhile. A whole block
 //! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that slots
 //! of clean pages had better be given up.
@@ -230,7 +231,8 @@ impl Clusters {
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_bytes() / PAGE_BYTES as u64
     }
 
-    /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places never used before come last.
+    /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places between used ones come first, and
+    /// those never used before last.
     /// `None`: all areas are full.
     pub(crate) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
         let count = (count as usize).clamp(1, CLUSTER_SLOTS);
@@ -353,7 +355,8 @@ impl Clusters {
             let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
             let bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
-            let leave = now.class < GOOD_CLASS && self.has_better(group, may_grow);
+            // What lies between used slots is the safest where the device may not grow.
+            let leave = now.class < GOOD_CLASS && may_grow && self.has_better(group);
             let run = if leave {
                 None
             } else {
@@ -395,12 +398,12 @@ impl Clusters {
     }
 
     /// Whether there are clusters with good runs.
-    fn has_better(&self, group: &Group, may_grow: bool) -> bool {
+    fn has_better(&self, group: &Group) -> bool {
         group.members.iter().any(|&area| {
             let hints = &self.areas[area].hints;
             (GOOD_CLASS..RUN_CLASSES).any(|class| hints.may_have(List::runs(class)))
                 || hints.may_have(List::FREE)
-                || may_grow && hints.may_have_never_used()
+                || hints.may_have_never_used()
         })
     }
 
@@ -414,12 +417,15 @@ impl Clusters {
                 classes.find_map(|class| self.pick_from(area, List::runs(class), current, class))
             })
         };
-        self.by_turns(group, |area| {
-            (enough..RUN_CLASSES)
-                .find_map(|class| self.pick_from(area, List::runs(class), current, class))
-                .or_else(|| self.pick_from(area, List::FREE, current, RUN_CLASSES))
-                .or_else(|| if may_grow { self.pick_never_used(area, current) } else { None })
-        }) || longest_first(GOOD_CLASS..enough)
+        // Between used slots a device has room, if anywhere.
+        (!may_grow && longest_first(0..GOOD_CLASS))
+            || self.by_turns(group, |area| {
+                (enough..RUN_CLASSES)
+                    .find_map(|class| self.pick_from(area, List::runs(class), current, class))
+                    .or_else(|| self.pick_from(area, List::FREE, current, RUN_CLASSES))
+                    .or_else(|| if may_grow { self.pick_never_used(area, current) } else { None })
+            })
+            || longest_first(GOOD_CLASS..enough)
             || longest_first(0..GOOD_CLASS)
             || self.by_turns(group, |area| self.steal(area, current))
     }

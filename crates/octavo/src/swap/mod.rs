@@ -42,7 +42,7 @@ use crate::frame::FrameAllocator;
 use crate::io::{Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
-use crate::sync::{Arc, AtomicBool, Duration, Mutex, Ordering, Shared, pause};
+use crate::sync::{Arc, AtomicU32, Duration, Mutex, Ordering, Shared, pause};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, SwapSlot};
 
 use areas::Areas;
@@ -65,6 +65,9 @@ pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
 const SEALED_ORDER: Order = Order(8);
+
+/// Writes that succeed after one that failed before the area is asked to grow again.
+const CAUTION: u32 = 64;
 
 /// What came of [`Swap::begin_read_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +96,8 @@ pub(crate) struct Swap {
     contents: Shared<Contents>,
     /// What the device last said when it failed to write, for the access that needs the room.
     write_failure: Mutex<Option<Error>>,
-    /// The last write failed.
-    cautious: AtomicBool,
+    /// Writes that must succeed until the area is taken to have room to grow again; 0 where none has failed lately.
+    caution: AtomicU32,
     read_failures: Mutex<ReadFailures>,
 }
 
@@ -182,7 +185,7 @@ impl Swap {
             unwritable,
             contents,
             write_failure: Mutex::new(None),
-            cautious: AtomicBool::new(false),
+            caution: AtomicU32::new(0),
             read_failures: Mutex::default(),
         })
     }
@@ -195,7 +198,7 @@ impl Swap {
     /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
     pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
         // A device that failed may have no room to grow.
-        let may_grow = !self.cautious.load(Ordering::Relaxed);
+        let may_grow = !self.is_cautious();
         if self.unwritable.withheld() >= MOST_WITHHELD {
             self.give_withheld_back();
         }
@@ -216,7 +219,7 @@ impl Swap {
 
     /// 512 consecutive slots, a whole cluster, for the frames of a block. `None`: there is no such cluster.
     pub(crate) fn allocate_huge(&self) -> Option<SwapSlot> {
-        let first = self.clusters.allocate_huge(!self.cautious.load(Ordering::Relaxed))?;
+        let first = self.clusters.allocate_huge(!self.is_cautious())?;
         self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
         Some(first)
     }
@@ -356,13 +359,23 @@ impl Swap {
 
     /// What came of a write, for the access that needs the room.
     pub(crate) fn note_write(&self, result: io::Result<()>) {
-        self.cautious.store(result.is_err(), Ordering::Relaxed);
+        // Relaxed, and not exact: it only says how much to try.
+        match self.caution.load(Ordering::Relaxed) {
+            _ if result.is_err() => self.caution.store(CAUTION, Ordering::Relaxed),
+            0 => {}
+            left => self.caution.store(left - 1, Ordering::Relaxed),
+        }
         *self.write_failure.lock() = result.err().map(|error| self.write_error(&error));
+    }
+
+    /// A write failed lately: what was written before is more likely to take pages than what never was.
+    fn is_cautious(&self) -> bool {
+        self.caution.load(Ordering::Relaxed) > 0
     }
 
     /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.
     pub(crate) fn write_batch(&self) -> usize {
-        if self.cautious.load(Ordering::Relaxed) { WRITE_BATCH / 8 } else { WRITE_BATCH }
+        if self.is_cautious() { WRITE_BATCH / 8 } else { WRITE_BATCH }
     }
 
     /// Whether the device failed to write, and nothing went well since.

@@ -106,11 +106,11 @@ impl Model<'_> {
         let seen = self.see(run.first.0 / CLUSTER);
         self.own(run);
         let good = count.min(1 << GOOD_CLASS);
-        if run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
+        // Who asks not to grow is given short runs between used slots first.
+        if may_grow && run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
             let better = before.iter().find(|other| {
                 other.place != Place::Held
                     && other.place != Place::On(List::PARTLY)
-                    && (may_grow || other.place != Place::NeverUsed)
                     && other.longest >= 1 << GOOD_CLASS
             });
             assert!(better.is_none(), "{run:?} of {count} out of {seen:?}, with {better:?}");
