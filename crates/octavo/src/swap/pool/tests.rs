@@ -267,7 +267,7 @@ fn whole_spans_move_unnoticed() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
     // Runs of more than two spans go, so that whole spans are free in every block.
-    let stays = |slot: usize| slot / 50 % 2 == 0;
+    let stays = |slot: usize| (slot / 50).is_multiple_of(2);
     (0..4000).filter(|&slot| !stays(slot)).for_each(|slot| fixture.pool.free(&fixture.frames, handles[slot]));
     let before = fixture.pool.stats().used_bytes;
     let given = fixture.pool.give_back(&fixture.frames, 1, |slot, _, _| panic!("{slot:?} was to be changed"));
