@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use octavo_platform::kernel_swap;
 use rustix::fs::{FallocateFlags, IFlags, OFlags, fallocate, ioctl_getflags, ioctl_setflags};
@@ -65,13 +67,31 @@ pub fn switch_on(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Switches the area off, where it is on.
+/// A tenth of a second apart.
+const SWITCH_OFF_TRIES: u32 = 100;
+
+/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a moment: then
+/// it is asked again.
 pub fn switch_off(path: &Path) -> Result<(), Failure> {
-    match kernel_swap::swap_off(path) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(()),
-        Err(error) => Err(failed("switch off the kernel's swap on", path, error)),
-        Ok(()) => Ok(()),
+    for last in (0..SWITCH_OFF_TRIES).map(|tried| tried + 1 == SWITCH_OFF_TRIES) {
+        match kernel_swap::swap_off(path) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+                return Ok(());
+            }
+            Err(error)
+                if !last
+                    && matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory | io::ErrorKind::ResourceBusy
+                    ) =>
+            {
+                thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => return Err(failed("switch off the kernel's swap on", path, error)),
+            Ok(()) => return Ok(()),
+        }
     }
+    Ok(())
 }
 
 /// The first page of an area, as mkswap writes it: version, last page, no bad pages; the mark at the end.
