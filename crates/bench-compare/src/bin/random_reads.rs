@@ -64,13 +64,21 @@ fn main() -> ExitCode {
         sides.iter().filter_map(|(name, side)| Some((*name, side.as_ref().ok()?))).collect();
     let mut results = Map::new();
     let mut wrong = false;
+    for (name, side) in &present {
+        if !side.fill(&data) {
+            eprintln!("random_reads: {name} answered a wrong word");
+            wrong = true;
+        }
+    }
+    let mut turn = 0;
     for &threads in &arguments.threads {
         let mut rates: Vec<Vec<f64>> = vec![Vec::new(); present.len()];
         for round in 0..arguments.rounds as usize {
-            for turn in 0..present.len() {
-                let which = (round + turn) % present.len();
+            turn += 1;
+            for place in 0..present.len() {
+                let which = (round + place) % present.len();
                 let (name, side) = present[which];
-                match side.measure(&data, threads as usize, Plan::of_millis(arguments.millis)) {
+                match side.measure(&data, threads as usize, Plan::of_millis(arguments.millis), turn) {
                     Some(rate) => rates[which].push(rate / 1e3),
                     None => {
                         eprintln!("random_reads: {name} answered a wrong word");

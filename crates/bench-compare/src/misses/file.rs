@@ -65,6 +65,7 @@ impl Page {
 }
 
 impl Loads for DataFile {
+    const KEEPS_PAGES: bool = false;
     type Scratch = Page;
 
     fn scratch(&self) -> Page {

@@ -6,8 +6,8 @@
 //! | vmcache's scheme | an optimistic read; a page that is not there is read into its place by whoever wants it |
 //! | Octavo | `load` |
 //!
-//! The same random series for all sides; each word is checked. Sides that keep pages keep as many bytes as they are
-//! told to; of so many loads memory's share hits, on each of them alike. Kernel swap under a control group is measured by the
+//! The same random series for all sides, another in each turn; each word is checked. Sides that keep pages keep as many bytes
+//! as they are told to, and are filled before: of the loads memory's share hits, on each of them alike. Kernel swap under a control group is measured by the
 //! command line (`octavo swap-r-rand --against kernel`), which has what that takes.
 
 mod file;
@@ -27,6 +27,10 @@ pub const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
 /// Loads between two looks at the clock.
 const BATCH: u64 = 32;
+/// Threads that fill the memory.
+const FILLERS: u64 = 64;
+/// The turn in which they do.
+const FILLING: u64 = u32::MAX as u64;
 
 /// What is read.
 #[derive(Clone, Debug)]
@@ -41,6 +45,9 @@ pub struct Data {
 
 /// A side that answers words of its data.
 pub trait Loads: Sync {
+    /// Whether pages stay in memory.
+    const KEEPS_PAGES: bool = true;
+
     /// What a thread brings along.
     type Scratch;
 
@@ -53,19 +60,34 @@ pub trait Loads: Sync {
 
 /// A side, to be measured.
 pub trait Bench {
-    /// Loads a second by so many threads; `None` where a word was wrong.
-    fn measure(&self, data: &Data, threads: usize, plan: Plan) -> Option<f64>;
+    /// Loads a second by so many threads; `None` where a word was wrong. Sides do the same in the same turn.
+    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
+
+    /// Fills the memory with pages at random, as the loads will find it from then on. False where a word was wrong.
+    fn fill(&self, data: &Data) -> bool;
 }
 
 impl<L: Loads> Bench for L {
-    fn measure(&self, data: &Data, threads: usize, plan: Plan) -> Option<f64> {
-        let ns = worker::run(threads, plan, |worker| Series {
-            side: self,
-            scratch: self.scratch(),
-            random: XorShift::new(worker as u64),
-            pages: data.pages as usize,
-        })?;
+    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
+        // What was loaded in one turn is in memory in the next: the same pages again would only be hits.
+        let ns = worker::run(threads, plan, |worker| Series::new(self, data, turn << 16 | worker as u64))?;
         Some(threads as f64 * 1e9 / ns)
+    }
+
+    fn fill(&self, data: &Data) -> bool {
+        if !L::KEEPS_PAGES {
+            return true;
+        }
+        // More than fit, as some are loaded twice.
+        let loads = 2 * data.memory_bytes / PAGE_BYTES as u64 / FILLERS;
+        let fill = |worker| {
+            let mut series = Series::new(self, data, FILLING << 16 | worker);
+            (0..loads.div_ceil(BATCH)).all(|_| series.batch().is_some())
+        };
+        std::thread::scope(|scope| {
+            let fillers: Vec<_> = (0..FILLERS).map(|worker| scope.spawn(move || fill(worker))).collect();
+            fillers.into_iter().all(|filler| filler.join().expect("a worker does not panic"))
+        })
     }
 }
 
@@ -74,6 +96,13 @@ struct Series<'a, L: Loads> {
     scratch: L::Scratch,
     random: XorShift,
     pages: usize,
+}
+
+impl<'a, L: Loads> Series<'a, L> {
+    fn new(side: &'a L, data: &Data, stream: u64) -> Self {
+        let (scratch, random) = (side.scratch(), XorShift::new(stream));
+        Self { side, scratch, random, pages: data.pages as usize }
+    }
 }
 
 impl<L: Loads> Work for Series<'_, L> {
@@ -138,8 +167,9 @@ mod tests {
         for (name, side) in sides {
             let side = side.unwrap_or_else(|error| panic!("{name}: {error}"));
             // None is a wrong word.
+            assert!(side.fill(&data), "{name}");
             for threads in [1, 4] {
-                let rate = side.measure(&data, threads, Plan::of_millis(60));
+                let rate = side.measure(&data, threads, Plan::of_millis(60), threads as u64);
                 assert!(rate.is_some_and(|rate| rate > 0.0), "{name} by {threads}");
             }
         }

@@ -5,7 +5,7 @@
 //! | load | the walk twice (read, then re-read: one load a link each), and the data. No store, no lock |
 //! | store | the walk twice, one read-modify-write to take the frame and one to let it go, on its own half line |
 //! | read | as a load, once a page; the copy between |
-//! | write | as a store, once a page |
+//! | write | as a store, once a page. A whole page that is not there is not zeroed, or read, before it is written |
 //!
 //! A load is optimistic: it reads the entry, then the data, then the entry and every link again, and starts over if any
 //! has changed. A store never is: bytes written to a frame that has just become somebody else's could not be taken back. It
@@ -24,7 +24,7 @@ use octavo_platform::Word;
 
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::resolve;
+use crate::fault::{resolve, resolve_written};
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
@@ -211,6 +211,11 @@ pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u
         loop {
             match engine.table.at_leaf(space.id, page, CopyIn { engine, address, from: now }) {
                 Some(result) => break result?,
+                None if now.len() == PAGE_BYTES => {
+                    if resolve_written(engine, space, page, now)? {
+                        break;
+                    }
+                }
                 None => resolve(engine, space, page, Access::Write)?,
             }
         }

@@ -6,8 +6,9 @@ use crate::error::{Error, ErrorKind};
 use crate::fault::{Fault, Huge, Outcome, Step, refused};
 use crate::region::Region;
 use crate::rmap::Owner;
+use crate::sync::{Ordering, fence};
 use crate::table::Walk;
-use crate::table::entry::Entry;
+use crate::table::entry::{Entry, State};
 use crate::table::translation::{Installed, Run};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
 
@@ -35,12 +36,14 @@ impl Fault<'_> {
         }
     }
 
-    /// A frame of zeros, in place of nothing or of the small zero page.
+    /// A frame of zeros, in place of nothing or of the small zero page; or with the bytes that are to be written over the
+    /// page, also in place of one that is out.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(over) = self.check_quota(1) {
             return over;
         }
         if self.space.translation.is_none()
+            && self.bytes.is_none()
             && let Some(frame) = self.engine.frames.alloc_zeroed()
         {
             self.engine.counters.count(Counter::FrameZeroedAhead);
@@ -49,7 +52,7 @@ impl Fault<'_> {
         let Some(block) = self.engine.frames.alloc(Order::ZERO) else {
             return Step::End(Outcome::NeedsFrame);
         };
-        if block.zeroed && self.space.translation.is_none() {
+        if block.zeroed && self.bytes.is_none() && self.space.translation.is_none() {
             return self.install_ready(walk, region, block.frame);
         }
         let (word, entry) = (walk.word(), walk.entry());
@@ -58,15 +61,27 @@ impl Fault<'_> {
             self.engine.frames.free(block.frame, Order::ZERO).expect("just allocated");
             return Step::Again;
         }
-        if !block.zeroed {
-            self.engine.counters.count(Counter::FrameZeroed);
-            self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+        match self.bytes {
+            Some(bytes) => {
+                // What made the frame ours comes before its new bytes, for loads that still look at the old entry.
+                fence(Ordering::Release);
+                self.engine.frames.bytes().copy_in(block.frame.home_offset(), bytes);
+            }
+            None if block.zeroed => {}
+            None => {
+                self.engine.counters.count(Counter::FrameZeroed);
+                self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+            }
         }
         match self.translate(block.frame, self.page, 1) {
             Installed::Done => {
                 self.adopt(block.frame, self.page, region);
                 self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
-                Step::End(Outcome::Usable)
+                if let State::Swapped(slot) = entry.state() {
+                    let orphan = self.engine.swap.drop_reference(&self.engine.frames, slot);
+                    self.engine.release_orphan(orphan);
+                }
+                Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
             }
             refusal => {
                 self.engine.publish(word, back(entry, busy));
@@ -207,5 +222,9 @@ impl Fault<'_> {
 
 /// The meaning that an entry had before it became busy.
 fn back(before: Entry, busy: Entry) -> Entry {
-    if before.is_zero() { busy.to_zero() } else { busy.to_empty() }
+    match before.state() {
+        State::Zero => busy.to_zero(),
+        State::Swapped(slot) => busy.to_swapped(slot),
+        _ => busy.to_empty(),
+    }
 }

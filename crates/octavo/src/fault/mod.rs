@@ -11,6 +11,7 @@
 //!     Empty, Zero         read: small zero     │ write: a frame              (anon.rs)
 //!     Zero, level 1       write: by policy, a block, or split
 //!     Swapped             the swap cache, else the device                    (swap_in.rs)
+//!       or, where all of the page is written: a frame                        (anon.rs)
 //!     Busy                wait
 //!     Present             done
 //! ```
@@ -51,6 +52,8 @@ use swap_in::Reading;
 pub(crate) enum Outcome {
     /// The entry is usable, or was a moment ago.
     Usable,
+    /// The page holds the bytes that were to be written over it.
+    Written,
     /// No frame. Make room and poll again.
     NeedsFrame,
     /// No block of order 9. Compact, say what came of it, and poll again.
@@ -89,6 +92,8 @@ pub(crate) struct Fault<'a> {
     space: &'a SpaceState,
     page: PageNumber,
     access: Access,
+    /// What is about to be written over all of the page.
+    bytes: Option<&'a [u8]>,
     counted: bool,
     huge: Huge,
     reading: Option<Reading<'a>>,
@@ -109,7 +114,21 @@ impl<'a> Fault<'a> {
     pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
         let huge = Huge::Untried;
         let (counted, reading, refusals, blocking, alone, give_up_at) = (false, None, 0, false, false, None);
-        Self { engine, space, page, access, counted, huge, reading, refusals, blocking, alone, give_up_at }
+        let bytes = None;
+        Self {
+            engine,
+            space,
+            page,
+            access,
+            bytes,
+            counted,
+            huge,
+            reading,
+            refusals,
+            blocking,
+            alone,
+            give_up_at,
+        }
     }
 
     /// Brings about what a pending fault waits for, if that can be done from here.
@@ -173,6 +192,9 @@ impl<'a> Fault<'a> {
             State::Present(_) => self.check_present(&walk, &region),
             State::Zero if !write => Step::End(Outcome::Usable),
             State::Zero if walk.level == 1 => self.write_to_huge_zero(&walk, &region),
+            State::Swapped(slot) if self.bytes.is_some() && self.engine.swap.is_out(slot) => {
+                self.count(|fault| fault.install_frame(&walk, &region))
+            }
             State::Swapped(slot) => self.count(|fault| fault.swap_in(&walk, &region, slot)),
             State::Empty if walk.level == 1 && !write && self.wants_huge_zero(&region) => {
                 self.count(|fault| fault.install_huge_zero(&walk))
@@ -277,7 +299,33 @@ impl Drop for Fault<'_> {
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, access: Access) -> Result<()> {
     engine.check_process()?;
-    let mut fault = Fault::new(engine, space, page, access);
+    block_on(Fault::new(engine, space, page, access)).map(|_| ())
+}
+
+/// As [`resolve`], for a page that `bytes` are to be written over, all of it: it need not be zeroed, or read, before. Says
+/// whether that is done; else the page is usable for it.
+#[cold]
+#[inline(never)]
+pub(crate) fn resolve_written(
+    engine: &Engine,
+    space: &SpaceState,
+    page: PageNumber,
+    bytes: &[u8],
+) -> Result<bool> {
+    engine.check_process()?;
+    let mut fault = Fault::new(engine, space, page, Access::Write);
+    fault.bytes = Some(bytes);
+    Ok(block_on(fault)? == Resolved::Written)
+}
+
+/// How a fault ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resolved {
+    Usable,
+    Written,
+}
+
+fn block_on(mut fault: Fault<'_>) -> Result<Resolved> {
     fault.blocking = true;
     loop {
         let cell = RefCell::new(&mut fault);
@@ -289,9 +337,10 @@ pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, acc
 }
 
 /// Provides what an outcome lacks. `None`: poll on.
-fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<()>> {
+fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<Resolved>> {
     let made = match outcome {
-        Outcome::Usable => return Some(Ok(())),
+        Outcome::Usable => return Some(Ok(Resolved::Usable)),
+        Outcome::Written => return Some(Ok(Resolved::Written)),
         Outcome::Failed(error) => return Some(Err(error)),
         Outcome::NeedsFrame => reclaim::make_room(fault.engine),
         Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
@@ -332,7 +381,7 @@ impl Future for FaultFuture<'_> {
         loop {
             let Poll::Ready(outcome) = fault.poll(context.waker()) else { return Poll::Pending };
             if let Some(result) = settle(fault, outcome) {
-                return Poll::Ready(result);
+                return Poll::Ready(result.map(|_| ()));
             }
         }
     }

@@ -103,7 +103,7 @@ fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> Optio
         return Some(span(walk.level));
     }
     let State::Swapped(slot) = walk.entry().state() else { return Some(1) };
-    if !engine.swap.is_worth_reading(slot) || !engine.swap.is_on_device(slot) {
+    if !engine.swap.is_out(slot) || !engine.swap.is_on_device(slot) {
         return Some(1);
     }
     let mut block = engine.frames.alloc(Order::ZERO);

@@ -279,8 +279,8 @@ impl Swap {
         }
     }
 
-    /// Whether reading the slot ahead would save a fault anything. A guess.
-    pub(crate) fn is_worth_reading(&self, slot: SwapSlot) -> bool {
+    /// Whether the slot's page is where its content says only, and in no frame. A guess.
+    pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
         self.cache.is_out(slot)
     }
 

@@ -179,6 +179,13 @@ impl Model {
         access::store(&self.engine, &self.spaces[space], PageNumber(page).address(), value).is_ok()
     }
 
+    /// Writes all of a page; its first word is `value`.
+    fn overwrite(&self, space: usize, page: u64, value: u64) -> bool {
+        let mut bytes = [0; PAGE_BYTES];
+        bytes[..8].copy_from_slice(&value.to_le_bytes());
+        access::write(&self.engine, &self.spaces[space], PageNumber(page).address(), &bytes).is_ok()
+    }
+
     /// Pages with a leaf of any kind.
     fn leaves(&self, space: usize) -> Vec<u64> {
         let mut leaves = Vec::new();

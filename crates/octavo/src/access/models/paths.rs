@@ -173,6 +173,40 @@ fn loom_eviction_against_a_store() {
     eviction_against(4, |model| assert!(model.store(0, 0, 8)), 8);
 }
 
+#[test]
+fn loom_eviction_against_a_write_of_the_whole_page() {
+    eviction_against(4, |model| assert!(model.overwrite(0, 0, 8)), 8);
+}
+
+/// All of a page that is out is written, while somebody reads it in, or unmaps it: it is the one or the other, and its slot
+/// and frames are freed once.
+#[test]
+fn loom_a_page_that_is_out_is_overwritten_against_others() {
+    let others: [fn(&Model); 2] =
+        [|model| assert!(matches!(model.load(0, 0), Some(7 | 8))), |model| model.unmap(0, 0, 2)];
+    for (which, other) in others.into_iter().enumerate() {
+        bounded(2, move || {
+            let shared = Model::new(4);
+            shared.map(0, 0, 2);
+            assert!(shared.store(0, 0, 7));
+            shared.evict_all();
+            race(
+                &shared,
+                |model| {
+                    model.overwrite(0, 0, 8);
+                },
+                other,
+            );
+            if which == 0 {
+                assert_eq!(shared.load(0, 0), Some(8), "what was written stands");
+                shared.assert_bytes_are_somewhere();
+                shared.unmap(0, 0, 2);
+            }
+            shared.assert_all_is_free();
+        });
+    }
+}
+
 /// A page is unmapped while it is being written, and the slot's next page is written: not before the first is done.
 #[test]
 fn loom_a_slot_is_not_reused_while_it_is_written() {
