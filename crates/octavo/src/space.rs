@@ -192,7 +192,7 @@ impl Space {
         self.engine.check_process()?;
         let first = PageNumber::containing(address);
         let range = page_range(first.address(), len.saturating_add(address - first.address()))?;
-        Ok(prefetch(&self.engine, &self.state, range.start.0..range.end.0))
+        Ok(prefetch(&self.engine, &self.state, range))
     }
 
     /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has

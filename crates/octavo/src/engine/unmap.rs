@@ -9,7 +9,7 @@ use crate::rmap::Owner;
 use crate::sync::thread;
 use crate::table::entry::{Entry, EntryWord, NodeId, State};
 use crate::table::translation::{Installed, Run, Translation};
-use crate::table::{LEVELS, PageNumberRange, Protection, span};
+use crate::table::{PageNumberRange, Protection, span};
 use crate::units::{FrameId, PageNumber};
 
 /// One clearing of one range.
@@ -28,7 +28,7 @@ pub(crate) fn unmap_range(engine: &Engine, space: &SpaceState, range: PageNumber
 
 /// Removes everything that a dropped space had, its root included.
 pub(crate) fn clear_space(engine: &Engine, space: &SpaceState) {
-    let range = PageNumberRange { start: PageNumber(0), end: PageNumber(span(LEVELS)) };
+    let range = PageNumberRange::from(PageNumber(0));
     Clearing { engine, space, range, last: true }.clear_root();
 }
 

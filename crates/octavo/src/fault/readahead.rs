@@ -8,13 +8,14 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, SpaceState, Window};
+use crate::frame::Block;
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
 use crate::swap::{Begun, Brought, WRITE_BATCH};
 use crate::table::entry::State;
-use crate::table::{SpaceId, span};
-use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber, SwapSlot};
+use crate::table::{PageNumberRange, SpaceId, Walk};
+use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 
 /// What one call prefetches takes one page in so many of the budget at the most.
 const PREFETCH_SHARE: u64 = 4;
@@ -66,8 +67,9 @@ enum Room {
 
 /// Adds the pages of a window that are out to `run`, as far as there are free frames.
 pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, region: &Region) {
+    let engine = run.engine;
     for page in window.pages() {
-        if !region.contains(page) || add(run, space, page, Room::Free).is_none() {
+        if !region.contains(page) || !add(run, &engine.table.walk(space, page), Room::Free) {
             break;
         }
     }
@@ -75,19 +77,16 @@ pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, regi
 
 /// Starts to read those pages of a range that are out, and returns. Says how many it started to read: as many as a part of
 /// memory takes, and the space's quota, so that they do not push each other out.
-pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, pages: std::ops::Range<u64>) -> u64 {
+pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRange) -> u64 {
     engine.poll_transfers();
     let budget_pages = engine.budget.limit_bytes() / PAGE_BYTES as u64;
     let resident = engine.space_use.get(space.id, Figure::Resident);
     let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
     let most = (budget_pages / PREFETCH_SHARE).min(under_quota);
     let mut run = Run::new(engine);
-    let mut page = PageNumber(pages.start);
-    while page.0 < pages.end && run.started < most {
-        match add(&mut run, space.id, page, Room::Made) {
-            // Above the leaves there is none: all of that is passed over at once.
-            Some(covered) => page = PageNumber((page.0 / covered + 1) * covered),
-            None => break,
+    for walk in engine.table.walks(space.id, range) {
+        if run.started >= most || !add(&mut run, &walk, Room::Made) {
+            break;
         }
     }
     run.submit(Urgency::Queued);
@@ -95,16 +94,12 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, pages: std::ops::Ran
     run.started
 }
 
-/// Adds a page, if it is out. Says how many pages that settles, around this one; `None`: there is no frame for it.
-fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> Option<u64> {
+/// Adds the page that `walk` led to, if it is out. False: there is no frame for it.
+fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let engine = run.engine;
-    let walk = engine.table.walk(space, page);
-    if walk.level != 0 {
-        return Some(span(walk.level));
-    }
-    let State::Swapped(slot) = walk.entry().state() else { return Some(1) };
+    let State::Swapped(slot) = walk.entry().state() else { return true };
     if !engine.swap.is_out(slot) || !engine.swap.is_on_device(slot) {
-        return Some(1);
+        return true;
     }
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
@@ -115,11 +110,11 @@ fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> Optio
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);
     }
-    let frame = block?.frame;
+    let Some(Block { frame, .. }) = block else { return false };
     // The entry is not ours: the slot may be another page's by now, or nobody's.
     let Begun::Reading(shadow) = engine.swap.begin_read_ahead(&engine.frames, slot, frame) else {
         engine.frames.free(frame, Order::ZERO).expect("just allocated");
-        return Some(1);
+        return true;
     };
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
@@ -130,5 +125,5 @@ fn add(run: &mut Run<'_>, space: SpaceId, page: PageNumber, room: Room) -> Optio
         Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),
         Brought::Gone => engine.end_read_of(slot, frame, Some(engine.swap.freed(slot))),
     }
-    Some(1)
+    true
 }

@@ -5,8 +5,8 @@ use crate::lru::{Isolated, List};
 use crate::reclaim::compact::pin_page;
 use crate::reclaim::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
-use crate::table::{PageNumberRange, SpaceId, span};
-use crate::units::{FrameId, PageNumber};
+use crate::table::{PageNumberRange, SpaceId};
+use crate::units::FrameId;
 
 /// Makes the pages of a range look as if nobody had used them lately, and puts them with those that go next.
 pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
@@ -44,16 +44,11 @@ fn for_each_present(
     range: PageNumberRange,
     mut each: impl FnMut(&EntryWord, Entry, FrameId),
 ) {
-    let mut page = range.start;
-    while page < range.end {
-        let walk = engine.table.walk(space, page);
-        // Above the leaves only what has no leaf there: all of it is passed over at once.
-        let pages = span(walk.level);
+    for walk in engine.table.walks(space, range) {
         if let State::Present(frame) = walk.entry().state()
             && walk.links_hold()
         {
             each(walk.word(), walk.entry(), frame);
         }
-        page = PageNumber((page.0 / pages + 1) * pages);
     }
 }

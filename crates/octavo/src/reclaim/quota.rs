@@ -10,8 +10,8 @@ use crate::lru::Isolated;
 use crate::reclaim::compact::pin_page;
 use crate::reclaim::evict_batch;
 use crate::sync::thread;
+use crate::table::PageNumberRange;
 use crate::table::entry::State;
-use crate::table::{MAX_PAGES, span};
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
 
 /// Pages sent out at once.
@@ -61,14 +61,15 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
         started += done.started;
         gone
     };
-    let mut page = space.quota.hand();
+    let mut walks = engine.table.walks(space.id, PageNumberRange::from(space.quota.hand()));
     let mut rounds = 0;
     while rounds < ROUNDS {
-        if page.0 >= MAX_PAGES {
-            (page, rounds) = (PageNumber(0), rounds + 1);
-        }
-        let walk = engine.table.walk(space.id, page);
-        let pages_here = span(walk.level);
+        let page = walks.page();
+        let Some(walk) = walks.next() else {
+            walks.go_on_from(PageNumber(0));
+            rounds += 1;
+            continue;
+        };
         let seen = walk.entry();
         if let State::Present(frame) = seen.state()
             && walk.links_hold()
@@ -81,19 +82,19 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
                     // A block is split first; then its pages go one by one.
                     send(&mut out);
                     if engine.table.walk(space.id, page).level < walk.level {
+                        walks.go_on_from(page);
                         continue;
                     }
                 }
             }
         }
-        page = PageNumber((page.0 / pages_here + 1) * pages_here);
         let full = out.len() as u64 >= pages.min(out.inline_size() as u64);
         if full && send(&mut out) >= pages {
             break;
         }
     }
     send(&mut out);
-    space.quota.set_hand(page);
+    space.quota.set_hand(walks.page());
     started
 }
 

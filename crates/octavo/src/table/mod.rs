@@ -90,6 +90,41 @@ impl<'t> Walk<'t> {
     }
 }
 
+/// Walks for one page after another, up to `rest.end`. Above the leaves there is none: what an entry there covers takes one
+/// walk.
+#[derive(Debug)]
+pub(crate) struct Walks<'t> {
+    table: &'t Table,
+    space: SpaceId,
+    rest: PageNumberRange,
+}
+
+impl Walks<'_> {
+    /// The page of the next walk.
+    pub(crate) fn page(&self) -> PageNumber {
+        self.rest.start
+    }
+
+    /// Goes on from `page`, be it the last one's once more.
+    pub(crate) fn go_on_from(&mut self, page: PageNumber) {
+        self.rest.start = page;
+    }
+}
+
+impl<'t> Iterator for Walks<'t> {
+    type Item = Walk<'t>;
+
+    fn next(&mut self) -> Option<Walk<'t>> {
+        let page = self.rest.start;
+        (page < self.rest.end).then(|| {
+            let walk = self.table.walk(self.space, page);
+            let pages = span(walk.level);
+            self.rest.start = PageNumber((page.0 / pages + 1) * pages);
+            walk
+        })
+    }
+}
+
 /// A word, and its value as read.
 type Seen<'t> = (&'t EntryWord, Entry);
 
@@ -266,6 +301,11 @@ impl Table {
         walk
     }
 
+    /// Walks to all that `space` has in the range.
+    pub(crate) fn walks(&self, space: SpaceId, range: PageNumberRange) -> Walks<'_> {
+        Walks { table: self, space, rest: range }
+    }
+
     /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. The caller has seen
     /// `walk.links_hold()`, and a region at `page`, after the walk.
     pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
@@ -334,6 +374,13 @@ pub(crate) fn slot_of(page: PageNumber, level: usize) -> usize {
 pub(crate) struct PageNumberRange {
     pub(crate) start: PageNumber,
     pub(crate) end: PageNumber,
+}
+
+impl PageNumberRange {
+    /// All pages from `start` on.
+    pub(crate) const fn from(start: PageNumber) -> Self {
+        Self { start, end: PageNumber(MAX_PAGES) }
+    }
 }
 
 /// Pages that one entry at `level` covers.
