@@ -4,6 +4,7 @@
 //! The test is not this figure but the kernel's: the process's peak resident set stays within the budget.
 
 use crate::sync::{AtomicU64, Ordering};
+use crate::units::PAGE_SHIFT;
 
 /// Bytes that may be used, and bytes that are.
 #[derive(Debug)]
@@ -28,6 +29,11 @@ impl Budget {
 
     pub(crate) fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Pages that the limit takes, if nothing else is charged.
+    pub(crate) fn limit_pages(&self) -> u64 {
+        self.limit_bytes() >> PAGE_SHIFT
     }
 
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {

@@ -15,7 +15,7 @@ use crate::region::Region;
 use crate::swap::{Begun, Brought, WRITE_BATCH};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId, Walk};
-use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+use crate::units::{FrameId, Order, SwapSlot};
 
 /// What one call prefetches takes one page in so many of the budget at the most.
 const PREFETCH_SHARE: u64 = 4;
@@ -79,10 +79,9 @@ pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, regi
 /// memory takes, and the space's quota, so that they do not push each other out.
 pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRange) -> u64 {
     engine.poll_transfers();
-    let budget_pages = engine.budget.limit_bytes() / PAGE_BYTES as u64;
     let resident = engine.space_use.get(space.id, Figure::Resident);
     let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
-    let most = (budget_pages / PREFETCH_SHARE).min(under_quota);
+    let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
     let mut run = Run::new(engine);
     for walk in engine.table.walks(space.id, range) {
         if run.started >= most || !add(&mut run, &walk, Room::Made) {

@@ -20,7 +20,7 @@ use crate::sync::{Instant, thread};
 use crate::table::entry::{Entry, EntryWord};
 use crate::table::translation::Installed;
 use crate::table::{Protection, Walk};
-use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+use crate::units::{FrameId, Order, SwapSlot};
 
 /// A window is at most one page in so many of the budget.
 const WINDOW_SHARE: u64 = 128;
@@ -134,8 +134,8 @@ impl<'a> Fault<'a> {
             return None;
         }
         // A window is a small part of memory: pages read ahead must not push each other out before they are used.
-        let budget_pages = self.engine.budget.limit_bytes() / PAGE_BYTES as u64;
-        let most = self.engine.policy.readahead_pages.min((budget_pages / WINDOW_SHARE) as u32);
+        let share_pages = (self.engine.budget.limit_pages() / WINDOW_SHARE) as u32;
+        let most = self.engine.policy.readahead_pages.min(share_pages);
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::lru::{ISOLATED, Isolated, List};
 use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
-use crate::units::{CHUNK_BYTES, PAGE_BYTES};
+use crate::units::CHUNK_BYTES;
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
@@ -169,7 +169,7 @@ pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -
 
 /// More pages under way would take memory from those who use it, and gain no speed.
 fn most_writing_pages(engine: &Engine) -> u64 {
-    (engine.budget.limit_bytes() / PAGE_BYTES as u64 / 8).min(MOST_WRITING_PAGES)
+    (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
 }
 
 /// Looks at candidates until as many are to go as are written together, but not at all of a memory that is in use. Says at how

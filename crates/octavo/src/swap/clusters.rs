@@ -42,7 +42,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, WordArray};
-use crate::units::{PAGE_BYTES, SwapSlot};
+use crate::units::SwapSlot;
 
 use bits::{SlotBits, WORDS};
 use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
@@ -228,7 +228,7 @@ impl Clusters {
     /// for clean pages should be given up.
     pub(crate) fn is_crowded(&self) -> bool {
         let free = self.capacity - self.used().min(self.capacity);
-        free < self.capacity / 2 && u64::from(free) < self.budget.limit_bytes() / PAGE_BYTES as u64
+        free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
     /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places between used ones come first, and
