@@ -48,7 +48,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Mutex, Ordering, Shared,
 use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
-use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, SwapSlot, bytes_for_people};
+use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, SwapSlot, bytes_for_people};
 
 use backoff::Backoff;
 pub(crate) use edges::{Obstacle, split_edges};
@@ -313,11 +313,6 @@ impl Engine {
         self.spaces.lock().insert(space, record);
     }
 
-    /// Pages of a space that have frames now.
-    pub(crate) fn resident_pages(&self, space: SpaceId) -> u64 {
-        self.space_use.get(space, Figure::Resident)
-    }
-
     /// The error of an access for which no room could be made: says who uses the budget, and what to do.
     #[cold]
     pub(crate) fn out_of_memory(&self) -> Error {
@@ -325,7 +320,7 @@ impl Engine {
             self.spaces.lock().iter().map(|(id, record)| (*id, record.name.clone())).collect();
         let mut sizes: Vec<_> = spaces
             .into_iter()
-            .map(|(id, name)| (self.resident_pages(id) * PAGE_BYTES as u64, name))
+            .map(|(id, name)| (self.space_use.get(id, Figure::Resident) << PAGE_SHIFT, name))
             .collect();
         sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let largest: Vec<_> = sizes
