@@ -3,11 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Device;
-use super::block::BlockDevice;
 use super::engine::IoEngine;
 use super::file::{FileDevice, FileOptions, SwapFile};
 use super::ram::RamDevice;
+use super::{Device, block};
 use crate::error::Result;
 
 /// A place where swapped pages go.
@@ -119,11 +118,7 @@ impl SwapArea {
         let (device, engine) = match self.place {
             Place::Temporary(directory) => of_file(FileDevice::temporary(&directory, options)?),
             Place::File(path) => of_file(FileDevice::named(&path, options)?),
-            Place::BlockDevice(path) => {
-                let device = BlockDevice::open(&path, limit_bytes, engine)?;
-                let engine = device.describe_engine().to_owned();
-                (Box::new(device) as Box<dyn Device>, Some(engine))
-            }
+            Place::BlockDevice(path) => of_file(block::open(&path, limit_bytes, engine)?),
             Place::Ram(bytes) => (Box::new(RamDevice::new(bytes.min(limit_bytes))?) as Box<dyn Device>, None),
             Place::Device(device) => (device, None),
         };

@@ -5,12 +5,13 @@
 //! | `uring` | is queued in the ring of the CPU, and sent with the others at `flush` | are pulled: see `uring.rs` |
 //! | `threads` | waits for one of a few threads, which does it by one system call | come from those threads |
 //!
-//! In both, [`Urgency::Now`] is done on the spot by the calling thread, which was going to sleep anyway: nothing is faster
-//! than a thread that the kernel wakes for its own transfer.
+//! In both, a transfer of [`Urgency::Now`](super::Urgency::Now) is done on the spot by the calling thread, which was going to
+//! sleep anyway: nothing is faster than a thread that the kernel wakes for its own transfer.
+//!
+//! An engine is a device of all places that can be named: who opened the file knows which of them there are.
 //!
 //! What a device moves only in part is continued where it stopped, by whoever finds out.
 
-use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -21,7 +22,7 @@ use octavo_platform::uring::Payload;
 
 use super::threads::ThreadsEngine;
 use super::uring::UringEngine;
-use super::{Direction, Transfer, Urgency, Waited};
+use super::{Device, Direction, Transfer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Shared;
 use crate::units::PAGE_BYTES;
@@ -38,26 +39,9 @@ pub enum IoEngine {
     Threads,
 }
 
-/// Moves transfers' bytes between one file and arenas. The functions are those of [`super::Device`].
-pub(crate) trait Engine: Debug + Send + Sync {
-    /// Takes the transfer over.
-    fn submit(&self, transfer: Transfer, urgency: Urgency);
-    /// Starts what was only collected.
-    fn flush(&self) {}
-    /// Completes what has ended.
-    fn poll(&self) {}
-    /// Waits for something in `queue`.
-    fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        let _ = (queue, still_waiting);
-        Waited::Sleep
-    }
-    /// Somebody sleeps.
-    fn serve(&self) {}
-}
-
 /// An engine that runs, and what to say of it.
 pub(crate) struct Started {
-    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) engine: Box<dyn Device>,
     pub(crate) description: String,
 }
 
@@ -70,7 +54,7 @@ pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
         IoEngine::Threads => None,
         IoEngine::Probe | IoEngine::Uring => match UringEngine::start(file) {
             Ok(engine) => {
-                let description = format!("io_uring, {}", counted(engine.rings(), "ring"));
+                let description = engine.describe();
                 return Ok(Started { engine: Box::new(engine), description });
             }
             Err(error) if choice == IoEngine::Uring => {
@@ -82,15 +66,14 @@ pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
     };
     let engine =
         ThreadsEngine::start(file).map_err(|error| Error::system("cannot start I/O threads", &error))?;
-    let threads = format!("{} of preadv/pwritev", counted(engine.threads(), "thread"));
     let description = match why_threads {
-        Some(why) => format!("{why}: {threads}"),
-        None => threads,
+        Some(why) => format!("{why}: {}", engine.describe()),
+        None => engine.describe(),
     };
     Ok(Started { engine: Box::new(engine), description })
 }
 
-fn counted(count: usize, what: &str) -> String {
+pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

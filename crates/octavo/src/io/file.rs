@@ -6,6 +6,7 @@
 //!
 //! Locking: `growing`, one at a time makes the file larger; writes inside the file do not ask for it.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -15,7 +16,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::engine::{Engine, IoEngine, start};
+use super::engine::{IoEngine, start};
 use super::{Device, Direction, Transfer, Urgency, Waited};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
@@ -43,15 +44,14 @@ impl Default for SwapFile {
 }
 
 /// Places that slots can name.
-pub(super) const MOST_PAGES: u64 = u32::MAX as u64 - 2;
+pub(super) const MOST_PAGES: u32 = u32::MAX - 2;
 /// The file grows by a quarter, but by no less and no more than this at once.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
-/// Pages in a file.
-#[derive(Debug)]
+/// Pages in a file, or on a block device.
 pub struct FileDevice {
     file: Shared<File>,
-    engine: Box<dyn Engine>,
+    engine: Box<dyn Device>,
     engine_description: String,
     name: String,
     capacity_pages: u32,
@@ -126,16 +126,31 @@ impl FileDevice {
         let direct = bypass_page_cache(&file);
         // Beyond this limit of the process a write is a signal that ends it.
         let limit_bytes = options.limit_bytes.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX));
+        let mut device = Self::over(file, name, present_bytes, limit_bytes, options.engine)?;
+        if !direct {
+            device.engine_description += ", through the page cache";
+        }
+        Ok(device)
+    }
+
+    /// Starts an engine on a file that has blocks up to `grown_bytes`, to hold at most `limit_bytes`.
+    pub(super) fn over(
+        file: File,
+        name: String,
+        grown_bytes: u64,
+        limit_bytes: u64,
+        engine: IoEngine,
+    ) -> Result<Self> {
         let capacity_pages = capacity_pages(limit_bytes)?;
         let file = Shared::new(file);
-        let started = start(options.engine, &file)?;
+        let started = start(engine, &file)?;
         Ok(Self {
             file,
             engine: started.engine,
-            engine_description: started.description + if direct { "" } else { ", through the page cache" },
+            engine_description: started.description,
             name,
             capacity_pages,
-            grown_bytes: AtomicU64::new(present_bytes),
+            grown_bytes: AtomicU64::new(grown_bytes),
             growing: Mutex::new(()),
             plain: AtomicBool::new(false),
         })
@@ -229,12 +244,18 @@ impl Device for FileDevice {
     }
 }
 
+impl fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileDevice of {} ({})", self.name, self.engine_description)
+    }
+}
+
 /// Whole pages in `bytes`, as many as can be named.
 ///
 /// # Errors
 /// [`ErrorKind::SwapUnavailable`] when there is none.
 pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
-    match (bytes >> PAGE_SHIFT).min(MOST_PAGES) as u32 {
+    match (bytes >> PAGE_SHIFT).min(u64::from(MOST_PAGES)) as u32 {
         0 => {
             let bytes = bytes_for_people(bytes);
             let message = format!("a swap limit of {bytes} holds no page; give at least 4 KiB");

@@ -6,14 +6,14 @@
 //! Locking: `queue`, for a push or a pop. Not held while a transfer is moved or completed.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs::File;
 use std::io;
 
 use octavo_platform::ForkCanary;
 
-use super::engine::{Engine, Pending};
-use super::{Transfer, Urgency};
+use super::engine::{Pending, counted};
+use super::file::MOST_PAGES;
+use super::{Device, Transfer, Urgency};
 use crate::sync::{Condvar, Duration, Mutex, Shared, thread};
 
 /// Threads.
@@ -57,13 +57,13 @@ impl ThreadsEngine {
         }
         Ok(engine)
     }
-
-    pub(super) fn threads(&self) -> usize {
-        self.threads.len()
-    }
 }
 
-impl Engine for ThreadsEngine {
+impl Device for ThreadsEngine {
+    fn capacity_pages(&self) -> u32 {
+        MOST_PAGES
+    }
+
     fn submit(&self, transfer: Transfer, urgency: Urgency) {
         let pending = Pending::new(transfer);
         if urgency == Urgency::Now {
@@ -80,6 +80,10 @@ impl Engine for ThreadsEngine {
         if wake {
             self.pool.changed.notify_one();
         }
+    }
+
+    fn describe(&self) -> String {
+        format!("{} of preadv/pwritev", counted(self.threads.len(), "thread"))
     }
 }
 
@@ -124,11 +128,5 @@ impl Drop for ThreadsEngine {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-impl fmt::Debug for ThreadsEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadsEngine of {} threads", self.threads())
     }
 }

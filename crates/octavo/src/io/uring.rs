@@ -17,7 +17,6 @@
 //!
 //! Locking: the ring's own two locks, and `stop` of the I/O thread. None is held while a transfer is completed.
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 
@@ -27,8 +26,9 @@ use octavo_platform::{ForkCanary, usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Pending};
-use super::{ANY_QUEUE, Transfer, Urgency, Waited};
+use super::engine::{Pending, counted};
+use super::file::MOST_PAGES;
+use super::{ANY_QUEUE, Device, Transfer, Urgency, Waited};
 use crate::sync::percpu::current_cpu;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Duration, Mutex, Ordering, Shared, fence, pause, thread};
 
@@ -91,13 +91,13 @@ impl UringEngine {
             thread::Builder::new().name("octavo-io".into()).spawn(move || served.serve_sleepers())?;
         Ok(Self { rings, thread: Some(thread), canary })
     }
-
-    pub(super) fn rings(&self) -> usize {
-        self.rings.lanes.len()
-    }
 }
 
-impl Engine for UringEngine {
+impl Device for UringEngine {
+    fn capacity_pages(&self) -> u32 {
+        MOST_PAGES
+    }
+
     fn submit(&self, transfer: Transfer, urgency: Urgency) {
         if urgency == Urgency::Now {
             transfer.note_queue(IN_PLACE);
@@ -178,6 +178,10 @@ impl Engine for UringEngine {
             self.rings.serving.store(true, Ordering::SeqCst);
             self.rings.changed.notify_one();
         }
+    }
+
+    fn describe(&self) -> String {
+        format!("io_uring, {}", counted(self.rings.lanes.len(), "ring"))
     }
 }
 
@@ -291,11 +295,5 @@ impl Drop for UringEngine {
             // It ends on its own; a panic in it has been printed.
             let _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for UringEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UringEngine of {} rings", self.rings())
     }
 }
