@@ -24,7 +24,7 @@ use super::threads::ThreadsEngine;
 use super::uring::UringEngine;
 use super::{Device, Direction, Transfer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::Shared;
+use crate::sync::{Shared, thread};
 use crate::units::PAGE_BYTES;
 
 /// How files and block devices are read and written.
@@ -75,6 +75,15 @@ pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
 
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Waits for the end of a thread that was told to stop, unless it is the caller: the last transfer may be what kept its
+/// manager, and be completed by one of the engine's own threads.
+pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
+    if thread.thread().id() != thread::current().id() {
+        // A panic in it has been printed.
+        let _ = thread.join();
+    }
 }
 
 /// How often in a row a transfer may fail to get on for no reason of its own.

@@ -11,7 +11,7 @@ use std::io;
 
 use octavo_platform::ForkCanary;
 
-use super::engine::{Pending, counted};
+use super::engine::{Pending, counted, join_if_other};
 use super::file::MOST_PAGES;
 use super::{Device, Transfer, Urgency};
 use crate::sync::{Condvar, Duration, Mutex, Shared, thread};
@@ -122,11 +122,7 @@ impl Drop for ThreadsEngine {
             for _ in 0..THREADS {
                 self.pool.changed.notify_one();
             }
-            // The last transfer may be what kept its manager, and be completed by one of the threads.
-            if thread.thread().id() != thread::current().id() {
-                // It ends on its own; a panic in it has been printed.
-                let _ = thread.join();
-            }
+            join_if_other(thread);
         }
     }
 }

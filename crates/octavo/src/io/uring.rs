@@ -26,7 +26,7 @@ use octavo_platform::{ForkCanary, usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
-use super::engine::{Pending, counted};
+use super::engine::{Pending, counted, join_if_other};
 use super::file::MOST_PAGES;
 use super::{ANY_QUEUE, Device, Transfer, Urgency, Waited};
 use crate::sync::percpu::current_cpu;
@@ -290,10 +290,6 @@ impl Drop for UringEngine {
         }
         *self.rings.stop.lock() = true;
         self.rings.changed.notify_one();
-        // The last transfer may be what kept its manager, and be completed by that very thread.
-        if thread.thread().id() != thread::current().id() {
-            // It ends on its own; a panic in it has been printed.
-            let _ = thread.join();
-        }
+        join_if_other(thread);
     }
 }
