@@ -55,7 +55,7 @@ pub const SAMPLED_SITES: &[Site] = &[
     cache_functions(LOCK_SITES[0].title, &["insert", "insert_run"]),
     cache_functions(LOCK_SITES[1].title, &["start_writeback"]),
     cache_functions(LOCK_SITES[2].title, &["end_writeback"]),
-    cache_functions(LOCK_SITES[3].title, &["try_evict"]),
+    cache_functions(LOCK_SITES[3].title, &["evict_run"]),
 ];
 
 type Column = (&'static str, fn(&Run) -> String);

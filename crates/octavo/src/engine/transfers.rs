@@ -11,13 +11,15 @@ use std::task::Waker;
 
 use octavo_platform::ArenaBytes;
 
+use smallvec::SmallVec;
+
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
 use crate::error::ErrorKind;
 use crate::io::{ANY_QUEUE, Direction, Host, Job, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::swap::{Evicted, SlotRun};
+use crate::swap::{Evicted, SlotRun, WRITE_BATCH};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
@@ -235,19 +237,19 @@ impl Engine {
         }
     }
 
-    /// Frees a clean frame of the swap cache if nobody uses it; else puts it back. Drops the caller's pin. Says whether it is
-    /// free.
-    pub(crate) fn evict_or_keep(&self, frame: FrameId) -> bool {
-        match self.swap.try_evict(&self.frames, frame, self.lru.shadow()) {
-            Evicted::Freed => {
-                self.free_last(frame);
-                true
+    /// Frees those clean frames of the swap cache that nobody uses, and puts the others back. Drops the caller's pins. Says how
+    /// many are free.
+    pub(crate) fn evict_or_keep(&self, run: &[(SwapSlot, FrameId)]) -> u64 {
+        let (mut freed, mut kept) = (Isolated::new(), Isolated::new());
+        self.swap.evict_run(&self.frames, run.iter().copied(), self.lru.shadow(), |frame, evicted| {
+            match evicted {
+                Evicted::Freed => freed.push(frame),
+                Evicted::Kept => kept.push(frame),
             }
-            Evicted::Kept => {
-                self.keep(frame, List::Inactive);
-                false
-            }
-        }
+        });
+        freed.iter().for_each(|frame| self.free_last(*frame));
+        kept.iter().for_each(|frame| self.keep(*frame, List::Inactive));
+        freed.len() as u64
     }
 
     fn end_write(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
@@ -255,18 +257,19 @@ impl Engine {
         let counter = if written { Counter::SwapOut } else { Counter::SwapWriteError };
         self.counters.add(counter, u64::from(run.count));
         self.swap.note_write(result);
-        let mut freed = 0;
+        let mut clean = SmallVec::<[_; WRITE_BATCH]>::new();
         self.for_each_chained(run, head, |slot, frame| {
             if self.swap.end_writeback(&self.frames, slot, frame, written) {
                 self.wake_io(frame);
             }
             if written {
-                freed += u64::from(self.evict_or_keep(frame));
+                clean.push((slot, frame));
             } else {
                 self.put_back_unwritten(slot, frame);
                 self.keep(frame, List::Inactive);
             }
         });
+        let freed = self.evict_or_keep(&clean);
         self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
         self.transfers.writing_pages.fetch_sub(run.count, Ordering::SeqCst);
         self.transfers.ended_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);

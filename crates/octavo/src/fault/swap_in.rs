@@ -237,7 +237,7 @@ impl<'a> Fault<'a> {
         if engine.swap.is_crowded() {
             engine.swap.detach(&engine.frames, frame);
         }
-        // After the reference: until it is dropped under the slot's lock, this pin keeps `try_evict` away.
+        // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.
         engine.drop_pin(frame);
     }
 

@@ -422,18 +422,21 @@ impl FrameAllocator {
     /// time: a second caller waits for the first, whose result is its own.
     pub fn drain(&self) {
         let _single = self.draining.lock();
-        {
-            let mut reserve = self.reserve.lock();
-            let mut givers = Givers::new(&self.zones, &self.arena, 0);
-            while let Some(frame) = reserve.frames.pop() {
-                givers.give(frame, Order::ZERO);
-            }
-        }
+        self.give_zeroed_back();
         for cpu in 0..self.lists.stacks().cpus() {
             let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
             let mut givers = Givers::new(&self.zones, &self.arena, cpu);
             self.lists.drain(&held, |frame, order| givers.give(frame, order));
             self.arena.counters.add(Counter::PercpuDrain, givers.frames());
+        }
+    }
+
+    /// Moves what was zeroed ahead to its zone: the first to go where memory gets short, as nobody misses it.
+    pub fn give_zeroed_back(&self) {
+        let mut reserve = self.reserve.lock();
+        let mut givers = Givers::new(&self.zones, &self.arena, 0);
+        while let Some(frame) = reserve.frames.pop() {
+            givers.give(frame, Order::ZERO);
         }
     }
 
@@ -449,9 +452,9 @@ impl FrameAllocator {
     }
 
     /// Zeroes up to `n` free frames ahead and puts them in the reserve; answers how many. Brings no memory
-    /// online, and leaves the zones their low watermark.
+    /// online, and leaves the zones their high watermark: below it memory is wanted for what is in use.
     pub fn zero_some(&self, n: usize) -> usize {
-        let keep = self.watermarks().low_frames;
+        let keep = self.watermarks().high_frames;
         let mut done = 0;
         while done < n {
             // Held while zeroing, so that a drain finds these frames and not "none".

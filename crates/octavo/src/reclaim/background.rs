@@ -141,6 +141,7 @@ fn work(engine: &Engine, signal: &Signal) {
     if engine.frames.available_frames() >= marks.low_frames {
         return;
     }
+    engine.frames.give_zeroed_back();
     engine.counters.count(Counter::BackgroundRun);
     while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
         let coming = u64::from(engine.transfers.writing_pages());

@@ -87,9 +87,7 @@ fn send_out(engine: &Engine, mut going: Going, outcome: &mut Outcome) {
         unmap_owners(engine, slot, frame);
     }
     put_away_dirty(engine, &mut going, outcome);
-    for (_, frame) in going {
-        outcome.freed += u64::from(engine.evict_or_keep(frame));
-    }
+    outcome.freed += engine.evict_or_keep(&going);
 }
 
 /// A block of 2 MiB goes to a slot of order 9: a whole cluster, so that its pages lie together on the device, and come back

@@ -106,7 +106,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
             if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
                 engine.wake_io(frame);
             }
-            engine.evict_or_keep(frame);
+            engine.evict_or_keep(&[(slot, frame)]);
             None
         }
         refused => {

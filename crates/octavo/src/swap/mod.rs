@@ -13,7 +13,7 @@
 //! | `allocate`, `insert` | reclaim | before the entries of a page are made Swapped |
 //! | `add_reference` | reclaim | before each entry is |
 //! | `start_writeback`, `submit` | reclaim | after all entries are |
-//! | `end_writeback`, `try_evict` | completion, reclaim | the page is clean: forget the frame, keep the slot |
+//! | `end_writeback`, `evict_run` | completion, reclaim | the page is clean: forget the frame, keep the slot |
 //! | `look_up`, `begin_read`, `submit` | fault | an entry says Swapped |
 //! | `drop_reference` | fault, unmap | an entry no longer says Swapped |
 //! | `forget_orphan` | unmap, reclaim | only the cache still knows the frame |
@@ -301,10 +301,16 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame)
     }
 
-    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes, and
-    /// the shadow until the page comes back.
-    pub(crate) fn try_evict(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Evicted {
-        self.cache.try_evict(frames, frame, Some(mapping::Shadow::new(shadow.bits())))
+    /// Clean frames, each of which the caller alone has pinned and no entry shows, are forgotten; their slots keep the bytes,
+    /// and the shadow until the page comes back. `each` is told, with a lock held, what came of it.
+    pub(crate) fn evict_run(
+        &self,
+        frames: &FrameAllocator,
+        run: impl IntoIterator<Item = (SwapSlot, FrameId)>,
+        shadow: Shadow,
+        each: impl FnMut(FrameId, Evicted),
+    ) {
+        self.cache.evict_run(frames, run, Some(mapping::Shadow::new(shadow.bits())), each);
     }
 
     /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.

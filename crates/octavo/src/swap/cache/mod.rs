@@ -26,7 +26,7 @@
 //! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, each of the two walks may end
 //! in a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
 //!
-//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `try_evict` are kept out of line: they are
+//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of line: they are
 //! what the seed's table tells apart, and a sampler sees calls only.
 //!
 //! **Writeback.** Why the forms without tags need no lock at its start and end: `index::start_unlocked`.
@@ -63,7 +63,7 @@ pub(crate) enum Orphan {
     Frame(FrameId),
 }
 
-/// What came of [`Cache::try_evict`].
+/// What came of [`Cache::evict_run`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an evicted frame must be freed"]
 pub(crate) enum Evicted {
@@ -382,27 +382,72 @@ impl Cache {
         self.index.end_writeback(slot, frames.words(frame), written)
     }
 
-    /// A clean frame, which the caller alone has pinned and no entry shows, is forgotten; its slot keeps the bytes, and
-    /// its place the shadow.
-    #[inline(never)]
+    /// As [`Cache::evict_run`], for one.
+    #[cfg(test)]
     pub(crate) fn try_evict(
         &self,
         frames: &FrameAllocator,
         frame: FrameId,
         shadow: Option<Shadow>,
     ) -> Evicted {
-        let frame_words = frames.words(frame);
-        let Some((lock, slot)) = self.lock_cached(frame_words) else { return Evicted::Kept };
-        let words = self.words(slot);
+        let mut outcome = Evicted::Kept;
+        let slot = slot_of(frames.words(frame));
+        self.evict_run(frames, slot.map(|slot| (slot, frame)), shadow, |_, evicted| outcome = evicted);
+        outcome
+    }
+
+    /// Clean frames, each of which the caller alone has pinned and no entry shows, are forgotten; their slots keep the bytes,
+    /// and their places the shadow. Those of one cluster that follow each other take its lock once. Says of each what came of
+    /// it, with a lock held.
+    #[inline(never)]
+    pub(crate) fn evict_run(
+        &self,
+        frames: &FrameAllocator,
+        run: impl IntoIterator<Item = (SwapSlot, FrameId)>,
+        shadow: Option<Shadow>,
+        mut each: impl FnMut(FrameId, Evicted),
+    ) {
+        let (mut lock, mut locked) = (None, 0);
+        for (slot, frame) in run {
+            let cluster = slot.0 as usize / CLUSTER_SLOTS;
+            if lock.is_none() || locked != cluster {
+                drop(lock.take());
+                (lock, locked) = (Some(self.lock(slot)), cluster);
+                if matches!(self.index, Index::Table) {
+                    self.counters.count(Counter::SwapLockRemove);
+                }
+            }
+            let evicted = self.evict_locked(frames, slot, frame, shadow);
+            each(frame, evicted);
+            if evicted == Evicted::Freed && self.words(slot).references() == 0 {
+                self.free(lock.take().expect("just locked"), frames, slot);
+            }
+        }
+    }
+
+    fn evict_locked(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        shadow: Option<Shadow>,
+    ) -> Evicted {
+        let (words, frame_words) = (self.words(slot), frames.words(frame));
         // One use is the cache's own: no entry shows the frame. Asked again below, for all but the uses, which cannot grow
         // while nobody else holds a pin.
         let holds = frame_words.holds.load();
-        if frame_words.uses.get() != 1 || holds.pins() != 1 || holds.is_dirty() || holds.is_writeback() {
+        if slot_of(frame_words) != Some(slot)
+            || frame_words.uses.get() != 1
+            || holds.pins() != 1
+            || holds.is_dirty()
+            || holds.is_writeback()
+        {
             return Evicted::Kept;
         }
-        let is_free = words.references() == 0;
-        let left = PageWord::left(shadow.filter(|_| !is_free));
-        self.counters.count(Counter::SwapLockRemove);
+        let left = PageWord::left(shadow.filter(|_| words.references() != 0));
+        if !matches!(self.index, Index::Table) {
+            self.counters.count(Counter::SwapLockRemove);
+        }
         // The count is frozen before dirty is asked, in one compare-and-swap.
         if !self.index.forget_if(slot, words, frame, left, || frame_words.holds.try_reclaim()) {
             return Evicted::Kept;
@@ -410,9 +455,6 @@ impl Cache {
         set_slot(frame_words, None);
         let uses = frame_words.uses.remove();
         debug_assert_eq!(uses, 0, "an entry shows a frame that was evicted");
-        if is_free {
-            self.free(lock, frames, slot);
-        }
         Evicted::Freed
     }
 

@@ -181,6 +181,18 @@ impl Model {
         false
     }
 
+    /// As `Engine::evict_or_keep`. Says which are free.
+    fn evict_or_keep_run(&self, run: [(SwapSlot, FrameId); 2]) -> [bool; 2] {
+        let mut outcomes = Vec::new();
+        self.cache.evict_run(&self.frames, run, Some(Shadow::new(1)), |frame, evicted| {
+            outcomes.push((frame, evicted == Evicted::Freed));
+        });
+        for &(frame, is_free) in &outcomes {
+            if is_free { self.freed(frame) } else { self.keep(frame) }
+        }
+        [outcomes[0].1, outcomes[1].1]
+    }
+
     fn keep(&self, frame: FrameId) {
         self.unpin_orphan(self.cache.forget_orphan(&self.frames, frame));
         self.drop_pin(frame);
@@ -455,6 +467,41 @@ fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
             },
             |model| assert!(model.write(SLOT, frame)),
         );
+        model.validate(1);
+    });
+}
+
+/// Two pages lose their frames under one lock, while the entry of the first goes, and the second is touched: the first is
+/// freed once, slot and frame, and the second's bytes are found in whichever frame.
+#[test]
+fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
+    in_all_forms(2, |form| {
+        let (model, first) = Model::clean_page(form);
+        let (second, fresh) = (model.fresh(), model.fresh());
+        let next = SwapSlot(1);
+        model.begin(second, OLD);
+        model.holds(second).take_pin();
+        model.add(next, second);
+        assert!(model.write(next, second));
+        let theirs = Arc::clone(&model);
+        let dropping = thread::spawn(move || {
+            theirs.unpin_orphan(theirs.cache.drop_reference(&theirs.frames, SLOT));
+        });
+        let freed = Arc::new(AtomicU32::new(0));
+        race(
+            &model,
+            move |model| {
+                let found = model.bring_in(next, fresh);
+                model.show(next, found, false);
+            },
+            |model| {
+                let [_, is_free] = model.evict_or_keep_run([(SLOT, first), (next, second)]);
+                freed.store(u32::from(is_free), Ordering::Relaxed);
+            },
+        );
+        dropping.join().unwrap();
+        assert!(!model.is_alive(first), "nothing leads to it");
+        assert_eq!(model.is_alive(second), freed.load(Ordering::Relaxed) == 0);
         model.validate(1);
     });
 }
