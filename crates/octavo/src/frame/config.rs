@@ -52,4 +52,15 @@ impl FrameConfig {
             form: None,
         }
     }
+
+    /// Four chunks for one CPU, of memory that comes at first touch: for models and small tests.
+    #[cfg(test)]
+    pub(crate) fn tiny() -> Self {
+        Self {
+            percpu_orders: PercpuOrders::OrderZero,
+            populate: false,
+            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
+            ..Self::one_zone(4 * crate::units::CHUNK_BYTES as u64, Backing::BasePages)
+        }
+    }
 }

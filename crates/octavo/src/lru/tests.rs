@@ -3,9 +3,9 @@
 use super::*;
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::frame::{Backing, FrameConfig, FrameId, PercpuForm};
+use crate::frame::{FrameConfig, FrameId};
 use crate::sync::Arc;
-use crate::units::{CHUNK_BYTES, Order};
+use crate::units::Order;
 
 const POLICIES: [ReclaimPolicy; 6] = [
     ReclaimPolicy::Reuse,
@@ -23,13 +23,8 @@ struct Fixture {
 
 impl Fixture {
     fn new(policy: ReclaimPolicy) -> Self {
-        let config = FrameConfig {
-            populate: false,
-            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
-            ..FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
-        };
-        let budget = Arc::new(Budget::new(1 << 30));
-        let frames = FrameAllocator::new(&config, budget, Arc::new(Counters::new().unwrap())).unwrap();
+        let (budget, counters) = (Arc::new(Budget::new(1 << 30)), Arc::new(Counters::new().unwrap()));
+        let frames = FrameAllocator::new(&FrameConfig::tiny(), budget, counters).unwrap();
         Self { frames, lru: Lru::new(1, StackForm::TryLock(|| 0), policy).unwrap() }
     }
 

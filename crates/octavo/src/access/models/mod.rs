@@ -10,20 +10,18 @@ mod hits;
 mod paths;
 mod waiting;
 
-use octavo_platform::{Backing, ForkCanary};
+use octavo_platform::ForkCanary;
 
 use crate::access;
 use crate::budget::Budget;
-use crate::config::{
-    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
-};
+use crate::config::{Compression, HugePolicy, HugeZeroWrite, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::{
     Engine, EngineParts, Policy, Quota, SpaceState, SpaceUse, Streams, protect_range, unmap_range,
 };
 use crate::frame::state::Kind;
 use crate::frame::zero_page::{HugeZero, UsedHugeZero};
-use crate::frame::{FrameAllocator, FrameConfig, PercpuForm};
+use crate::frame::{FrameAllocator, FrameConfig};
 use crate::io::{Device, Direction, Transfer, Urgency};
 use crate::lru::{Isolated, Lru};
 use crate::reclaim::evict_batch;
@@ -33,7 +31,7 @@ use crate::sync::percpu::StackForm;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, thread};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection, Table};
-use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, PageNumber};
+use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
 
 /// An engine and two spaces.
 struct Model {
@@ -98,13 +96,8 @@ impl Model {
     fn new(swap_slots: u32) -> Arc<Self> {
         let budget = Arc::new(Budget::new(1 << 20));
         let counters = Arc::new(Counters::new().unwrap());
-        let config = FrameConfig {
-            percpu_orders: PercpuOrders::OrderZero,
-            populate: false,
-            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
-            ..FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
-        };
-        let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+        let frames =
+            FrameAllocator::new(&FrameConfig::tiny(), Arc::clone(&budget), Arc::clone(&counters)).unwrap();
         let small_zero = frames.alloc(Order::ZERO).unwrap().frame;
         let device = WordDevice((0..swap_slots).map(|_| Default::default()).collect());
         let engine = Engine::new(EngineParts {

@@ -6,15 +6,13 @@
 //! says who may look at a frame. Entries are left out: what they make certain is said where it is used.
 
 use loom::cell::UnsafeCell;
-use octavo_platform::Backing;
 
 use super::*;
-use crate::config::PercpuOrders;
+use crate::frame::FrameConfig;
 use crate::frame::holds::HoldWord;
-use crate::frame::{FrameConfig, PercpuForm};
 use crate::mapping::Tag;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, fence, thread};
-use crate::units::{CHUNK_BYTES, Order};
+use crate::units::Order;
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 const SLOTS: u32 = 8;
@@ -75,13 +73,8 @@ impl Model {
     fn new(form: SwapCache) -> Arc<Self> {
         let budget = Arc::new(Budget::new(1 << 20));
         let counters = Arc::new(Counters::new().unwrap());
-        let config = FrameConfig {
-            percpu_orders: PercpuOrders::OrderZero,
-            populate: false,
-            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
-            ..FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
-        };
-        let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+        let frames =
+            FrameAllocator::new(&FrameConfig::tiny(), Arc::clone(&budget), Arc::clone(&counters)).unwrap();
         let slots = Shared::new(Slots::default());
         let sink = Box::new(Sink(Shared::clone(&slots)));
         let count = frames.end_frame().index();
