@@ -9,6 +9,16 @@ pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use loom::thread;
 
+/// Explores a model with at most so many preemptions of threads that could go on: what is found with few is most of what
+/// there is, and all orders are too many.
+#[cfg(test)]
+pub(crate) fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
 /// A boxed array: models are small.
 #[derive(Debug)]
 pub(crate) struct WordArray<T>(Box<[T]>);

@@ -28,7 +28,7 @@ use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, thread};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection, Table};
 use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
@@ -70,13 +70,6 @@ impl Device for WordDevice {
     fn describe(&self) -> String {
         "a model's device".into()
     }
-}
-
-fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.max_branches = 10_000;
-    builder.check(model);
 }
 
 /// Runs both at once, each on a thread of its own.

@@ -4,7 +4,7 @@
 //! oneself matters, and a relaxed word where a copy races with stores. Tables, lists and devices are left out.
 
 use super::*;
-use crate::sync::{Arc, fence, thread};
+use crate::sync::{Arc, bounded, fence, thread};
 use loom::cell::UnsafeCell;
 
 /// A frame that one entry (a bit that says "shown") leads to.
@@ -50,9 +50,7 @@ impl Frame {
 /// ends once, and nobody has the bytes to himself while a pin that re-read its entry lasts.
 #[test]
 fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    bounded(3, || {
         let frame = Arc::new(Frame::default());
         frame.holds.begin(true);
         frame.shown.store(1, Ordering::Release);

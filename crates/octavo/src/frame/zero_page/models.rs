@@ -4,7 +4,7 @@
 //! read and the one who frees it writes, so that freeing a page in use is a race the checker reports.
 
 use super::*;
-use crate::sync::thread;
+use crate::sync::{bounded, thread};
 use loom::cell::UnsafeCell;
 
 const PAGES: usize = 4;
@@ -61,9 +61,7 @@ impl Model {
 }
 
 fn users_against_the_shrinker(mode: ZeroPage) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(move || {
+    bounded(2, move || {
         let shared = Model::new(mode);
         let users = [(); 2].map(|()| {
             let shared = Arc::clone(&shared);

@@ -3,7 +3,7 @@
 //! All of it is real; a chunk holds two regions here, so that regions move from chunk to chunk.
 
 use super::*;
-use crate::sync::Arc;
+use crate::sync::{Arc, bounded};
 
 fn region(start: u64, end: u64, protection: Protection) -> Region {
     Region {
@@ -15,9 +15,7 @@ fn region(start: u64, end: u64, protection: Protection) -> Region {
 
 #[test]
 fn loom_a_look_up_never_sees_a_torn_region() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(1);
-    model.check(|| {
+    bounded(1, || {
         let list = Arc::new(RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))));
         let before = region(4, 8, Protection::READ);
         let stays = region(8, 12, Protection::READ_WRITE);

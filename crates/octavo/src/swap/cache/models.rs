@@ -11,7 +11,7 @@ use super::*;
 use crate::frame::FrameConfig;
 use crate::frame::holds::HoldWord;
 use crate::mapping::Tag;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, fence, thread};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, bounded, fence, thread};
 use crate::units::Order;
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
@@ -48,13 +48,6 @@ struct Model {
     /// Looked at by who holds a frame, written by who has it to himself.
     held: Vec<UnsafeCell<()>>,
     alive: Vec<AtomicU32>,
-}
-
-fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.max_branches = 10_000;
-    builder.check(model);
 }
 
 fn in_all_forms(preemptions: usize, model: impl Fn(SwapCache) + Copy + Send + Sync + 'static) {

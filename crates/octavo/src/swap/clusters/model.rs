@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::sync::percpu::{current_cpu, run_on};
-use crate::sync::thread;
+use crate::sync::{bounded, thread};
 
 /// Areas as given, and a flag for each slot: whoever is given the slot finds it down.
 struct Model {
@@ -42,9 +42,7 @@ impl Model {
 }
 
 fn check(capacity: u32, threads: &'static [(u32, fn(&Model))]) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(move || {
+    bounded(2, move || {
         let model = Model::new(capacity);
         let (last, others) = threads.split_last().expect("threads");
         let others: Vec<_> = others
