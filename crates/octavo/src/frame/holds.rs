@@ -87,6 +87,10 @@ impl Holds {
     pub(crate) fn is_failed(self) -> bool {
         self.0 & IO_ERROR != 0
     }
+    /// Pinned by others than the caller, who has `own` pins, or under I/O. Only a guess about pins: see `pinned_by_others`.
+    pub(crate) fn is_held_by_others(self, own: u32) -> bool {
+        self.pins() > own || self.is_writeback() || self.is_reading()
+    }
     /// Somebody waits for I/O to end.
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0

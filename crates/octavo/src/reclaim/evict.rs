@@ -134,8 +134,7 @@ enum Verdict {
 }
 
 fn judge(engine: &Engine, frame: FrameId) -> Verdict {
-    let holds = engine.frames.words(frame).holds.load();
-    if holds.pins() > 1 || holds.is_writeback() || holds.is_reading() {
+    if engine.frames.words(frame).holds.load().is_held_by_others(1) {
         return Verdict::Keep(List::Inactive);
     }
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
@@ -143,8 +142,7 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
 
 /// What is to be seen of a candidate. Clears its mark.
 pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
-    let holds = engine.frames.words(frame).holds.load();
-    if holds.pins() > 1 || holds.is_writeback() || holds.is_reading() {
+    if engine.frames.words(frame).holds.load().is_held_by_others(1) {
         return Look::Busy;
     }
     if test_and_clear_accessed(engine, frame) { Look::Accessed } else { Look::Unused }
