@@ -37,6 +37,9 @@ const HEADROOM_SHIFT: u32 = 5;
 /// Read ahead in one window by default: 2 MiB.
 const READAHEAD_PAGES: u32 = CHUNK_FRAMES;
 
+/// How long the end of a manager waits for its devices.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
 /// last space are gone.
 #[derive(Clone)]
@@ -219,8 +222,9 @@ impl ManagerBuilder {
         self
     }
 
-    /// How long an access waits for a device at the most, before it is an error of kind `TimedOut`. The read goes on, and
-    /// a later access finds what it brings. Default: as long as it takes.
+    /// How long an access waits for a device at the most, for a page to come or for room that a write makes, before it is an
+    /// error of kind `TimedOut`. What the device was asked for goes on, and a later access finds what came of it. Default: as
+    /// long as it takes.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.policy.io_timeout = Some(timeout);
         self
@@ -510,7 +514,7 @@ impl Manager {
         engine.check_process()?;
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
         if spaces.is_empty() {
-            engine.settle();
+            engine.settle(PATIENCE);
         }
         let message = if !spaces.is_empty() {
             format!(

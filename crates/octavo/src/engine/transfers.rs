@@ -30,9 +30,6 @@ use crate::units::{FrameId, SwapSlot};
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// How long the end of a manager waits for its devices.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Pages under way, each way.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
@@ -99,7 +96,12 @@ impl Engine {
             }
             if sealed.is_empty() {
                 // All are in use, for writes under way: the next that ends gives some back.
-                self.wait_until_ended(ended + 1);
+                if !self.wait_until_ended(ended + 1) {
+                    self.chain(rest);
+                    self.transfers.writing_pages.fetch_add(rest.len() as u32, Ordering::AcqRel);
+                    let run = SlotRun { first, count: rest.len() as u32 };
+                    return self.end_write(run, rest[0], Err(io::ErrorKind::TimedOut.into()));
+                }
                 continue;
             }
             let (now, later) = rest.split_at(sealed.len());
@@ -155,51 +157,65 @@ impl Engine {
         self.swap.wait(words.prev.load(Ordering::Relaxed), &waiting)
     }
 
-    /// Waits until some write has ended. Returns at once when none is under way.
-    pub(crate) fn wait_for_write(&self) {
-        self.wait_until_ended(self.transfers.ended_pages() + 1);
+    /// Waits until some write has ended. Returns at once when none is under way. As all of these waits, it is given up after
+    /// `patience`: false.
+    pub(crate) fn wait_for_write(&self, patience: Option<Duration>) -> bool {
+        self.wait_for_writes(self.transfers.ended_pages() + 1, patience)
     }
 
-    /// Waits until as many pages as that have been written since the beginning, or nothing is being written.
-    pub(crate) fn wait_until_ended(&self, pages: u64) {
-        let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
-        self.wait_while(&|| {
-            writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
-        });
-    }
-
-    /// Waits until some read has ended. Returns at once when none is under way.
-    pub(crate) fn wait_for_read(&self) {
-        let Transfers { reading_pages, read_pages, .. } = &self.transfers;
-        let before = read_pages.load(Ordering::SeqCst);
-        self.wait_while(&|| {
-            reading_pages.load(Ordering::SeqCst) != 0 && read_pages.load(Ordering::SeqCst) == before
-        });
-    }
-
-    /// Waits until nothing is under way, but not for a device that does not answer.
-    pub(crate) fn settle(&self) {
-        let start = Instant::now();
-        while self.transfers.are_under_way() && start.elapsed() < PATIENCE {
-            self.swap.flush();
-            self.swap.serve();
-            self.swap.poll();
-            park_for(MOMENT);
+    /// Waits until as many pages as that have been written since the beginning, or nothing is being written; or the device has
+    /// not answered for as long as it may take.
+    pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
+        let timeout = self.policy.io_timeout;
+        loop {
+            // Each that ends is an answer.
+            let next = timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
+            if !self.wait_for_writes(next, timeout) {
+                return false;
+            }
+            if next == pages || self.transfers.writing_pages() == 0 {
+                return true;
+            }
         }
     }
 
-    fn wait_while(&self, waits: &dyn Fn() -> bool) {
+    fn wait_for_writes(&self, pages: u64, patience: Option<Duration>) -> bool {
+        let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
+        self.wait_while(patience, &|| {
+            writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
+        })
+    }
+
+    /// Waits until some read has ended. Returns at once when none is under way.
+    pub(crate) fn wait_for_read(&self) -> bool {
+        let Transfers { reading_pages, read_pages, .. } = &self.transfers;
+        let before = read_pages.load(Ordering::SeqCst);
+        self.wait_while(self.policy.io_timeout, &|| {
+            reading_pages.load(Ordering::SeqCst) != 0 && read_pages.load(Ordering::SeqCst) == before
+        })
+    }
+
+    /// Waits until nothing is under way, or for so long. Says whether nothing is.
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        self.swap.serve();
+        self.wait_while(Some(patience), &|| self.transfers.are_under_way())
+    }
+
+    fn wait_while(&self, patience: Option<Duration>, waits: &dyn Fn() -> bool) -> bool {
+        let until = patience.map(|patience| Instant::now() + patience);
+        let still_waits = || waits() && until.is_none_or(|until| Instant::now() < until);
         self.swap.flush();
         block_until_driven(
-            |waker| self.poll_ends(waker, waits),
+            |waker| self.poll_ends(waker, &still_waits),
             || {
-                if self.swap.wait(ANY_QUEUE, waits) == Waited::Sleep {
+                if self.swap.wait(ANY_QUEUE, &still_waits) == Waited::Sleep {
                     // Woken by the next that ends; for a moment only, as what is waited for may not be under way yet.
                     park_for(MOMENT);
                 }
                 true
             },
         );
+        !waits()
     }
 
     fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {

@@ -146,7 +146,7 @@ fn work(engine: &Engine, signal: &Signal) {
     while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
         let coming = u64::from(engine.transfers.writing_pages());
         if engine.frames.available_frames() + coming >= marks.high_frames {
-            engine.wait_for_write();
+            engine.wait_for_write(Some(TICK));
             continue;
         }
         if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background).total() == 0 {

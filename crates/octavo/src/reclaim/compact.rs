@@ -169,7 +169,9 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
             }
         }
         started += evict_batch(engine, &out).started;
-        engine.wait_until_ended(ended + started);
+        if !engine.wait_until_ended(ended + started) {
+            return false;
+        }
         engine.frames.drain();
     }
     engine.frames.isolate(chunk) == Some(0)

@@ -101,7 +101,12 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
     let mut stuck = false;
     while done.total() < target && in_vain < give_up {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
-            engine.wait_for_write();
+            // The background is also asked to end.
+            let patience =
+                if who == Reclaimer::Background { Some(PATIENCE) } else { engine.policy.io_timeout };
+            if !engine.wait_for_write(patience) {
+                break;
+            }
         }
         if stuck {
             demote(engine);
@@ -132,7 +137,9 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         let mut outcome = evict(engine, &batch, what);
         if engine.swap.is_failing() {
             // Only what has got out counts.
-            engine.wait_until_ended(ended + outcome.started);
+            if !engine.wait_until_ended(ended + outcome.started) {
+                break;
+            }
             outcome.freed += engine.transfers.freed_pages() - freed;
             outcome.started = 0;
         }
@@ -157,7 +164,9 @@ pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -
     while all < target {
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         let done = reclaim(engine, target - all, who);
-        engine.wait_until_ended(ended + done.started);
+        if !engine.wait_until_ended(ended + done.started) {
+            break;
+        }
         let written = if done.started > 0 { engine.transfers.freed_pages() - freed } else { 0 };
         if done.freed + written == 0 {
             break;
@@ -239,7 +248,9 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
             && engine.transfers.freed_pages() == ended
             && engine.transfers.writing_pages() > 0
         {
-            engine.wait_for_write();
+            if !engine.wait_for_write(engine.policy.io_timeout) {
+                return Err(engine.swap.timed_out());
+            }
         }
         if engine.frames.free_frames() >= DIRECT_TARGET
             || engine.transfers.freed_pages() != ended
@@ -255,7 +266,9 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
             break;
         }
         // Pages that are read, and that nobody waits for any more, can go again.
-        engine.wait_for_read();
+        if !engine.wait_for_read() {
+            return Err(engine.swap.timed_out());
+        }
         thread::yield_now();
     }
     Err(obstacle(engine))

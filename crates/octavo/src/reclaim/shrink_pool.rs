@@ -57,7 +57,9 @@ pub(crate) fn fit_pool(engine: &Engine) {
         }
         let ended = engine.transfers.ended_pages();
         let started = shrink_pool(engine, FITTED);
-        engine.wait_until_ended(ended + started);
+        if !engine.wait_until_ended(ended + started) {
+            return;
+        }
         let blocks = excess.div_ceil(CHUNK_BYTES as u64) as usize;
         let given =
             pool.give_back(&engine.frames, blocks, |slot, from, to| engine.swap.retarget(slot, from, to));

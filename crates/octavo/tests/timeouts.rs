@@ -1,0 +1,170 @@
+//! A device that does not answer: whoever waits for it is told so in time, and nothing is lost when it does after all.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use octavo::io::{Device, Direction, SwapArea, Transfer, Urgency};
+use octavo::{Advice, Compression, ErrorKind, Manager, RegionOptions, Space};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const PAGES: u64 = 16384;
+
+/// Keeps what it is asked for to itself while it is silent, and does all of it when it is not any more.
+#[derive(Clone, Default)]
+struct SilentDevice(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    silent: bool,
+    asked: Vec<Transfer>,
+    places: HashMap<u32, Box<[u8; PAGE as usize]>>,
+}
+
+impl State {
+    fn answer(&mut self, transfer: Transfer) -> Transfer {
+        for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+            let bytes = self.places.entry(place).or_insert_with(|| Box::new([0; PAGE as usize]));
+            match transfer.direction() {
+                Direction::Write => transfer.copy_out(&page, bytes),
+                Direction::Read => transfer.copy_in(&page, bytes),
+            }
+        }
+        transfer
+    }
+}
+
+impl SilentDevice {
+    fn be_silent(&self) {
+        self.0.lock().unwrap().silent = true;
+    }
+
+    fn answer(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.silent = false;
+        let asked = std::mem::take(&mut state.asked);
+        let done: Vec<_> = asked.into_iter().map(|transfer| state.answer(transfer)).collect();
+        drop(state);
+        done.into_iter().for_each(|transfer| transfer.complete(Ok(())));
+    }
+
+    fn asked(&self) -> usize {
+        self.0.lock().unwrap().asked.len()
+    }
+}
+
+impl Device for SilentDevice {
+    fn capacity_pages(&self) -> u32 {
+        2 * PAGES as u32
+    }
+
+    fn submit(&self, transfer: Transfer, _: Urgency) {
+        let mut state = self.0.lock().unwrap();
+        if state.silent {
+            return state.asked.push(transfer);
+        }
+        let done: io::Result<()> = Ok(());
+        let transfer = state.answer(transfer);
+        drop(state);
+        transfer.complete(done);
+    }
+
+    fn describe(&self) -> String {
+        "the silent device".into()
+    }
+}
+
+fn manager(device: &SilentDevice, encrypt: bool) -> Manager {
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .swap_area(SwapArea::device(Box::new(device.clone())))
+        .compression(Compression::Off)
+        .encrypt(encrypt)
+        .io_timeout(Duration::from_millis(30))
+        .build()
+        .unwrap()
+}
+
+fn map(space: &Space) -> u64 {
+    space.map(PAGES * PAGE, RegionOptions::default()).unwrap()
+}
+
+fn value(page: u64) -> u64 {
+    (page + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+#[test]
+fn a_page_that_does_not_come_is_an_error_in_time_and_is_there_when_it_has_come() {
+    let device = SilentDevice::default();
+    let manager = manager(&device, false);
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    for page in 0..64 {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.stats().unwrap().resident_bytes, 0, "all is out");
+    device.be_silent();
+    for _ in 0..2 {
+        let error = space.load::<u64>(at + 5 * PAGE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(
+            error.to_string().contains("the silent device") && error.to_string().contains("try"),
+            "{error}"
+        );
+    }
+    device.answer();
+    for page in 0..64 {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+    manager.validate();
+}
+
+#[test]
+fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
+    for encrypt in [false, true] {
+        let device = SilentDevice::default();
+        let manager = manager(&device, encrypt);
+        let space = manager.space().unwrap();
+        let at = map(&space);
+        device.be_silent();
+        let refused = (0..PAGES).find_map(|page| {
+            let error = space.store(at + page * PAGE, value(page)).err()?;
+            Some((page, error))
+        });
+        let (first, error) = refused.expect("memory is smaller than what is stored");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(device.asked() > 0, "writes were asked for");
+        for page in 0..first {
+            assert_eq!(
+                space.load::<u64>(at + page * PAGE).unwrap(),
+                value(page),
+                "page {page} is in memory still"
+            );
+        }
+        device.answer();
+        for page in first..PAGES {
+            space.store(at + page * PAGE, value(page)).unwrap();
+        }
+        for page in 0..PAGES {
+            assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+        }
+        manager.validate();
+    }
+}
+
+#[test]
+fn a_manager_ends_though_its_device_does_not_answer() {
+    let device = SilentDevice::default();
+    let manager = manager(&device, false);
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    device.be_silent();
+    while let Ok(()) = (0..PAGES).try_for_each(|page| space.store(at + page * PAGE, value(page))) {}
+    drop(space);
+    drop(manager);
+    // What is under way keeps what it needs until then.
+    device.answer();
+}
