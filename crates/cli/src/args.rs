@@ -30,7 +30,8 @@ const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a 
                              octavo swap-w-seq -n 8 --memory 1G --total 3G --mode all\n  \
                              octavo swap-w-seq --against kernel --against disk\n  \
                              octavo swapin --memory 1G --total 3G --data text --verify\n  \
-                             octavo swap-r-rand --memory 1G --total 4G --threads 64 --against disk";
+                             octavo swap-r-rand --memory 1G --total 4G --threads 64 --against disk\n  \
+                             octavo swap-r-rand --memory 512M --total 576M --data half --against zram";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -6,7 +6,7 @@
 //!
 //! The swap commands add to each run `"measures": {name: figure}`, named with their units.
 //!
-//! `mode` is `base`, `patched`, `best`, `kernel` or `disk`. A ratio above 1 means that `of` is better, whichever way
+//! `mode` is `base`, `patched`, `best`, `kernel`, `zram` or `disk`. A ratio above 1 means that `of` is better, whichever way
 //! the metric points; ratios are taken round by round, between runs that stood next to each other.
 
 use std::collections::BTreeMap;
@@ -62,6 +62,8 @@ pub enum Metric {
     /// Bytes that went to the swap device and came from it, once it was in use.
     DeviceMbPerS,
     LoadsPerS,
+    /// Pages that came back from where they had gone.
+    RefaultsPerS,
 }
 
 /// How much better `of` is than `to`: over the rounds of one command.
@@ -106,6 +108,7 @@ impl Metric {
             Self::MbPerS => "MB/s",
             Self::DeviceMbPerS => "device MB/s",
             Self::LoadsPerS => "loads/s",
+            Self::RefaultsPerS => "refaults/s",
         }
     }
 
@@ -117,6 +120,7 @@ impl Metric {
             Self::MbPerS => of.measure("mb_per_s") / to.measure("mb_per_s"),
             Self::DeviceMbPerS => of.measure("device_mb_per_s") / to.measure("device_mb_per_s"),
             Self::LoadsPerS => of.measure("loads_per_s") / to.measure("loads_per_s"),
+            Self::RefaultsPerS => of.measure("refaults_per_s") / to.measure("refaults_per_s"),
         }
     }
 }

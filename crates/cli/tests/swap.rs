@@ -152,6 +152,19 @@ fn loads_are_counted_and_told_by_the_second() {
 }
 
 #[test]
+fn pages_that_come_back_from_the_pool_are_refaults_and_no_device_traffic() {
+    let report = report_of(&format!("swap-r-rand {SMALL} -t 2 --loads 3000 --data half --rounds 1"));
+    let run = &report["runs"][0];
+    let of = |counter: &str| run["counters"][counter].as_f64().unwrap();
+    assert!(of("zswpin") > 0.0, "{run}");
+    let seconds = run["seconds"].as_f64().unwrap();
+    let pages = |measure: &str| run["measures"][measure].as_f64().unwrap() * seconds;
+    // Nothing comes in while pages are written whole. What is read ahead may come in after the last look.
+    assert!((pages("refaults_per_s") - of("pswpin") - of("zswpin")).abs() < 64.0, "{run}");
+    assert!((pages("swap_in_kb_per_s") / 4.0 - of("pswpin")).abs() < 64.0, "{run}");
+}
+
+#[test]
 fn all_modes_print_the_seeds_table() {
     let text = text_of(&format!("swap-w-seq {SMALL} --mode all --rounds 2"));
     for row in [
@@ -211,6 +224,7 @@ fn a_command_line_without_sense_ends_in_exit_code_2() {
         "swap-w-seq --mode worst",
         "swap-w-seq --threads 2",
         "swap-w-seq --device ram --against disk",
+        "swap-w-seq --device ram --against kernel --against zram",
         "swap-r-rand --loads 5 --seconds 5",
         "swap-r-rand --seconds 0",
         "swap-r-rand --threads 0",
@@ -328,22 +342,77 @@ fn the_kernels_side_does_the_same_and_leaves_the_machine_as_it_was() {
     }
 }
 
+/// Whether this machine can swap to zram.
+fn has_zram() -> bool {
+    Path::new("/sys/class/zram-control/hot_add").exists()
+}
+
+fn disks() -> BTreeSet<std::ffi::OsString> {
+    fs::read_dir("/sys/block").unwrap().map(|disk| disk.unwrap().file_name()).collect()
+}
+
+#[test]
+fn zram_stands_beside_the_kernels_own_file_whatever_the_device() {
+    if !is_root("zram beside a file") || !has_zram() {
+        println!("skipped: it takes root and zram");
+        return;
+    }
+    let _machine = machine();
+    let (before, folder) = (disks(), disk_folder());
+    let device = folder.path().display();
+    let report = report_of(&format!(
+        "swap-r-rand {SMALL} -t 2 --loads 1000 --data half --device {device} --against kernel --against zram \
+         --rounds 1 --verify"
+    ));
+    let runs = report["runs"].as_array().unwrap();
+    let modes: Vec<&str> = runs.iter().map(|run| run["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["kernel", "zram", "best"]);
+    for run in runs {
+        assert!(run["measures"]["refaults_per_s"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    // 24 MiB did not fit, and shrink by half.
+    let took = |run: &Value| run["measures"]["zram_bytes"].as_f64();
+    assert_eq!((took(&runs[0]), took(&runs[2])), (None, None));
+    assert!(((8 << 20) as f64..(24 << 20) as f64).contains(&took(&runs[1]).unwrap()), "{}", runs[1]);
+    let ratios = report["ratios"].as_array().unwrap();
+    let compared = |ratio: &Value| {
+        (ratio["of"].as_str(), ratio["to"].as_str(), ratio["metric"].as_str())
+            == (Some("best"), Some("zram"), Some("refaults_per_s"))
+    };
+    assert!(ratios.iter().any(compared), "{ratios:?}");
+    assert_eq!(left_on_the_machine(folder.path()), Vec::<String>::new());
+    assert_eq!(disks(), before);
+}
+
+#[test]
+fn memory_that_turns_over_at_once_is_no_want_of_memory() {
+    if !is_root("quick turnover") || !has_zram() {
+        println!("skipped: it takes root and zram");
+        return;
+    }
+    let _machine = machine();
+    // Nearly all of it fits, and pages that come back count as active: the kernel has to see soon that no others are left.
+    text_of(
+        "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2",
+    );
+}
+
 #[test]
 fn against_memory_the_kernel_swaps_to_zram_and_gives_it_back() {
     let _machine = machine();
     if !is_root("zram") {
         return;
     }
-    if !Path::new("/sys/class/zram-control/hot_add").exists() {
-        let (code, complaint) =
-            refusal(&octavo(&format!("swap-w-seq {SMALL} --device ram --against kernel")).output().unwrap());
-        assert_eq!(code, Some(1));
-        assert!(complaint.contains("this machine has no zram"), "{complaint}");
+    if !has_zram() {
+        for choice in ["--device ram --against kernel", "--against zram"] {
+            let (code, complaint) =
+                refusal(&octavo(&format!("swap-w-seq {SMALL} {choice}")).output().unwrap());
+            assert_eq!(code, Some(1));
+            assert!(complaint.contains("this machine has no zram"), "{complaint}");
+        }
         println!("zram skipped: this machine has none");
         return;
     }
-    let disks =
-        || fs::read_dir("/sys/block").unwrap().map(|disk| disk.unwrap().file_name()).collect::<BTreeSet<_>>();
     let before = disks();
     let report = report_of(&format!("swap-w-seq {SMALL} --device ram --against kernel --rounds 1 --verify"));
     assert!(report["runs"][0]["counters"]["pswpout"].as_u64().unwrap() > 0, "{report}");

@@ -37,8 +37,8 @@ pub struct SwapArgs {
     /// How Octavo reads and writes a file or block device
     #[arg(long, value_enum, default_value_t)]
     engine: EngineChoice,
-    /// Whether, and how, Octavo packs pages in memory before they go out; the kernel's side of --device ram packs by
-    /// LZ4, or as is said here
+    /// Whether, and how, Octavo packs pages in memory before they go out; zram (--against zram, and the kernel's side
+    /// of --device ram) packs by LZ4, or as is said here
     #[arg(long, value_enum, default_value_t)]
     compression: CompressionChoice,
     /// Encrypt what Octavo writes, by a key that only its process has
@@ -64,7 +64,7 @@ pub struct SwapArgs {
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
     /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the machine back
-    /// as it was), or with the bare device. May be given twice
+    /// as it was), with the same to zram whatever the device, or with the bare device. May be given several times
     #[arg(long, value_enum)]
     against: Vec<Rival>,
     /// Runs of each side, by turns
@@ -137,6 +137,12 @@ impl SwapArgs {
         if device == Device::Ram && self.against.contains(&Rival::Disk) {
             return nonsense("--against disk measures a device, and --device ram is none; drop one".into());
         }
+        if device == Device::Ram
+            && self.against.contains(&Rival::Kernel)
+            && self.against.contains(&Rival::Zram)
+        {
+            return nonsense("--against kernel swaps to zram already where --device is ram; drop one".into());
+        }
         let workload = format!("{} -n {tasks} --memory {memory:#x} --total {total:#x}", pattern.name());
         let mut job = Job {
             workload,
@@ -155,7 +161,7 @@ impl SwapArgs {
             tasks,
             profile: self.profile || modes.len() > 1,
             modes,
-            rivals: [Rival::Disk, Rival::Kernel]
+            rivals: [Rival::Disk, Rival::Kernel, Rival::Zram]
                 .into_iter()
                 .filter(|rival| self.against.contains(rival))
                 .collect(),

@@ -13,7 +13,7 @@ use octavo_platform::{Backing, PlainMemory};
 use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_WORDS, PageWords};
-use super::keeper::{Keeper, Ready, Setup};
+use super::keeper::{Keeper, Ready, Setup, ZramMemory};
 use super::monitor::{self, Traffic};
 use super::plan::{Phase, Plan};
 use super::work::{Outcome, PagedMemory, alone, work};
@@ -72,6 +72,9 @@ impl KernelSide {
         self.keeper.on()?;
         // So that the peak is this run's; refused by some kernels, where it is the largest of all.
         let _ = fs::write(&self.ready.peak, "0");
+        if let Some(zram) = &self.ready.zram {
+            zram.begin();
+        }
         let side = self.run_processes(tasks, plan);
         let off = self.keeper.off();
         let side = side?;
@@ -89,17 +92,23 @@ impl KernelSide {
         let mut seen = Vec::new();
         processes.wait_until_ready()?;
         for number in 1..phases.len() {
-            let (ready, looks) = monitor::during(traffic, || {
-                processes.go()?;
-                processes.wait_until_ready()
-            });
+            let (ready, looks) = monitor::during(
+                || self.traffic(),
+                || {
+                    processes.go()?;
+                    processes.wait_until_ready()
+                },
+            );
             ready.map_err(|failure| self.explained(failure))?;
             seen.push((looks, phases[number - 1]));
         }
-        let (done, looks) = monitor::during(traffic, || {
-            processes.go()?;
-            processes.collect::<Done>()
-        });
+        let (done, looks) = monitor::during(
+            || self.traffic(),
+            || {
+                processes.go()?;
+                processes.collect::<Done>()
+            },
+        );
         let mut done = done.map_err(|failure| self.explained(failure))?;
         seen.extend(phases.last().map(|&phase| (looks, phase)));
         let by_phase = seen.into_iter().enumerate().map(|(number, (seen, (phase, timed)))| PhaseDone {
@@ -117,6 +126,7 @@ impl KernelSide {
             faults: done.iter().map(|done| done.faults).sum(),
             peak_bytes: peak.trim().parse().unwrap_or(0),
             ram_device_bytes: None,
+            zram_bytes: self.ready.zram.as_ref().and_then(ZramMemory::peak_bytes),
             counters: [
                 ("pgfault".to_string(), done.iter().map(|done| done.faults).sum()),
                 ("pgmajfault".to_string(), done.iter().map(|done| done.major_faults).sum()),
@@ -128,6 +138,14 @@ impl KernelSide {
         })
     }
 
+    /// What was moved so far. Reading the group's figures has the kernel sum them: otherwise it does so every other
+    /// second, and reclaim goes by them. Where accesses turn the inactive list over sooner, reclaim goes on taking it
+    /// for long enough, finds it empty, and kills the process, with swap nearly empty and every page reclaimable.
+    fn traffic(&self) -> Traffic {
+        let _ = fs::read(&self.ready.figures);
+        machine_traffic()
+    }
+
     /// A process that was killed died for want of swap or memory; where it says more, that is told.
     fn explained(&self, failure: Failure) -> Failure {
         Failure::Said(format!("kernel side, swapping to {}: {failure}", self.ready.area))
@@ -135,13 +153,13 @@ impl KernelSide {
 }
 
 /// The kernel's counters of the whole machine: it keeps none for a control group.
-fn traffic() -> Traffic {
+fn machine_traffic() -> Traffic {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or(0)
     };
-    Traffic { out_pages: value("pswpout"), in_pages: value("pswpin") }
+    Traffic { out_pages: value("pswpout"), in_pages: value("pswpin"), pool_in_pages: 0 }
 }
 
 /// The life of one process.

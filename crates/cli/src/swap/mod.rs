@@ -61,6 +61,8 @@ const DISK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=8 << 30;
 pub enum Rival {
     /// Plain processes in a memory control group, with kernel swap on the same file system
     Kernel,
+    /// The same, with kernel swap in compressed memory (zram), whatever Octavo's device
+    Zram,
     /// The bare device: 1 MiB blocks in order, or 4 KiB reads by as many threads
     Disk,
 }
@@ -85,6 +87,7 @@ pub struct Job {
 enum Contender {
     Disk,
     Kernel,
+    Zram,
     Octavo(Mode),
 }
 
@@ -93,6 +96,7 @@ impl Contender {
         match self {
             Self::Disk => "disk",
             Self::Kernel => "kernel",
+            Self::Zram => "zram",
             Self::Octavo(mode) => mode.name(),
         }
     }
@@ -117,6 +121,8 @@ struct Side {
     peak_bytes: u64,
     /// What of it was the device.
     ram_device_bytes: Option<u64>,
+    /// Most memory that zram took, which the control group is not charged for.
+    zram_bytes: Option<u64>,
     counters: BTreeMap<String, u64>,
 }
 
@@ -137,6 +143,7 @@ struct Rivals {
     disk: Option<DiskSide>,
     /// What Octavo's side swaps to, written in full as theirs is.
     area: Option<File>,
+    zram: Option<KernelSide>,
     kernel: Option<KernelSide>,
 }
 
@@ -153,13 +160,14 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     let job = &job;
     let result = compare(job, &text, &mut rivals);
     // Whatever came of it, the machine is put back as it was, and it is said where that failed.
-    let finished = rivals.kernel.take().map_or(Ok(()), KernelSide::finish);
+    let finished =
+        [rivals.zram.take(), rivals.kernel.take()].map(|side| side.map_or(Ok(()), KernelSide::finish));
     let (report, wrong) = result?;
     if let Some(sink) = sink {
         sink.write(&report)?;
     }
     tables::print(&text, job, &report)?;
-    finished?;
+    finished.into_iter().collect::<Result<Vec<()>, _>>()?;
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Failure::Said(wrong.join("; "))),
@@ -185,40 +193,57 @@ fn set_up(job: &Job, text: &Text) -> Result<Rivals, Failure> {
         rivals.area = Some(written_file(folder, choices.swap_bytes).map_err(cannot)?);
     }
     if wants(Rival::Kernel) {
-        let setup = Setup {
-            limit_bytes: choices.budget_bytes,
-            area: match &choices.device {
-                Device::Block(path) => AreaChoice::Device(path.clone()),
-                Device::Ram => AreaChoice::Zram {
-                    algorithm: match choices.compression {
-                        CompressionChoice::Zstd => "zstd".into(),
-                        CompressionChoice::Lz4 | CompressionChoice::Off => "lz4".into(),
-                    },
-                },
-                other => AreaChoice::FileIn(other.folder().unwrap_or("/var/tmp".as_ref()).to_path_buf()),
-            },
-            area_bytes: choices.swap_bytes,
-            no_neighbours: plan.pattern.is_random(),
+        let area = match &choices.device {
+            Device::Block(path) => AreaChoice::Device(path.clone()),
+            Device::Ram => zram(choices),
+            other => AreaChoice::FileIn(other.folder().unwrap_or("/var/tmp".as_ref()).to_path_buf()),
         };
-        let _progress = Progress::start("setting the kernel's swap up".into(), None);
-        let (kernel, found) = KernelSide::set_up(&setup)?;
-        for sentence in found {
-            text.line(sentence)?;
-        }
-        text.line(format!(
-            "kernel: {} processes in a memory control group of {}, swapping to {}{}",
-            job.tasks,
-            table::bytes(choices.budget_bytes),
-            kernel.area(),
-            if setup.no_neighbours { ", vm.page-cluster 0" } else { "" }
-        ))?;
-        rivals.kernel = Some(kernel);
+        rivals.kernel = Some(set_up_kernel(job, text, Contender::Kernel, area)?);
+    }
+    if wants(Rival::Zram) {
+        rivals.zram = Some(set_up_kernel(job, text, Contender::Zram, zram(choices))?);
     }
     if wants(Rival::Disk) {
         let _progress = Progress::start("writing the file to measure the disk with".into(), None);
         rivals.disk = Some(DiskSide::set_up(&choices.device, disk_bytes)?);
     }
     Ok(rivals)
+}
+
+fn zram(choices: &Choices) -> AreaChoice {
+    let algorithm = match choices.compression {
+        CompressionChoice::Zstd => "zstd".into(),
+        CompressionChoice::Lz4 | CompressionChoice::Off => "lz4".into(),
+    };
+    AreaChoice::Zram { algorithm }
+}
+
+fn set_up_kernel(
+    job: &Job,
+    text: &Text,
+    contender: Contender,
+    area: AreaChoice,
+) -> Result<KernelSide, Failure> {
+    let setup = Setup {
+        limit_bytes: job.choices.budget_bytes,
+        area,
+        area_bytes: job.choices.swap_bytes,
+        no_neighbours: job.plan.pattern.is_random(),
+    };
+    let _progress = Progress::start("setting the kernel's swap up".into(), None);
+    let (side, found) = KernelSide::set_up(&setup)?;
+    for sentence in found {
+        text.line(sentence)?;
+    }
+    text.line(format!(
+        "{}: {} processes in a memory control group of {}, swapping to {}{}",
+        contender.name(),
+        job.tasks,
+        table::bytes(setup.limit_bytes),
+        side.area(),
+        if setup.no_neighbours { ", vm.page-cluster 0" } else { "" }
+    ))?;
+    Ok(side)
 }
 
 fn compare(job: &Job, text: &Text, rivals: &mut Rivals) -> Result<(Report, Vec<String>), Failure> {
@@ -237,9 +262,11 @@ fn compare(job: &Job, text: &Text, rivals: &mut Rivals) -> Result<(Report, Vec<S
                     let disk = rivals.disk.as_ref().expect("it was set up");
                     summarise_disk(job, disk.run(job.tasks, &plan)?)
                 }
-                Contender::Kernel => {
+                Contender::Kernel | Contender::Zram => {
                     let _progress = Progress::start(title, None);
-                    let side = rivals.kernel.as_mut().expect("it was set up").run(job.tasks, &plan)?;
+                    let kernel =
+                        if contender == Contender::Zram { &mut rivals.zram } else { &mut rivals.kernel };
+                    let side = kernel.as_mut().expect("it was set up").run(job.tasks, &plan)?;
                     summarise(job, contender, &side, &mut wrong)
                 }
                 Contender::Octavo(mode) => {
@@ -262,6 +289,7 @@ fn contenders(job: &Job) -> Vec<Contender> {
     let rivals = job.rivals.iter().map(|rival| match rival {
         Rival::Disk => Contender::Disk,
         Rival::Kernel => Contender::Kernel,
+        Rival::Zram => Contender::Zram,
     });
     rivals.chain(job.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
 }
@@ -271,7 +299,7 @@ fn metrics(pattern: Pattern) -> &'static [Metric] {
     match pattern {
         Pattern::WriteSequential | Pattern::WriteRandom => &[Metric::ThroughputKbPerS, Metric::DeviceMbPerS],
         Pattern::ReadSequential => &[Metric::MbPerS, Metric::DeviceMbPerS],
-        Pattern::ReadRandom => &[Metric::LoadsPerS],
+        Pattern::ReadRandom => &[Metric::LoadsPerS, Metric::RefaultsPerS],
     }
 }
 
@@ -353,6 +381,7 @@ fn summarise(job: &Job, contender: Contender, side: &Side, wrong: &mut Vec<Strin
     let mut measures = rates(timed, seconds);
     measures.insert("peak_allowed_bytes", allowed_bytes(side) as f64);
     measures.extend(side.ram_device_bytes.map(|bytes| ("ram_device_bytes", bytes as f64)));
+    measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
     Run {
         mode: contender.name().into(),
         tasks: job.tasks.into(),
@@ -393,6 +422,7 @@ fn rates(timed: &PhaseDone, seconds: f64) -> BTreeMap<&'static str, f64> {
             let threads = timed.outcomes.iter().flatten().count() as f64;
             rates.insert("loads_per_s", accesses as f64 / seconds);
             rates.insert("us_per_load", seconds * threads * 1e6 / accesses.max(1) as f64);
+            rates.insert("refaults_per_s", (moved.in_pages + moved.pool_in_pages) as f64 / seconds);
         }
         Phase::Write | Phase::ReadBack => {
             rates.insert("mb_per_s", accesses as f64 * PAGE_BYTES as f64 / seconds / 1e6);
@@ -408,6 +438,7 @@ fn allowed_bytes(side: &Side) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::monitor::Traffic;
     use super::*;
 
     #[test]
@@ -419,16 +450,17 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_counted_by_all_threads_and_timed_by_each() {
+    fn loads_are_counted_by_all_threads_and_refaults_from_the_pool_too() {
         let outcome = Outcome { accesses: 1000, ..Outcome::default() };
         let done = PhaseDone {
             phase: Phase::Loads,
             timed: true,
             outcomes: vec![vec![outcome.clone(), outcome]],
-            seen: Seen::default(),
+            seen: Seen::of(Traffic::default(), Traffic { in_pages: 30, pool_in_pages: 20, out_pages: 500 }),
         };
         let rates = rates(&done, 0.5);
         assert_eq!((rates["loads_per_s"], rates["us_per_load"]), (4000.0, 500.0));
+        assert_eq!((rates["refaults_per_s"], rates["swap_in_kb_per_s"]), (100.0, 240.0));
         assert!(!rates.contains_key("mb_per_s"));
     }
 }

@@ -1,5 +1,5 @@
-//! Looks at a pair of counters (pages out, pages in) while work goes on: what a device moves once it is in use
-//! is more than what it moves from the start, when there still was memory.
+//! Looks at counters (pages out, pages in) while work goes on: what a device moves once it is in use is more than what
+//! it moves from the start, when there still was memory.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -10,11 +10,13 @@ use crate::usemem::touch::now_ns;
 
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Pages that went out and came in.
+/// Pages that went to the device and came from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub out_pages: u64,
     pub in_pages: u64,
+    /// Pages that came back from Octavo's compressed pool, in front of the device.
+    pub pool_in_pages: u64,
 }
 
 /// What was seen.
@@ -47,6 +49,11 @@ pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) ->
 }
 
 impl Seen {
+    #[cfg(test)]
+    pub fn of(first: Traffic, last: Traffic) -> Self {
+        Self { looks: vec![(0, first), (1, last)] }
+    }
+
     /// What was moved altogether.
     pub fn total(&self) -> Traffic {
         let (Some((_, first)), Some((_, last))) = (self.looks.first(), self.looks.last()) else {
@@ -55,6 +62,7 @@ impl Seen {
         Traffic {
             out_pages: last.out_pages.wrapping_sub(first.out_pages),
             in_pages: last.in_pages.wrapping_sub(first.in_pages),
+            pool_in_pages: last.pool_in_pages.wrapping_sub(first.pool_in_pages),
         }
     }
 
@@ -82,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_steady_rate_leaves_out_the_time_before_and_after() {
-        let at = |ms: u64, out_pages| (ms * 1_000_000, Traffic { out_pages, in_pages: 0 });
+        let at = |ms: u64, out_pages| (ms * 1_000_000, Traffic { out_pages, ..Traffic::default() });
         let looks = vec![
             at(0, 5),
             at(1000, 5),
@@ -102,7 +110,7 @@ mod tests {
     #[test]
     fn work_is_looked_at_while_it_goes_on() {
         let pages = AtomicU64::new(0);
-        let read = || Traffic { out_pages: pages.load(Ordering::Relaxed), in_pages: 0 };
+        let read = || Traffic { out_pages: pages.load(Ordering::Relaxed), ..Traffic::default() };
         let (answer, seen) = during(read, || {
             for _ in 0..10 {
                 thread::sleep(INTERVAL);

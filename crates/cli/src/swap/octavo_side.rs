@@ -136,7 +136,11 @@ pub(super) fn run(
     let mut phases = Vec::new();
     let traffic = || {
         let counters = manager.counters();
-        Traffic { out_pages: counters.get(Counter::SwapOut), in_pages: counters.get(Counter::SwapIn) }
+        Traffic {
+            out_pages: counters.get(Counter::SwapOut),
+            in_pages: counters.get(Counter::SwapIn),
+            pool_in_pages: counters.get(Counter::PoolSwapIn),
+        }
     };
     let mut most_slots = 0;
     for (phase, timed) in plan.phases() {
@@ -165,6 +169,7 @@ pub(super) fn run(
         faults: counted.get(Counter::PageFault),
         peak_bytes,
         ram_device_bytes: (choices.device == Device::Ram).then_some(most_slots * PAGE_BYTES as u64),
+        zram_bytes: None,
         counters: named(&counted),
     })
 }

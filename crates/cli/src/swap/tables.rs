@@ -86,6 +86,7 @@ fn columns(pattern: Pattern) -> &'static [Column] {
         Pattern::ReadRandom => &[
             ("loads/s", |run| number(run.measure("loads_per_s"))),
             ("us/load", |run| decimal(run.measure("us_per_load"))),
+            ("refaults/s", |run| number(run.measure("refaults_per_s"))),
             ("swap-in KB/s", |run| number(run.measure("swap_in_kb_per_s"))),
         ],
     }
@@ -245,8 +246,12 @@ fn print_memory(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> 
         let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
         let Some(most) = runs.iter().max_by_key(|run| run.peak_rss_bytes) else { continue };
         let peak = table::bytes(most.peak_rss_bytes);
-        if contender == Contender::Kernel {
-            text.line(format!("kernel: most charged to the control group {peak}"))?;
+        if matches!(contender, Contender::Kernel | Contender::Zram) {
+            let beside = match most.measures.get("zram_bytes") {
+                Some(&bytes) => format!(", and zram took {} beside it", table::bytes(bytes as u64)),
+                None => String::new(),
+            };
+            text.line(format!("{}: most charged to the control group {peak}{beside}", contender.name()))?;
             continue;
         }
         let allowed = most.measure("peak_allowed_bytes");

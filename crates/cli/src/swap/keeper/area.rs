@@ -137,8 +137,8 @@ fn make_zram(note: &mut Note, algorithm: &str, bytes: u64) -> Result<PathBuf, Fa
     let add = Path::new(ZRAM_CONTROL).join("hot_add");
     let number = fs::read_to_string(&add).map_err(|error| {
         Failure::system(
-            "the kernel's side of --device ram needs swap in memory, and this machine has no zram (try modprobe zram, \
-             or brd and --device /dev/ram0)",
+            "--against zram, and the kernel's side of --device ram, swap to compressed memory, and this machine has no \
+             zram (try modprobe zram; instead of --device ram also brd and --device /dev/ram0)",
             error,
         )
     })?;
@@ -176,6 +176,32 @@ pub fn remove_zram(number: u32) -> Result<(), Failure> {
         removed = give_back();
     }
     removed.map_err(|error| failed("give back", &settings, error))
+}
+
+/// The files of a zram device that say what memory it takes, which no control group is charged for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZramMemory {
+    figures: PathBuf,
+    forget: PathBuf,
+}
+
+impl ZramMemory {
+    pub fn of(device: &Path) -> Self {
+        let settings = Path::new("/sys/block").join(device.file_name().unwrap_or_default());
+        Self { figures: settings.join("mm_stat"), forget: settings.join("mem_used_max") }
+    }
+
+    /// Forgets the peak so far.
+    pub fn begin(&self) {
+        // Where this is refused, the peak is the largest of all runs.
+        let _ = fs::write(&self.forget, "0");
+    }
+
+    /// The most that it took since.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        // The fifth of mm_stat is mem_used_max.
+        fs::read_to_string(&self.figures).ok()?.split_whitespace().nth(4)?.parse().ok()
+    }
 }
 
 /// What the kernel uses to compress, for people.

@@ -22,6 +22,8 @@ pub struct Group {
     pub procs: PathBuf,
     /// Most bytes that were charged to it.
     pub peak: PathBuf,
+    /// Its figures.
+    pub figures: PathBuf,
 }
 
 /// Where the memory controller is.
@@ -52,7 +54,11 @@ pub fn make(note: &mut Note, limit_bytes: u64) -> Result<Group, Failure> {
     fs::create_dir(&path).map_err(|error| failed("make the control group", &path, error))?;
     let limit = path.join(limit_file);
     fs::write(&limit, limit_bytes.to_string()).map_err(|error| failed("set", &limit, error))?;
-    Ok(Group { procs: path.join("cgroup.procs"), peak: path.join(peak_file) })
+    Ok(Group {
+        procs: path.join("cgroup.procs"),
+        peak: path.join(peak_file),
+        figures: path.join("memory.stat"),
+    })
 }
 
 /// Ends every process of the group and removes it.

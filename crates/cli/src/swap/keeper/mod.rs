@@ -24,7 +24,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-pub use self::area::{AreaChoice, write_in_full};
+pub use self::area::{AreaChoice, ZramMemory, write_in_full};
 use self::note::{Note, Step, clean_up_after_the_dead, failed};
 use crate::failure::Failure;
 use crate::table;
@@ -64,8 +64,12 @@ pub struct Ready {
     pub procs: PathBuf,
     /// Most bytes that were charged to the group.
     pub peak: PathBuf,
+    /// The group's figures, summed when they are read.
+    pub figures: PathBuf,
     /// What the kernel swaps to, for people.
     pub area: String,
+    /// Where zram counts the memory that it takes.
+    pub zram: Option<ZramMemory>,
 }
 
 /// Our end: asks the keeper for things; dropping it has everything undone.
@@ -84,8 +88,8 @@ impl Keeper {
     pub fn start() -> Result<(Self, Vec<String>), Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Said(
-                "--against kernel makes a memory control group and switches kernel swap on, which takes root; run it \
-                 as root, or leave it out"
+                "a comparison with the kernel makes a memory control group and switches kernel swap on, which takes \
+                 root; run it as root, or leave it out"
                     .into(),
             ));
         }
@@ -220,8 +224,15 @@ impl Machine {
                     AreaChoice::Device(path) => path.display().to_string(),
                     AreaChoice::Zram { .. } => format!("zram ({})", area::zram_algorithm(&area)),
                 };
+                let zram = matches!(setup.area, AreaChoice::Zram { .. }).then(|| ZramMemory::of(&area));
                 self.area = Some(area);
-                Ok(Reply::SetUp(Ready { procs: group.procs, peak: group.peak, area: described }))
+                Ok(Reply::SetUp(Ready {
+                    procs: group.procs,
+                    peak: group.peak,
+                    figures: group.figures,
+                    area: described,
+                    zram,
+                }))
             }
             Order::On => {
                 if self.no_neighbours {
