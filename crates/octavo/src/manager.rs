@@ -3,28 +3,24 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use octavo_platform::{ForkCanary, usage};
+use octavo_platform::usage;
 
 use crate::budget::Budget;
 use crate::config::{
     Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
 };
-use crate::counters::{CounterSnapshot, Counters};
-use crate::engine::{
-    Engine, EngineParts, Policy, Quota, SpaceRecord, SpaceState, SpaceUse, Streams, validate_tables,
-};
+use crate::counters::CounterSnapshot;
+use crate::engine::{Engine, EngineConfig, Policy, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frame::zero_page::{HugeZero, UsedHugeZero};
-use crate::frame::{Backing, FrameAllocator, FrameConfig, PercpuForm, ZoneConfig};
+use crate::frame::zero_page::UsedHugeZero;
+use crate::frame::{Backing, FrameConfig, PercpuForm, ZoneConfig};
 use crate::io::{Device, IoEngine, Opened, SwapArea, SwapFile};
-use crate::lru::Lru;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::swap::{AreaShape, Swap, SwapParts};
+use crate::swap::{AreaShape, SwapParts};
 use crate::sync::percpu::{StackForm, current_cpu};
 use crate::sync::{Arc, Duration, Mutex, Shared};
-use crate::table::Table;
 use crate::table::translation::Translation;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 
@@ -257,10 +253,6 @@ impl ManagerBuilder {
         let machine_bytes = usage::machine_memory_bytes();
         let budget_bytes = self.budget_bytes.unwrap_or_else(|| default_budget_bytes(machine_bytes));
         check_budget(budget_bytes, machine_bytes)?;
-        let system = |what: &'static str| move |error: std::io::Error| Error::system(what, &error);
-        let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;
-        let budget = Arc::new(Budget::with_headroom(budget_bytes, HEADROOM_SHIFT));
-        let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
         let mut areas = self.swap_areas;
         areas.extend(self.swap_device.map(SwapArea::device));
         if areas.is_empty() {
@@ -272,8 +264,10 @@ impl ManagerBuilder {
             Ok((device, AreaShape { capacity_pages, priority }))
         });
         let devices = devices.collect::<Result<Vec<_>>>()?;
-        let frames = FrameAllocator::new(
-            &FrameConfig {
+        let engine = Engine::new(EngineConfig {
+            policy: self.policy,
+            budget: Budget::with_headroom(budget_bytes, HEADROOM_SHIFT),
+            frames: FrameConfig {
                 zones: vec![
                     ZoneConfig { bytes: machine_bytes, backing: self.backing, node: 0 },
                     ZoneConfig { bytes: machine_bytes, backing: Backing::HugePages, node: 0 },
@@ -282,45 +276,20 @@ impl ManagerBuilder {
                 percpu_orders: self.percpu_orders,
                 ..FrameConfig::one_zone(machine_bytes, self.backing)
             },
-            Arc::clone(&budget),
-            Arc::clone(&counters),
-        )?;
-        let max_nodes = (machine_bytes / PAGE_BYTES as u64) as usize;
-        let table = Table::new(max_nodes, Arc::clone(&budget), Arc::clone(&counters))
-            .map_err(system("cannot reserve page tables"))?;
-        let small_zero = frames.alloc(Order::ZERO).ok_or_else(|| {
-            Error::new(ErrorKind::System, "the kernel has no memory for the first chunk; lower the budget")
+            zero_page: self.zero_page,
+            max_nodes: (machine_bytes / PAGE_BYTES as u64) as usize,
+            reclaim_policy: self.reclaim_policy,
+            batches: StackForm::probe(),
+            swap: SwapParts {
+                devices,
+                form: self.swap_cache,
+                cpus: (usage::possible_cpus(), current_cpu),
+                compression: self.compression,
+                encrypt: self.encrypt,
+            },
         })?;
-        if !small_zero.zeroed {
-            frames.bytes().zero(small_zero.frame.home_offset(), PAGE_BYTES);
-        }
-        let huge_zero = HugeZero::new(self.zero_page, &frames, Arc::clone(&counters));
-        let lru = Lru::new(usage::possible_cpus(), StackForm::probe(), self.reclaim_policy)
-            .map_err(system("cannot reserve LRU batches"))?;
-        let parts = SwapParts {
-            devices,
-            form: self.swap_cache,
-            cpus: (usage::possible_cpus(), current_cpu),
-            compression: self.compression,
-            encrypt: self.encrypt,
-        };
-        let swap = Swap::new(parts, &frames, &budget, &counters)
-            .map_err(system("cannot make the swap's maps, pool or key"))?;
-        let engine = Engine::new(EngineParts {
-            policy: self.policy,
-            canary,
-            budget,
-            counters,
-            frames,
-            small_zero: small_zero.frame,
-            huge_zero,
-            table,
-            lru,
-            swap,
-            space_use: SpaceUse::new().map_err(system("cannot reserve counters of spaces"))?,
-        });
-        let running =
-            Running::start(engine, self.background).map_err(system("cannot start the background thread"))?;
+        let running = Running::start(engine, self.background)
+            .map_err(|error| Error::system("cannot start the background thread", &error))?;
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
 }

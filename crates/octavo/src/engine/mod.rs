@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
+//! | `build` | from what was chosen to the structures |
 //! | `backoff` | not trying again what has just failed |
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
@@ -17,6 +18,7 @@
 //! table in `docs/locking.md`.
 
 mod backoff;
+mod build;
 mod edges;
 mod space_state;
 mod space_use;
@@ -51,6 +53,7 @@ use crate::table::{SpaceId, Table};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, SwapSlot, bytes_for_people};
 
 use backoff::Backoff;
+pub(crate) use build::EngineConfig;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
@@ -71,9 +74,6 @@ pub(crate) struct Policy {
     /// Pages read ahead in one window at the most; 0: none are.
     pub(crate) readahead_pages: u32,
 }
-
-/// Pages that are named at once to leave the pool; a span more than was asked for may be.
-const POOL_VICTIMS: usize = 2048;
 
 /// The structures of one manager.
 pub(crate) struct Engine {
@@ -112,61 +112,7 @@ pub(crate) struct SpaceRecord {
     pub(crate) translation: Option<Arc<dyn Translation>>,
 }
 
-/// The parts from which an engine is made.
-pub(crate) struct EngineParts {
-    pub(crate) policy: Policy,
-    pub(crate) canary: ForkCanary,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) frames: FrameAllocator,
-    pub(crate) small_zero: FrameId,
-    pub(crate) huge_zero: HugeZero,
-    pub(crate) table: Table,
-    pub(crate) lru: Lru,
-    pub(crate) swap: Swap,
-    pub(crate) space_use: SpaceUse,
-}
-
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Shared<Self> {
-        let EngineParts {
-            policy,
-            canary,
-            budget,
-            counters,
-            frames,
-            small_zero,
-            huge_zero,
-            table,
-            lru,
-            swap,
-            space_use,
-        } = parts;
-        Shared::new_cyclic(|itself| Self {
-            policy,
-            canary,
-            budget,
-            counters,
-            frames,
-            small_zero,
-            huge_zero,
-            table,
-            rmap: ReverseMap::default(),
-            lru,
-            swap,
-            waits: WaitTable::new(),
-            spaces: Mutex::new(BTreeMap::new()),
-            any_translation: AtomicBool::new(false),
-            reclaimers: AtomicU32::new(0),
-            shrinking: Mutex::new(()),
-            compaction: Backoff::default(),
-            transfers: Transfers::default(),
-            pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
-            space_use,
-            itself: WeakShared::clone(itself),
-        })
-    }
-
     fn host(&self) -> Shared<dyn Host> {
         self.itself.upgrade().expect("whoever calls the engine keeps it")
     }

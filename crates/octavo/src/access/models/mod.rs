@@ -10,27 +10,22 @@ mod hits;
 mod paths;
 mod waiting;
 
-use octavo_platform::ForkCanary;
-
 use crate::access;
 use crate::budget::Budget;
 use crate::config::{Compression, HugePolicy, HugeZeroWrite, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
-use crate::counters::Counters;
-use crate::engine::{
-    Engine, EngineParts, Policy, Quota, SpaceState, SpaceUse, Streams, protect_range, unmap_range,
-};
+use crate::engine::{Engine, EngineConfig, Policy, Quota, SpaceState, Streams, protect_range, unmap_range};
+use crate::frame::FrameConfig;
 use crate::frame::state::Kind;
-use crate::frame::zero_page::{HugeZero, UsedHugeZero};
-use crate::frame::{FrameAllocator, FrameConfig};
+use crate::frame::zero_page::UsedHugeZero;
 use crate::io::{Device, Direction, Transfer, Urgency};
-use crate::lru::{Isolated, Lru};
+use crate::lru::Isolated;
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
-use crate::swap::{AreaShape, Swap, SwapParts};
+use crate::swap::{AreaShape, SwapParts};
 use crate::sync::percpu::StackForm;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
-use crate::table::{Access, PageNumberRange, Protection, Table};
+use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
 
 /// An engine and two spaces.
@@ -87,13 +82,8 @@ fn race(
 
 impl Model {
     fn new(swap_slots: u32) -> Arc<Self> {
-        let budget = Arc::new(Budget::new(1 << 20));
-        let counters = Arc::new(Counters::new().unwrap());
-        let frames =
-            FrameAllocator::new(&FrameConfig::tiny(), Arc::clone(&budget), Arc::clone(&counters)).unwrap();
-        let small_zero = frames.alloc(Order::ZERO).unwrap().frame;
         let device = WordDevice((0..swap_slots).map(|_| Default::default()).collect());
-        let engine = Engine::new(EngineParts {
+        let engine = Engine::new(EngineConfig {
             policy: Policy {
                 huge: HugePolicy::Never,
                 huge_zero_write: HugeZeroWrite::Split,
@@ -101,32 +91,24 @@ impl Model {
                 readahead_pages: 0,
                 io_timeout: None,
             },
-            canary: ForkCanary::new().unwrap(),
-            huge_zero: HugeZero::new(ZeroPage::PerUse, &frames, Arc::clone(&counters)),
-            table: Table::new(16, Arc::clone(&budget), Arc::clone(&counters)).unwrap(),
-            lru: Lru::new(1, StackForm::TryLock(|| 0), ReclaimPolicy::default()).unwrap(),
-            swap: Swap::new(
-                SwapParts {
-                    devices: vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
-                    form: SwapCache::default(),
-                    cpus: (1, || 0),
-                    compression: Compression::Off,
-                    encrypt: false,
-                },
-                &frames,
-                &budget,
-                &counters,
-            )
-            .unwrap(),
-            budget,
-            counters,
-            frames,
-            small_zero,
-            space_use: SpaceUse::new().unwrap(),
-        });
+            budget: Budget::new(1 << 20),
+            frames: FrameConfig::tiny(),
+            zero_page: ZeroPage::PerUse,
+            max_nodes: 16,
+            reclaim_policy: ReclaimPolicy::default(),
+            batches: StackForm::TryLock(|| 0),
+            swap: SwapParts {
+                devices: vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
+                form: SwapCache::default(),
+                cpus: (1, || 0),
+                compression: Compression::Off,
+                encrypt: false,
+            },
+        })
+        .unwrap();
         let space = |()| SpaceState {
             id: engine.table.new_space().unwrap(),
-            regions: RegionList::new(Arc::new(crate::budget::Budget::new(u64::MAX))),
+            regions: RegionList::new(Arc::new(Budget::new(u64::MAX))),
             used_huge_zero: UsedHugeZero::default(),
             streams: Streams::default(),
             quota: Quota::default(),

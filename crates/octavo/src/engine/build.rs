@@ -1,0 +1,95 @@
+//! What an engine is built from, and how.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use octavo_platform::ForkCanary;
+
+use crate::budget::Budget;
+use crate::config::{ReclaimPolicy, ZeroPage};
+use crate::counters::Counters;
+use crate::engine::backoff::Backoff;
+use crate::engine::{Engine, Policy, SpaceUse, Transfers};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::zero_page::HugeZero;
+use crate::frame::{FrameAllocator, FrameConfig};
+use crate::lru::Lru;
+use crate::rmap::ReverseMap;
+use crate::swap::{Swap, SwapParts};
+use crate::sync::percpu::StackForm;
+use crate::sync::wait::WaitTable;
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Shared, WeakShared};
+use crate::table::Table;
+use crate::units::{FrameId, Order, PAGE_BYTES};
+
+/// Pages that are named at once to leave the pool; a span more than was asked for may be.
+const POOL_VICTIMS: usize = 2048;
+
+/// What to build an [`Engine`] from.
+pub(crate) struct EngineConfig {
+    pub(crate) policy: Policy,
+    pub(crate) budget: Budget,
+    pub(crate) frames: FrameConfig,
+    pub(crate) zero_page: ZeroPage,
+    /// Table nodes at the most.
+    pub(crate) max_nodes: usize,
+    pub(crate) reclaim_policy: ReclaimPolicy,
+    /// How the LRU's batches are protected, one for each of the CPUs that `swap` names.
+    pub(crate) batches: StackForm,
+    pub(crate) swap: SwapParts,
+}
+
+impl Engine {
+    /// # Errors
+    /// Those of [`FrameAllocator::standalone`]; `System` when the kernel refuses address space or memory.
+    pub(crate) fn new(config: EngineConfig) -> Result<Shared<Self>> {
+        let system = |what: &'static str| move |error: io::Error| Error::system(what, &error);
+        let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;
+        let budget = Arc::new(config.budget);
+        let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
+        let frames = FrameAllocator::new(&config.frames, Arc::clone(&budget), Arc::clone(&counters))?;
+        let table = Table::new(config.max_nodes, Arc::clone(&budget), Arc::clone(&counters))
+            .map_err(system("cannot reserve page tables"))?;
+        let small_zero = take_small_zero(&frames)?;
+        let huge_zero = HugeZero::new(config.zero_page, &frames, Arc::clone(&counters));
+        let (cpus, _) = config.swap.cpus;
+        let lru = Lru::new(cpus, config.batches, config.reclaim_policy)
+            .map_err(system("cannot reserve LRU batches"))?;
+        let swap = Swap::new(config.swap, &frames, &budget, &counters)
+            .map_err(system("cannot make the swap's maps, pool or key"))?;
+        let space_use = SpaceUse::new().map_err(system("cannot reserve counters of spaces"))?;
+        Ok(Shared::new_cyclic(|itself| Self {
+            policy: config.policy,
+            canary,
+            budget,
+            counters,
+            frames,
+            small_zero,
+            huge_zero,
+            table,
+            rmap: ReverseMap::default(),
+            lru,
+            swap,
+            waits: WaitTable::new(),
+            spaces: Mutex::new(BTreeMap::new()),
+            any_translation: AtomicBool::new(false),
+            reclaimers: AtomicU32::new(0),
+            shrinking: Mutex::new(()),
+            compaction: Backoff::default(),
+            transfers: Transfers::default(),
+            pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
+            space_use,
+            itself: WeakShared::clone(itself),
+        }))
+    }
+}
+
+fn take_small_zero(frames: &FrameAllocator) -> Result<FrameId> {
+    let block = frames.alloc(Order::ZERO).ok_or_else(|| {
+        Error::new(ErrorKind::System, "the kernel has no memory for the first chunk; lower the budget")
+    })?;
+    if !block.zeroed {
+        frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+    }
+    Ok(block.frame)
+}
