@@ -5,7 +5,8 @@
 //! room, reads the page into its place by one blocking `pread` past the page cache, and unlocks. Room is made 64 pages at
 //! a time, by a clock: the hand marks pages that are unlocked, and evicts those that still bear its mark; a hit clears it.
 //! Evicted pages go back to the kernel by `madvise(MADV_DONTNEED)`, neighbours in one call. Nothing is ever written
-//! here, so no page is.
+//! here, so no page is. What is known of pages, in memory or not, counts as memory, as it does in Octavo's budget: a state
+//! here, and a page table entry in the kernel.
 
 use std::hint::spin_loop;
 use std::io;
@@ -14,6 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{Data, DataFile, Loads, PAGE_BYTES, PAGE_WORDS};
 use crate::mapping::{HugePages, Mapping};
+
+/// What is known of each page: a state and a page table entry.
+const BYTES_KNOWN: u64 = 16;
 
 /// Pages that are evicted at once.
 const EVICTION_PAGES: usize = 64;
@@ -56,7 +60,7 @@ impl Pool {
             states,
             file: DataFile::new(data)?,
             used: AtomicU64::new(0),
-            capacity: data.memory_bytes / PAGE_BYTES as u64,
+            capacity: data.memory_bytes.saturating_sub(data.pages * BYTES_KNOWN) / PAGE_BYTES as u64,
             hand: AtomicU64::new(0),
         })
     }
@@ -171,7 +175,8 @@ mod tests {
 
     #[test]
     fn no_more_pages_are_kept_than_there_is_room_for() {
-        let data = Data { pages: 2048, memory_bytes: 512 * 4096, folder: std::env::temp_dir() };
+        let memory_bytes = 512 * 4096 + 2048 * BYTES_KNOWN;
+        let data = Data { pages: 2048, memory_bytes, folder: std::env::temp_dir() };
         let pool = Pool::new(&data).unwrap();
         for page in (0..2048).chain(0..2048) {
             assert_eq!(pool.load(&mut (), page, 7), super::super::word_of(page, 7));
