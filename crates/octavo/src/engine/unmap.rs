@@ -32,48 +32,41 @@ pub(crate) fn clear_space(engine: &Engine, space: &SpaceState) {
     Clearing { engine, space, range, last: true }.clear_root();
 }
 
+/// The root and its node, as faults under way will find them, or find that the regions have changed. `None`: there is no node.
+fn settled_root(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> {
+    let root = engine.table.root(space.id);
+    loop {
+        let seen = root.load();
+        match seen.state() {
+            // A fault that makes the root taller either did so before, or looks at the regions when it goes on.
+            State::Node(_) if !root.confirm(seen) => {}
+            State::Node(node) => return Some((seen, node)),
+            // A fault may be about to put a node here; after the bump it looks at the regions again.
+            _ if root.change(seen, seen.to_same()).is_ok() => return None,
+            _ => {}
+        }
+    }
+}
+
 impl Clearing<'_> {
     fn clear_root(&self) {
-        let root = self.engine.table.root(self.space.id);
-        loop {
-            let seen = root.load();
-            match seen.state() {
-                // A fault that makes the root taller either did so before, or finds the region gone when it goes on.
-                State::Node(_) if !root.confirm(seen) => {}
-                State::Node(node) => {
-                    let level = seen.root_level();
-                    self.clear_node(node, level, PageNumber(0));
-                    if !self.last {
-                        return;
-                    }
-                    if root.change(seen, seen.to_empty()).is_ok() {
-                        self.engine.table.nodes.give_back(node);
-                        return;
-                    }
-                }
-                // A fault may be about to put a node here; after the bump it looks at the regions again.
-                _ => {
-                    if root.change(seen, seen.to_same()).is_ok() {
-                        return;
-                    }
-                }
+        while let Some((seen, node)) = settled_root(self.engine, self.space) {
+            self.clear_node(node, seen.root_level(), PageNumber(0));
+            if !self.last {
+                return;
+            }
+            let root = self.engine.table.root(self.space.id);
+            if root.change(seen, seen.to_empty()).is_ok() {
+                self.engine.table.nodes.give_back(node);
+                return;
             }
         }
     }
 
     fn clear_node(&self, node: NodeId, level: usize, first: PageNumber) {
-        let span = span(level);
-        for (slot, word) in self.engine.table.nodes.entries(node).iter().enumerate() {
-            let page = first.plus(slot as u64 * span);
-            let end = page.plus(span);
-            if page < self.range.end && self.range.start < end {
-                self.clear_entry(word, level, page);
-            }
+        for (page, word) in self.engine.table.entries(node, level, first, self.range) {
+            self.clear_entry(word, level, page);
         }
-    }
-
-    fn covers(&self, page: PageNumber, level: usize) -> bool {
-        self.range.start <= page && page.plus(span(level)) <= self.range.end
     }
 
     fn clear_entry(&self, word: &EntryWord, level: usize, page: PageNumber) {
@@ -88,7 +81,7 @@ impl Clearing<'_> {
                 State::Empty => word.change(seen, seen.to_same()).is_ok(),
                 // A huge zero leaf may lose pages outside the range too: they read as zeros again by a fault.
                 State::Zero => self.clear_zero(word, seen, level),
-                State::Present(_) if !self.covers(page, level) => {
+                State::Present(_) if !self.range.covers(page, level) => {
                     unreachable!("blocks over the edges are split before a range is cleared")
                 }
                 State::Present(frame) => self.clear_present(word, seen, level, page, frame),
@@ -102,7 +95,7 @@ impl Clearing<'_> {
                 }
                 State::Node(node) => {
                     self.clear_node(node, level - 1, page);
-                    !self.covers(page, level) || self.recycle(word, seen, node, level, page)
+                    !self.range.covers(page, level) || self.recycle(word, seen, node, level, page)
                 }
             };
             if done {
@@ -189,19 +182,8 @@ pub(crate) fn protect_range(
     range: PageNumberRange,
     protection: Protection,
 ) {
-    let root = engine.table.root(space.id);
-    loop {
-        // As in `Clearing::clear_root`.
-        let seen = root.load();
-        match seen.state() {
-            State::Node(_) if !root.confirm(seen) => {}
-            State::Node(node) => {
-                protect_node(engine, range, protection, node, seen.root_level(), PageNumber(0));
-                return;
-            }
-            _ if root.change(seen, seen.to_same()).is_ok() => return,
-            _ => {}
-        }
+    if let Some((seen, node)) = settled_root(engine, space) {
+        protect_node(engine, range, protection, node, seen.root_level(), PageNumber(0));
     }
 }
 
@@ -213,12 +195,7 @@ fn protect_node(
     level: usize,
     first: PageNumber,
 ) {
-    let span = span(level);
-    for (slot, word) in engine.table.nodes.entries(node).iter().enumerate() {
-        let page = first.plus(slot as u64 * span);
-        if page >= range.end || page.plus(span) <= range.start {
-            continue;
-        }
+    for (page, word) in engine.table.entries(node, level, first, range) {
         loop {
             let seen = word.load();
             let to = match seen.state() {
@@ -230,7 +207,7 @@ fn protect_node(
                     protect_node(engine, range, protection, child, level - 1, page);
                     break;
                 }
-                State::Present(_) if page < range.start || page.plus(span) > range.end => {
+                State::Present(_) if !range.covers(page, level) => {
                     unreachable!("blocks over the edges are split before a range is protected")
                 }
                 State::Present(_) => seen.with_protection(protection),

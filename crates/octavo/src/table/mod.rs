@@ -30,7 +30,7 @@ use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::sync::{Arc, Mutex, WordArray};
 use crate::units::PageNumber;
-use entry::{Entry, EntryWord, State};
+use entry::{Entry, EntryWord, NodeId, State};
 use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
 /// Levels of the tallest table.
@@ -306,6 +306,23 @@ impl Table {
         Walks { table: self, space, rest: range }
     }
 
+    /// Those entries of a node at `level`, whose pages begin at `first`, that cover pages of the range; each with its first
+    /// page.
+    pub(crate) fn entries(
+        &self,
+        node: NodeId,
+        level: usize,
+        first: PageNumber,
+        range: PageNumberRange,
+    ) -> impl Iterator<Item = (PageNumber, &EntryWord)> {
+        let pages = span(level);
+        let from = range.start.0.saturating_sub(first.0) / pages;
+        let to = range.end.0.saturating_sub(first.0).div_ceil(pages);
+        let slots = (from as usize).min(NODE_ENTRIES)..(to as usize).min(NODE_ENTRIES);
+        let words = &self.nodes.entries(node)[slots];
+        words.iter().zip(from..).map(move |(word, slot)| (first.plus(slot * pages), word))
+    }
+
     /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. The caller has seen
     /// `walk.links_hold()`, and a region at `page`, after the walk.
     pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
@@ -344,7 +361,7 @@ impl Table {
 
     fn visit(
         &self,
-        node: entry::NodeId,
+        node: NodeId,
         level: usize,
         first: PageNumber,
         leaf: &mut impl FnMut(PageNumber, usize, Entry),
@@ -380,6 +397,11 @@ impl PageNumberRange {
     /// All pages from `start` on.
     pub(crate) const fn from(start: PageNumber) -> Self {
         Self { start, end: PageNumber(MAX_PAGES) }
+    }
+
+    /// Whether all that an entry at `level` covers from `page` on lies in the range.
+    pub(crate) fn covers(self, page: PageNumber, level: usize) -> bool {
+        self.start <= page && page.plus(span(level)) <= self.end
     }
 }
 
