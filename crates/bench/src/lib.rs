@@ -1,5 +1,6 @@
 //! What Octavo's own benches share: threads on CPUs of their own, a generator, medians.
 
+pub mod pages;
 pub mod policies;
 
 use std::sync::Barrier;

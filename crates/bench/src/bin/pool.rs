@@ -13,41 +13,12 @@ use std::time::Instant;
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 use octavo::{Compression, FrameId, PAGE_BYTES, PoolProbe};
-use octavo_bench::{Random, row, timed};
+use octavo_bench::pages::pages;
+use octavo_bench::{row, timed};
 
 /// Pages of each kind and thread: 4 MiB, so that neither side lives in the first caches.
 const PAGES: usize = 1024;
 const THREADS: usize = 2;
-
-const TEXT: &str = concat!(
-    include_str!("../../../octavo/src/frame/allocator.rs"),
-    include_str!("../../../octavo/src/frame/percpu.rs"),
-    include_str!("../../../octavo/src/table/mod.rs"),
-    include_str!("../../../octavo/src/space.rs"),
-    include_str!("../../../octavo/src/fault/mod.rs"),
-    include_str!("../../../../docs/locking.md"),
-    include_str!("../../../../docs/state-words.md"),
-);
-
-fn pages(kind: &str) -> Vec<Vec<u8>> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut page = |index: usize| {
-        let mut bytes: Vec<u8> = match kind {
-            // Each begins elsewhere.
-            "text" => TEXT.bytes().cycle().skip(index * 1237 % TEXT.len()).take(PAGE_BYTES).collect(),
-            "floats" => {
-                let number = |_| (random.below(1 << 30) as f64 / f64::from(1 << 30)).to_le_bytes();
-                (0..PAGE_BYTES / 8).flat_map(number).collect()
-            }
-            _ => (0..PAGE_BYTES).map(|_| random.below(256) as u8).collect(),
-        };
-        if kind == "half" {
-            bytes[PAGE_BYTES / 2..].fill(0);
-        }
-        bytes
-    };
-    (0..THREADS * PAGES).map(&mut page).collect()
-}
 
 /// Steps over a thread's pages, timed; then what puts things back, which is not.
 fn over_pages(threads: usize, step: impl Fn(usize) + Sync, after: impl Fn(usize) + Sync) -> f64 {
@@ -77,7 +48,7 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|");
     let mut kept = Vec::new();
     for kind in ["text", "half", "random", "floats"] {
-        let pages = pages(kind);
+        let pages = pages(kind, THREADS * PAGES);
         let lz4 = PoolProbe::new(Compression::Lz4, 128 << 20).expect("address space");
         let zstd = PoolProbe::new(Compression::Zstd, 128 << 20).expect("address space");
         let packed: Vec<_> = pages.iter().map(|page| lz4_flex::block::compress(page)).collect();
@@ -162,7 +133,7 @@ fn main() {
 
 fn other_steps(rounds: usize) {
     let probe = PoolProbe::new(Compression::Lz4, 64 << 20).expect("address space");
-    let frames: Vec<_> = pages("text").iter().map(|page| probe.frame(page)).collect();
+    let frames: Vec<_> = pages("text", THREADS * PAGES).iter().map(|page| probe.frame(page)).collect();
     let zeros: Vec<_> = (0..THREADS * PAGES).map(|_| probe.frame(&[0; PAGE_BYTES])).collect();
     let to = probe.frame(&[0; PAGE_BYTES]);
     let nothing = |_| ();

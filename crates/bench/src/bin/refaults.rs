@@ -1,0 +1,278 @@
+//! How much a fault costs above what it stands on: the device, a copy, or unpacking. One thread.
+//!
+//! `cargo run --release -p octavo-bench --bin refaults [-- ROUNDS [DIRECTORY]]`
+//!
+//! | table | below | a load of a word of a page that is out |
+//! |---|---|---|
+//! | device | 4 KiB by `pread` with O_DIRECT, of a file of its own that was written in full | from a temporary swap file in the same directory |
+//! | memory | a copy of the page out of an array | from `SwapArea::ram`: software alone |
+//! | pool | plain LZ4 decompression of the same page | from the compressed pool |
+//!
+//! The two take turns operation by operation, each timed alone, so that what drifts hits both alike. Pages come in a random
+//! order in which none comes again before all others have; nothing is read ahead. A load that found its page in memory
+//! (the manager's counter did not rise) does not count, nor does the operation beside it. Every word is checked.
+//!
+//! On the device and in memory there is eight times the data that the budget holds, so a fault also finds a frame, and what
+//! it takes from another page was clean. Pages get into the pool off the clock: written again and sent out so long before
+//! they are loaded that 2048 others lie there.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+use lz4_flex::block::{compress, decompress_into};
+use octavo::io::SwapArea;
+use octavo::{AccessPattern, Advice, Compression, Counter, Manager, PAGE_BYTES, RegionOptions, Space};
+use octavo_bench::Random;
+use octavo_bench::pages::pages;
+
+const BUDGET_BYTES: u64 = 64 << 20;
+const DATA_PAGES: usize = (512 << 20) / PAGE_BYTES;
+/// Pages of which so many lie in the pool: those fit there, and not in the processor's first caches.
+const POOL_DATA_PAGES: usize = 4096;
+const POOL_PAGES: usize = 2048;
+/// Of each kind in a round.
+const OPERATIONS: usize = 4000;
+/// Managers of which one has to do for a round of the pool.
+const MANAGERS: usize = 20;
+const BLOCK_PAGES: usize = 256;
+const O_DIRECT: i32 = 0o40000;
+
+/// Bytes that start on a page.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Self {
+        let bytes = vec![0; len + PAGE_BYTES];
+        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
+        Self { bytes, start }
+    }
+
+    fn get(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + len]
+    }
+}
+
+/// The pages in a file without a name, past the page cache.
+fn file_of(pages: &[Vec<u8>], directory: &Path) -> File {
+    let path = directory.join(format!(".octavo-refaults-{}", std::process::id()));
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).custom_flags(O_DIRECT);
+    let file = options.open(&path).expect("a place to write");
+    std::fs::remove_file(&path).expect("it was made");
+    let mut block = Aligned::new(BLOCK_PAGES * PAGE_BYTES);
+    for (number, pages) in pages.chunks(BLOCK_PAGES).enumerate() {
+        let bytes = block.get(pages.len() * PAGE_BYTES);
+        bytes.copy_from_slice(&pages.concat());
+        file.write_all_at(bytes, (number * BLOCK_PAGES * PAGE_BYTES) as u64).expect("the disk");
+    }
+    file.sync_all().expect("the disk");
+    file
+}
+
+/// The pages in a space that has no room for all of them.
+struct Swapped<'a> {
+    manager: Manager,
+    space: Space,
+    at: u64,
+    pages: &'a [Vec<u8>],
+    /// Pages, in the order in which they are loaded.
+    order: Vec<usize>,
+    /// Rises when a page comes back.
+    came_back: Counter,
+}
+
+impl<'a> Swapped<'a> {
+    fn new(pages: &'a [Vec<u8>], area: SwapArea, compression: Compression) -> Self {
+        let len = (pages.len() * PAGE_BYTES) as u64;
+        // Twice as much, so that clean pages keep their slots.
+        let builder = Manager::builder().budget_bytes(BUDGET_BYTES).swap_area(area.limit_bytes(2 * len));
+        let manager = builder.compression(compression).build().expect("a manager");
+        let space = manager.space().expect("a space");
+        let options = RegionOptions::new().pattern(AccessPattern::Random);
+        let at = space.map(len, options).expect("addresses");
+        for (number, page) in pages.iter().enumerate() {
+            space.write(at + (number * PAGE_BYTES) as u64, page).expect("mapped");
+        }
+        let came_back = match compression {
+            Compression::Off => {
+                // So that nothing is written while faults are timed.
+                space.advise(at, len, Advice::PageOut).expect("mapped");
+                Counter::MajorFault
+            }
+            Compression::Lz4 | Compression::Zstd => Counter::PoolSwapIn,
+        };
+        let mut random = Random(0x5eed);
+        let mut order: Vec<usize> = (0..pages.len()).collect();
+        (1..order.len()).for_each(|last| order.swap(last, random.below(last + 1)));
+        Self { manager, space, at, pages, order, came_back }
+    }
+
+    /// Writes a page again and sends it out.
+    fn send_out(&self, page: usize) {
+        let address = self.at + (page * PAGE_BYTES) as u64;
+        self.space.write(address, &self.pages[page]).expect("mapped");
+        self.space.advise(address, PAGE_BYTES as u64, Advice::PageOut).expect("mapped");
+    }
+
+    /// The order without an end, each page sent out some time before. At first that is short: what does not come back
+    /// soon is not packed.
+    fn order_by_the_pool(&self) -> impl Iterator<Item = usize> {
+        let page = |number: usize| self.order[number % self.order.len()];
+        let mut sent = 0;
+        (0..).map(move |number| {
+            while sent < (2 * number + 16).min(number + POOL_PAGES) {
+                self.send_out(page(sent));
+                sent += 1;
+            }
+            page(number)
+        })
+    }
+
+    /// A timed load in nanoseconds; `None` where the page was in memory.
+    fn load(&self, page: usize) -> Option<f64> {
+        let before = self.manager.counters().get(self.came_back);
+        let address = self.at + (page * PAGE_BYTES) as u64;
+        let began = Instant::now();
+        let word = self.space.load::<u64>(address).expect("mapped");
+        let spent = began.elapsed();
+        assert_eq!(word.to_le_bytes(), self.pages[page][..8], "page {page}");
+        (self.manager.counters().get(self.came_back) > before).then_some(spent.as_nanos() as f64)
+    }
+}
+
+/// Medians and means of the operation below, of the load, and how much more the load takes; in microseconds.
+type Figures = [f64; 6];
+
+fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
+    let us = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (values[values.len() / 2] / 1000.0, mean / 1000.0)
+    };
+    let ((below, below_mean), (load, load_mean)) = (us(below), us(loads));
+    [below, load, load - below, below_mean, load_mean, load_mean - below_mean]
+}
+
+/// One round: `below` and a load by turns, whichever is first. `None` where hardly any page comes back as it should.
+fn round(
+    swapped: &Swapped<'_>,
+    order: &mut impl Iterator<Item = usize>,
+    below: &mut impl FnMut(usize),
+) -> Option<Figures> {
+    let (mut belows, mut loads) = (Vec::new(), Vec::new());
+    let mut timed_below = |page| {
+        let began = Instant::now();
+        below(page);
+        began.elapsed().as_nanos() as f64
+    };
+    for (turn, page) in order.take(2 * OPERATIONS).enumerate() {
+        let (ns, load) = if turn % 2 == 0 {
+            let ns = timed_below(page);
+            (ns, swapped.load(page))
+        } else {
+            let load = swapped.load(page);
+            (timed_below(page), load)
+        };
+        if let Some(load) = load {
+            belows.push(ns);
+            loads.push(load);
+        }
+        if loads.len() == OPERATIONS {
+            return Some(figures(belows, loads));
+        }
+    }
+    None
+}
+
+fn table(name: &str, rounds: usize, mut one: impl FnMut() -> Figures) {
+    println!("| {name}, round | below, median | load | more | below, mean | load | more |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut all = [const { Vec::new() }; 6];
+    for number in 1..=rounds {
+        print!("| {number} |");
+        for (all, figure) in all.iter_mut().zip(one()) {
+            print!(" {figure:.2} |");
+            all.push(figure);
+        }
+        println!();
+    }
+    print!("| **median (range)** |");
+    for mut all in all {
+        all.sort_by(f64::total_cmp);
+        print!(" {:.2} ({:.2} to {:.2}) |", all[all.len() / 2], all[0], all[all.len() - 1]);
+    }
+    println!("\n");
+}
+
+/// Where pages are dropped from memory that are on their device.
+fn table_of_clean(name: &str, rounds: usize, swapped: &Swapped<'_>, mut below: impl FnMut(usize)) {
+    let mut order = swapped.order.iter().copied().cycle();
+    let mut one = || round(swapped, &mut order, &mut below).expect("pages come back");
+    // Off the books: first uses.
+    one();
+    table(name, rounds, one);
+}
+
+/// Each round by a manager of its own: one that found packing slow for once, as on a busy machine, hardly packs for long
+/// afterwards, and another begins again.
+fn table_of_pool(kind: &str, rounds: usize, directory: &Path) {
+    let pages = pages(kind, POOL_DATA_PAGES);
+    let packed: Vec<Vec<u8>> = pages.iter().map(|page| compress(page)).collect();
+    let mut buffer = Aligned::new(PAGE_BYTES);
+    let mut below = |page: usize| {
+        black_box(decompress_into(&packed[page], buffer.get(PAGE_BYTES)).expect("a page"));
+    };
+    let one = || {
+        let mut attempts = (0..MANAGERS).filter_map(|_| {
+            let swapped = Swapped::new(&pages, SwapArea::temporary(directory), Compression::Lz4);
+            let mut order = swapped.order_by_the_pool();
+            round(&swapped, &mut order, &mut below)?;
+            round(&swapped, &mut order, &mut below)
+        });
+        attempts.next().expect("pages come back from the pool")
+    };
+    table(&format!("pool, {kind}"), rounds, one);
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let rounds: usize = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7).max(1);
+    let directory = arguments.next().unwrap_or_else(|| "/var/tmp".into());
+    let directory = Path::new(&directory);
+    let began = Instant::now();
+    (0..OPERATIONS).for_each(|_| _ = black_box(Instant::now().elapsed()));
+    let clock_ns = began.elapsed().as_nanos() / OPERATIONS as u128;
+    println!(
+        "us, {OPERATIONS} of each by turns in a round, {rounds} rounds; {clock_ns} ns of each are the clock's\n"
+    );
+
+    let random = pages("random", DATA_PAGES);
+    let mut buffer = Aligned::new(PAGE_BYTES);
+    {
+        let file = file_of(&random, directory);
+        let swapped = Swapped::new(&random, SwapArea::temporary(directory), Compression::Off);
+        table_of_clean("device", rounds, &swapped, |page| {
+            let offset = (page * PAGE_BYTES) as u64;
+            file.read_exact_at(buffer.get(PAGE_BYTES), offset).expect("the disk");
+        });
+    }
+    {
+        let area = SwapArea::ram(2 * (DATA_PAGES * PAGE_BYTES) as u64);
+        let swapped = Swapped::new(&random, area, Compression::Off);
+        // Another copy: the check reads the first.
+        let array = random.clone();
+        table_of_clean("memory", rounds, &swapped, |page| {
+            black_box(buffer.get(PAGE_BYTES)).copy_from_slice(&array[page]);
+        });
+    }
+    drop(random);
+    for kind in ["text", "half"] {
+        table_of_pool(kind, rounds, directory);
+    }
+}
