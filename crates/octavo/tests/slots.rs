@@ -7,8 +7,11 @@ use std::thread;
 
 use common::device::TestDevice;
 use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
-use octavo::io::{Device, Direction, Transfer, Urgency};
-use octavo::{ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea, SwapCache, ZeroPage};
+use octavo::io::{Device, Direction, IoEngine, Transfer, Urgency};
+use octavo::{
+    Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea, SwapCache,
+    ZeroPage,
+};
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 
@@ -169,6 +172,37 @@ fn everything_is_free_after_the_last_space_is_dropped() {
             }
         });
         assert_eq!(manager.stats().unwrap().swap_slots, 0, "{form:?}, seed {seed}");
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+/// Whoever waits for a page waits on the file it comes from.
+#[test]
+fn several_files_by_either_engine_bring_every_page_back() {
+    let seed = seed_or(31);
+    for engine in [IoEngine::Probe, IoEngine::Threads] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name| SwapArea::file(directory.path().join(name)).limit_bytes(40 * MIB).allow_tmpfs(true);
+        let manager = builder()
+            .background(true)
+            .io_engine(engine)
+            .compression(Compression::Off)
+            .swap_area(file("one"))
+            .swap_area(file("other"))
+            .build()
+            .unwrap();
+        thread::scope(|scope| {
+            for lane in 0..4 {
+                let manager = &manager;
+                scope.spawn(move || come_and_go(manager, Random::new(seed + lane)));
+            }
+        });
+        assert_eq!(manager.stats().unwrap().swap_slots, 0, "{engine:?}, seed {seed}");
+        assert!(manager.counters().get(Counter::SwapIn) > 0, "{engine:?}: pages came from the files");
+        for name in ["one", "other"] {
+            let used = std::fs::metadata(directory.path().join(name)).unwrap().len();
+            assert!(used > 0, "{engine:?}: {name} was used");
+        }
         assert_nothing_is_left(&manager, ZeroPage::default());
     }
 }

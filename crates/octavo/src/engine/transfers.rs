@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
 use crate::error::ErrorKind;
-use crate::io::{ANY_QUEUE, Direction, Host, Job, Waited};
+use crate::io::{Direction, Host, Job, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::swap::{Evicted, SlotRun, WRITE_BATCH};
+use crate::swap::{self, Evicted, SlotRun, WRITE_BATCH};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
@@ -153,8 +153,11 @@ impl Engine {
             let holds = words.holds.load();
             holds.is_reading() || holds.is_writeback()
         };
-        // A hint: it tells where to wait, not whether.
-        self.swap.wait(words.prev.load(Ordering::Relaxed), &waiting)
+        // Hints, both: they tell where to wait, not whether.
+        match swap::slot_of(&self.frames, frame) {
+            Some(slot) => self.swap.wait(slot, words.prev.load(Ordering::Relaxed), &waiting),
+            None => self.swap.wait_for_any(&waiting),
+        }
     }
 
     /// Waits until some write has ended. Returns at once when none is under way. As all of these waits, it is given up after
@@ -208,7 +211,7 @@ impl Engine {
         block_until_driven(
             |waker| self.poll_ends(waker, &still_waits),
             || {
-                if self.swap.wait(ANY_QUEUE, &still_waits) == Waited::Sleep {
+                if self.swap.wait_for_any(&still_waits) == Waited::Sleep {
                     // Woken by the next that ends; for a moment only, as what is waited for may not be under way yet.
                     park_for(MOMENT);
                 }

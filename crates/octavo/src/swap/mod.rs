@@ -39,7 +39,7 @@ use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::FrameAllocator;
-use crate::io::{Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
+use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicU32, Duration, Mutex, Ordering, Shared, pause};
@@ -345,12 +345,18 @@ impl Swap {
         self.areas.devices().for_each(Device::poll);
     }
 
-    /// Completes transfers as long as `still_waiting`, or says that the caller may sleep. See [`Device::wait`].
-    pub(crate) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+    /// For whoever waits for the transfer of a slot's page: completes transfers as long as `still_waiting`, or says that he may
+    /// sleep. See [`Device::wait`].
+    pub(crate) fn wait(&self, slot: SwapSlot, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.areas.device_of(slot).0.wait(queue, still_waiting)
+    }
+
+    /// For whoever waits for transfers, whichever. As [`Swap::wait`].
+    pub(crate) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
         let mut devices = self.areas.devices();
         match (devices.next(), devices.next()) {
-            (Some(only), None) => only.wait(queue, still_waiting),
-            // Which of several it is waited for is not known: all see to their completions themselves.
+            (Some(only), None) => only.wait(ANY_QUEUE, still_waiting),
+            // Which of several will be the first is not known: all see to their completions themselves.
             _ => {
                 self.serve();
                 Waited::Sleep
