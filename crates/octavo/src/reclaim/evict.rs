@@ -271,31 +271,46 @@ fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
         if !holds.load().is_dirty() {
             return true;
         }
-        match engine.swap.start_writeback(&engine.frames, slot, frame) {
-            Started::Yes => {
-                let try_pool = tries > 0 && !holds.load().is_plain();
-                tries -= u32::from(try_pool);
-                if engine.swap.put_away(&engine.frames, slot, frame, try_pool) {
-                    writing.push((slot, frame));
-                    return false;
-                }
-                if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
-                    engine.wake_io(frame);
-                }
-                true
-            }
-            // Somebody pinned it just now, or it was faulted back and left the cache.
-            refused => {
-                if refused == Started::RefusedAndAwaited {
-                    engine.wake_io(frame);
-                }
-                engine.keep(frame, List::Inactive);
-                false
-            }
+        let try_pool = tries > 0 && !holds.load().is_plain();
+        let put = put_away(engine, slot, frame, try_pool);
+        tries -= u32::from(try_pool && put != PutAway::Refused);
+        if put == PutAway::ToBeWritten {
+            writing.push((slot, frame));
         }
+        put == PutAway::Done
     });
     outcome.started += write_out(engine, &writing);
     engine.swap.flush();
+}
+
+/// What came of a dirty page of the swap cache that was to be put away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PutAway {
+    /// Into a word, or the pool: its frame is clean.
+    Done,
+    /// It belongs on its area, and its frame is under WRITEBACK.
+    ToBeWritten,
+    /// Somebody pinned it just now, or it was faulted back and left the cache: it was kept.
+    Refused,
+}
+
+/// Starts the writeback of a dirty page, and ends it where a word or, if it may be tried, the pool takes it.
+pub(super) fn put_away(engine: &Engine, slot: SwapSlot, frame: FrameId, try_pool: bool) -> PutAway {
+    let started = engine.swap.start_writeback(&engine.frames, slot, frame);
+    if started != Started::Yes {
+        if started == Started::RefusedAndAwaited {
+            engine.wake_io(frame);
+        }
+        engine.keep(frame, List::Inactive);
+        return PutAway::Refused;
+    }
+    if engine.swap.put_away(&engine.frames, slot, frame, try_pool) {
+        return PutAway::ToBeWritten;
+    }
+    if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
+        engine.wake_io(frame);
+    }
+    PutAway::Done
 }
 
 /// Starts to write frames under WRITEBACK whose pages belong on their area, sorted by slot; says how many. Takes over their

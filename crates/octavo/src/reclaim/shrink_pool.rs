@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::Urgency;
-use crate::lru::List;
-use crate::reclaim::evict::write_out;
-use crate::swap::{Begun, Brought, Started, WRITE_BATCH};
+use crate::reclaim::evict::{PutAway, put_away, write_out};
+use crate::swap::{Begun, Brought, WRITE_BATCH};
 use crate::units::{CHUNK_BYTES, FrameId, Order, SwapSlot};
 
 /// Pages that leave a pool that is too large at once.
@@ -98,26 +97,13 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     if holds.end_read(true) {
         engine.wake_io(frame);
     }
-    match engine.swap.start_writeback(&engine.frames, slot, frame) {
-        Started::Yes => {
-            engine.counters.count(Counter::PoolWriteback);
-            if engine.swap.put_away(&engine.frames, slot, frame, false) {
-                return Some(frame);
-            }
-            // It repeats a word by now.
-            if engine.swap.end_writeback(&engine.frames, slot, frame, true) {
-                engine.wake_io(frame);
-            }
-            engine.evict_or_keep(&[(slot, frame)]);
-            None
-        }
-        refused => {
-            if refused == Started::RefusedAndAwaited {
-                engine.wake_io(frame);
-            }
-            // Somebody came for it just now.
-            engine.keep(frame, List::Inactive);
-            None
-        }
+    let put = put_away(engine, slot, frame, false);
+    if put != PutAway::Refused {
+        engine.counters.count(Counter::PoolWriteback);
     }
+    if put == PutAway::Done {
+        // It repeats a word by now.
+        engine.evict_or_keep(&[(slot, frame)]);
+    }
+    (put == PutAway::ToBeWritten).then_some(frame)
 }
