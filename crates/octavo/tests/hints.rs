@@ -1,7 +1,16 @@
 //! Reading ahead, prefetching and advice, on a real file: what was stored is there whatever was said about it, and each
 //! hint does what it is for.
 
-use octavo::{AccessPattern, Advice, Counter, Manager, RegionOptions, Space};
+mod common;
+
+use std::sync::Mutex;
+
+use common::device::TestDevice;
+use octavo::io::{Device, Transfer, Urgency};
+use octavo::{
+    AccessPattern, Advice, Compression, Counter, Manager, ManagerBuilder, ReclaimPolicy, RegionOptions,
+    Space, SwapArea,
+};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 const MIB: u64 = 1 << 20;
@@ -74,6 +83,128 @@ fn a_prefetched_range_is_there_without_another_read() {
     }
     let total = manager.counters();
     assert!(total.get(Counter::ReadAheadHit) > PAGES / 2, "{}", total.get(Counter::ReadAheadHit));
+}
+
+/// Its device ends each transfer on the spot: where a page is follows from what was asked for.
+fn exact() -> ManagerBuilder {
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .compression(Compression::Off)
+        .swap_area(SwapArea::ram(64 * MIB))
+}
+
+#[test]
+fn what_is_read_ahead_ends_with_its_region() {
+    let manager = exact().build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(4 * MIB, RegionOptions::default()).unwrap();
+    space.advise(at + 2 * MIB, 2 * MIB, Advice::Random).unwrap();
+    (0..1024).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    space.advise(at, 4 * MIB, Advice::PageOut).unwrap();
+    let before = manager.counters();
+    check(&space, at, 0..512);
+    let done = manager.counters().since(&before);
+    assert!(done.get(Counter::ReadAhead) > 0);
+    assert_eq!(done.get(Counter::SwapIn), 512);
+    check(&space, at, 512..1024);
+}
+
+#[test]
+fn prefetch_takes_a_part_of_memory_and_what_the_quota_leaves() {
+    let manager = exact().build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(32 * MIB, RegionOptions::default().pattern(AccessPattern::Random)).unwrap();
+    (0..8192).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    space.advise(at, 32 * MIB, Advice::PageOut).unwrap();
+    assert_eq!(space.prefetch(at, 32 * MIB).unwrap(), 16 * MIB / PAGE / 4);
+    space.set_quota(Some(2 * MIB)).unwrap();
+    check(&space, at, 0..100);
+    assert_eq!(space.stats().unwrap().resident_bytes, 100 * PAGE);
+    assert_eq!(space.prefetch(at + 16 * MIB, 16 * MIB).unwrap(), 512 - 100);
+    check(&space, at, 0..8192);
+    manager.validate();
+}
+
+/// Does what it is asked for when it is flushed.
+struct Collecting {
+    device: TestDevice,
+    asked: Mutex<Vec<Transfer>>,
+}
+
+impl Device for Collecting {
+    fn capacity_pages(&self) -> u32 {
+        self.device.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        match urgency {
+            Urgency::Now => self.device.submit(transfer, urgency),
+            Urgency::Queued => self.asked.lock().unwrap().push(transfer),
+        }
+    }
+
+    fn flush(&self) {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.into_iter().for_each(|transfer| self.device.submit(transfer, Urgency::Queued));
+    }
+
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+}
+
+#[test]
+fn what_is_prefetched_is_under_way_whoever_comes_for_it() {
+    let device = Collecting { device: TestDevice::new(4096), asked: Mutex::default() };
+    let manager = Manager::builder()
+        .budget_bytes(16 * MIB)
+        .background(false)
+        .compression(Compression::Off)
+        .swap_area(SwapArea::device(Box::new(device)))
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
+    (0..512).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    space.advise(at, 2 * MIB, Advice::PageOut).unwrap();
+    assert_eq!(space.prefetch(at, 2 * MIB).unwrap(), 512);
+    assert_eq!(manager.counters().get(Counter::SwapIn), 512, "all was read");
+    check(&space, at, 0..512);
+}
+
+#[test]
+fn pages_said_to_be_cold_go_before_others() {
+    let manager = exact().reclaim_policy(ReclaimPolicy::Clock).build().unwrap();
+    let fill = || {
+        let space = manager.space().unwrap();
+        let at = space.map(5 * MIB, RegionOptions::default()).unwrap();
+        (0..1280).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+        (space, at)
+    };
+    let ((warm, warm_at), (cold, cold_at)) = (fill(), fill());
+    cold.advise(cold_at, 5 * MIB, Advice::Cold).unwrap();
+    let (_more, _) = fill();
+    let out = |space: &Space| space.stats().unwrap().swapped_out_bytes;
+    assert!(out(&cold) > 0, "there is not room for all three");
+    assert_eq!(out(&warm), 0, "{} of the cold went", out(&cold));
+    check(&warm, warm_at, 0..1280);
+    check(&cold, cold_at, 0..1280);
+}
+
+#[test]
+fn pages_said_to_be_cold_are_not_hot() {
+    let manager = exact().reclaim_policy(ReclaimPolicy::Reuse).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(20 * MIB, RegionOptions::default()).unwrap();
+    (0..5120).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    (0..2).for_each(|_| check(&space, at, 0..5120));
+    let hot = || manager.stats().unwrap().lru_pages.0;
+    assert!(hot() > 0, "pages that came back are hot");
+    space.advise(at, 20 * MIB, Advice::Cold).unwrap();
+    assert_eq!(hot(), 0);
+    check(&space, at, 0..5120);
+    manager.validate();
 }
 
 #[test]

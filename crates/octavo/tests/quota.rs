@@ -1,6 +1,6 @@
 //! Quotas: a space at its own limit makes room among its own pages, and nobody else's go.
 
-use octavo::{Access, ErrorKind, HugePolicy, Manager, RegionOptions, Space};
+use octavo::{Access, ErrorKind, HugePolicy, Manager, RegionOptions, Space, SwapArea};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 const MIB: u64 = 1 << 20;
@@ -47,6 +47,56 @@ fn a_space_at_its_quota_pushes_out_its_own_pages_only() {
 }
 
 #[test]
+fn pages_in_use_stay_under_a_quota() {
+    let manager = Manager::builder()
+        .budget_bytes(64 * MIB)
+        .background(false)
+        .readahead_bytes(0)
+        .swap_area(SwapArea::ram(128 * MIB))
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    space.set_quota(Some(4 * MIB)).unwrap();
+    let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
+    let (used, passing) = (16, 2048);
+    let went_in = || space.stats().unwrap().swapped_in_bytes / PAGE;
+    let mut back = 0;
+    for turn in 0..8 {
+        for page in used..passing {
+            space.store(at + page * PAGE, page + turn).unwrap();
+            let before = went_in();
+            for page in 0..used {
+                space.store(at + page * PAGE, page + turn).unwrap();
+            }
+            back += went_in() - before;
+        }
+    }
+    assert!(went_in() > 4 * passing, "the others went out and came back in each turn");
+    // Gone through in order whether used or not, each would have been out in all of the eight turns.
+    assert!(back <= 4 * used, "{back} times a page in use was out");
+    for page in 0..passing {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 7);
+    }
+}
+
+#[test]
+fn a_space_begins_with_figures_of_its_own() {
+    let manager = manager();
+    for turn in 0..3 {
+        let space = manager.space().unwrap();
+        let stats = space.stats().unwrap();
+        let figures =
+            (stats.resident_bytes, stats.swapped_in_bytes, stats.swapped_out_bytes, stats.quota_out_bytes);
+        assert_eq!(figures, (0, 0, 0, 0), "space {turn}");
+        space.set_quota(Some(2 * MIB)).unwrap();
+        let at = fill(&space, 4 * MIB);
+        check(&space, at, 4 * MIB);
+        let stats = space.stats().unwrap();
+        assert!(stats.swapped_in_bytes > 0 && stats.quota_out_bytes > 0, "{stats:?}");
+    }
+}
+
+#[test]
 fn a_quota_can_be_lowered_and_lifted_while_the_space_is_in_use() {
     let manager = manager();
     let space = manager.space().unwrap();
@@ -82,12 +132,23 @@ fn a_space_whose_pages_are_all_pinned_is_told_so_by_name() {
 fn blocks_count_all_their_pages() {
     let manager = Manager::builder().budget_bytes(64 * MIB).huge(HugePolicy::Always).build().unwrap();
     let space = manager.space().unwrap();
-    space.set_quota(Some(12 * MIB)).unwrap();
-    let at = fill(&space, 48 * MIB);
+    // Not a multiple of a block.
+    space.set_quota(Some(13 * MIB)).unwrap();
+    let at = space.map(48 * MIB, RegionOptions::default()).unwrap();
+    for offset in (0..48 * MIB).step_by(PAGE as usize) {
+        space.store(at + offset, offset | 1).unwrap();
+        assert!(space.stats().unwrap().resident_bytes <= 13 * MIB, "at offset {offset:#x}");
+    }
     assert!(manager.counters().get(octavo::Counter::HugeFaultAllocated) > 0);
-    assert!(space.stats().unwrap().resident_bytes <= 12 * MIB);
     check(&space, at, 48 * MIB);
     manager.validate();
+    space.set_quota(None).unwrap();
+    space.unmap(at, 48 * MIB).unwrap();
+    assert_eq!(space.stats().unwrap().resident_bytes, 0);
+    let at = fill(&space, 8 * MIB);
+    assert_eq!(space.stats().unwrap().resident_bytes, 8 * MIB);
+    space.unmap(at, 8 * MIB).unwrap();
+    assert_eq!(space.stats().unwrap().resident_bytes, 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -9,8 +10,8 @@ use common::device::TestDevice;
 use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
 use octavo::io::{Device, Direction, IoEngine, Transfer, Urgency};
 use octavo::{
-    Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea, SwapCache,
-    ZeroPage,
+    Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea,
+    SwapCache, ZeroPage,
 };
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
@@ -20,6 +21,36 @@ struct Named {
     device: TestDevice,
     name: &'static str,
     log: Log,
+}
+
+/// A test device which writes down the first word of each page that comes, by its place.
+struct Placed {
+    device: TestDevice,
+    words: Places,
+}
+
+type Places = Arc<Mutex<HashMap<u32, u64>>>;
+
+impl Device for Placed {
+    fn capacity_pages(&self) -> u32 {
+        self.device.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        if transfer.direction() == Direction::Write {
+            for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+                let mut bytes = [0; PAGE as usize];
+                transfer.copy_out(&page, &mut bytes);
+                let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                self.words.lock().unwrap().insert(place, word);
+            }
+        }
+        self.device.submit(transfer, urgency);
+    }
+
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
 }
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -147,6 +178,156 @@ fn full_areas_are_named_with_what_helps() {
         let more = stored..stored + 200;
         more.clone().for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
         check(&space, at, 2 * MIB / PAGE..more.end);
+        manager.validate();
+        drop(space);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+const BLOCK: u64 = 2 * MIB / PAGE;
+
+/// Blocks of 2 MiB, all stored to.
+fn blocks(manager: &Manager, count: u64) -> (Space, u64) {
+    let space = manager.space().unwrap();
+    let at = space.map(count * 2 * MIB, RegionOptions::new().huge(true)).unwrap();
+    (0..count * BLOCK).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    (space, at)
+}
+
+#[test]
+fn blocks_go_out_to_whole_clusters_and_come_back_in_order() {
+    for form in FORMS {
+        let words = Places::default();
+        let device = Placed { device: TestDevice::new(8 * BLOCK as u32), words: Arc::clone(&words) };
+        let manager = builder()
+            .readahead_bytes(MIB)
+            .compression(Compression::Off)
+            .swap_cache(form)
+            .swap_area(SwapArea::device(Box::new(device)))
+            .build()
+            .unwrap();
+        let count = 4;
+        let (space, at) = blocks(&manager, count);
+        let counters = manager.counters();
+        assert_eq!(counters.get(Counter::HugeFaultAllocated), count, "{form:?}");
+        space.advise(at, count * 2 * MIB, Advice::PageOut).unwrap();
+        let out = manager.counters().since(&counters);
+        assert_eq!(
+            (out.get(Counter::HugeSwapOut), out.get(Counter::HugeSwapOutFallback)),
+            (count, 0),
+            "{form:?}"
+        );
+        assert_eq!(space.stats().unwrap().resident_bytes, 0, "{form:?}");
+        assert_eq!(manager.stats().unwrap().swap_slots, count * BLOCK);
+        {
+            let words = words.lock().unwrap();
+            assert_eq!(
+                words.len() as u64,
+                count * BLOCK,
+                "{form:?}: each page was written to its place once"
+            );
+            for block in 0..count {
+                let of = |page: u64| {
+                    let word = value(block * BLOCK + page);
+                    *words.iter().find(|entry| *entry.1 == word).expect("it went out").0
+                };
+                let first = of(0);
+                assert!(first.is_multiple_of(BLOCK as u32), "{form:?}: block {block} begins at {first}");
+                assert!((0..BLOCK).all(|page| of(page) == first + page as u32), "{form:?}: block {block}");
+            }
+        }
+        let before = manager.counters();
+        check(&space, at, 0..count * BLOCK);
+        let back = manager.counters().since(&before);
+        assert_eq!(back.get(Counter::SwapIn), count * BLOCK, "{form:?}: each page was read once");
+        assert!(back.get(Counter::ReadAheadHit) > count * BLOCK / 2, "{form:?}: most were read ahead");
+        manager.validate();
+        drop(space);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+#[test]
+fn blocks_under_pressure_go_out_and_come_back_right() {
+    for form in FORMS {
+        let device = TestDevice::new(40_000);
+        let manager = builder()
+            .readahead_bytes(MIB)
+            .swap_cache(form)
+            .swap_area(SwapArea::device(device.boxed()))
+            .build()
+            .unwrap();
+        let (space, at) = blocks(&manager, 24);
+        let pages = 24 * BLOCK;
+        assert!(manager.counters().get(Counter::HugeSwapOut) >= 16, "{form:?}: memory holds less than eight");
+        check(&space, at, 0..pages);
+        (0..pages).step_by(5).for_each(|page| space.store(at + page * PAGE + 8, page).unwrap());
+        for page in (0..pages).rev() {
+            let second = if page.is_multiple_of(5) { page } else { 0 };
+            let address = at + page * PAGE;
+            let found = (space.load::<u64>(address).unwrap(), space.load::<u64>(address + 8).unwrap());
+            assert_eq!(found, (value(page), second), "{form:?}: page {page}");
+        }
+        manager.validate();
+        drop(space);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+#[test]
+fn blocks_without_a_cluster_are_split_and_come_back_right() {
+    for form in FORMS {
+        let log = Log::default();
+        let manager = builder()
+            .swap_cache(form)
+            .swap_area(area(&log, "clusters", 2 * BLOCK as u32, 1))
+            // Less than a cluster each.
+            .swap_area(area(&log, "left", 400, 0))
+            .swap_area(area(&log, "right", 400, 0))
+            .build()
+            .unwrap();
+        let (space, at) = blocks(&manager, 3);
+        let huge = || {
+            let counters = manager.counters();
+            (counters.get(Counter::HugeSwapOut), counters.get(Counter::HugeSwapOutFallback))
+        };
+        // The split pages of the last come by when they are next looked at.
+        for expected in [(2, 1), (2, 1)] {
+            space.advise(at, 6 * MIB, Advice::PageOut).unwrap();
+            assert_eq!(huge(), expected, "{form:?}");
+        }
+        assert_eq!(space.stats().unwrap().resident_bytes, 0, "{form:?}");
+        assert_eq!(manager.stats().unwrap().swap_slots, 3 * BLOCK);
+        check(&space, at, 0..3 * BLOCK);
+        manager.validate();
+        drop(space);
+        assert_nothing_is_left(&manager, ZeroPage::default());
+    }
+}
+
+#[test]
+fn blocks_that_fill_the_swap_lose_nothing() {
+    for form in FORMS {
+        let log = Log::default();
+        let places = 3 * BLOCK + 100;
+        let manager =
+            builder().swap_cache(form).swap_area(area(&log, "small", places as u32, 0)).build().unwrap();
+        let space = manager.space().unwrap();
+        let at = space.map(64 * MIB, RegionOptions::new().huge(true)).unwrap();
+        let refused = (0..64 * MIB / PAGE)
+            .find_map(|page| Some((page, space.store(at + page * PAGE, value(page)).err()?)));
+        let (stored, error) = refused.expect("64 MiB do not fit in 16 and 6.4");
+        assert_eq!(error.kind(), ErrorKind::SwapFull, "{form:?}: {error}");
+        assert_eq!(manager.stats().unwrap().swap_slots, places, "{form:?}: filled to the last slot");
+        let counters = manager.counters();
+        let (whole, split) = (counters.get(Counter::HugeSwapOut), counters.get(Counter::HugeSwapOutFallback));
+        assert!((1..=3).contains(&whole) && split > 0, "{form:?}: {whole} went whole, {split} were split");
+        // A page that comes in needs room for another that goes out.
+        space.unmap(at, 2 * MIB).unwrap();
+        check(&space, at, BLOCK..stored);
+        let more = stored..stored + 200;
+        more.clone().for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+        check(&space, at, BLOCK..more.end);
         manager.validate();
         drop(space);
         assert_nothing_is_left(&manager, ZeroPage::default());

@@ -227,6 +227,29 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_asked_for_with_half_of_the_last_one_left() {
+        let (streams, mut last) = (Streams::default(), None::<Window>);
+        for page in 0..4000 {
+            let window = streams.on_fault(PageNumber(page), last.is_some(), AccessPattern::Normal, MOST);
+            if let (Some(last), Some(_)) = (last, window) {
+                let left = last.first.0 + u64::from(last.count) - (page + 1);
+                assert_eq!(left, u64::from(last.count / 2), "at page {page} of {last:?}");
+            }
+            last = window.or(last);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_overtakes_its_window_is_read_ahead_of_where_it_is() {
+        let streams = Streams::default();
+        let fault = |page| streams.on_fault(PageNumber(page), false, AccessPattern::Normal, MOST);
+        assert_eq!(fault(0), None);
+        assert_eq!(fault(1), Some(Window { first: PageNumber(2), count: FIRST_WINDOW, stride: 1 }));
+        let beyond = 2 + u64::from(FIRST_WINDOW);
+        assert_eq!(fault(beyond).map(|window| window.first), Some(PageNumber(beyond + 1)));
+    }
+
+    #[test]
     fn faults_in_no_order_read_nothing_ahead() {
         let mut page = 1_u64;
         let pages = (0..5000).map(|_| {

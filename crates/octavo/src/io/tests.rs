@@ -7,7 +7,7 @@ use octavo_platform::{forbid_io_uring, run_in_forked_child};
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::sync::thread;
+use crate::sync::{Duration, Instant, thread};
 use crate::units::PAGE_BYTES;
 
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
@@ -157,6 +157,34 @@ fn an_engine_may_be_used_by_threads_that_end() {
         }
         for frame in 0..4096 {
             assert_eq!(exercise.arena().load::<u64>(offset(frame)), mark(frame, 3));
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_ends_though_nobody_waits_for_it() {
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
+        exercise.start(Direction::Write, 0, 0..256, Urgency::Queued);
+        exercise.flush();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while exercise.is_under_way(0) {
+            assert!(Instant::now() < patience, "{engine:?}: it is under way still");
+            exercise.poll();
+            thread::yield_now();
+        }
+        exercise.wait(0).unwrap();
+    }
+}
+
+#[test]
+fn what_its_thread_waits_for_is_done_in_place() {
+    for engine in ENGINES {
+        let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
+        for direction in [Direction::Write, Direction::Read] {
+            exercise.start(direction, 0, 0..256, Urgency::Now);
+            assert!(!exercise.is_under_way(0), "{engine:?}");
+            exercise.wait(0).unwrap();
         }
     }
 }

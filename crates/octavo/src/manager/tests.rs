@@ -201,6 +201,10 @@ fn a_page_whose_memory_is_held_is_not_evicted_and_goes_out_later() {
     }
     while manager.reclaim(8).unwrap() > 0 {}
     agree(&manager, &space, &double, 0);
+    // One that cannot be written over is what it was.
+    double.installs.lock().push_back(Installed::Unsupported);
+    let error = space.write(at, &[9; PAGE as usize]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     // And one that comes back is installed again, also when that takes several tries.
     double.installs.lock().extend([Installed::Busy; 2]);
     (0..8).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));

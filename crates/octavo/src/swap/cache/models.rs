@@ -457,39 +457,40 @@ fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     });
 }
 
-/// Two pages lose their frames under one lock, while the entry of the first goes, and the second is touched: the first is
-/// freed once, slot and frame, and the second's bytes are found in whichever frame.
+/// Two pages, of one cluster and of two, lose their frames in one go, while the entry of the first goes, and the second is
+/// touched: the first is freed once, slot and frame, and the second's bytes are found in whichever frame.
 #[test]
 fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
-    in_all_forms(2, |form| {
-        let (model, first) = Model::clean_page(form);
-        let (second, fresh) = (model.fresh(), model.fresh());
-        let next = SwapSlot(1);
-        model.begin(second, OLD);
-        model.holds(second).take_pin();
-        model.add(next, second);
-        assert!(model.write(next, second));
-        let theirs = Arc::clone(&model);
-        let dropping = thread::spawn(move || {
-            theirs.unpin_orphan(theirs.cache.drop_reference(&theirs.frames, SLOT));
+    for next in [SwapSlot(1), SwapSlot(CLUSTER_SLOTS as u32)] {
+        in_all_forms(2, move |form| {
+            let (model, first) = Model::clean_page(form);
+            let (second, fresh) = (model.fresh(), model.fresh());
+            model.begin(second, OLD);
+            model.holds(second).take_pin();
+            model.add(next, second);
+            assert!(model.write(next, second));
+            let theirs = Arc::clone(&model);
+            let dropping = thread::spawn(move || {
+                theirs.unpin_orphan(theirs.cache.drop_reference(&theirs.frames, SLOT));
+            });
+            let freed = Arc::new(AtomicU32::new(0));
+            race(
+                &model,
+                move |model| {
+                    let found = model.bring_in(next, fresh);
+                    model.show(next, found, false);
+                },
+                |model| {
+                    let [_, is_free] = model.evict_or_keep_run([(SLOT, first), (next, second)]);
+                    freed.store(u32::from(is_free), Ordering::Relaxed);
+                },
+            );
+            dropping.join().unwrap();
+            assert!(!model.is_alive(first), "nothing leads to it");
+            assert_eq!(model.is_alive(second), freed.load(Ordering::Relaxed) == 0);
+            model.validate(1);
         });
-        let freed = Arc::new(AtomicU32::new(0));
-        race(
-            &model,
-            move |model| {
-                let found = model.bring_in(next, fresh);
-                model.show(next, found, false);
-            },
-            |model| {
-                let [_, is_free] = model.evict_or_keep_run([(SLOT, first), (next, second)]);
-                freed.store(u32::from(is_free), Ordering::Relaxed);
-            },
-        );
-        dropping.join().unwrap();
-        assert!(!model.is_alive(first), "nothing leads to it");
-        assert_eq!(model.is_alive(second), freed.load(Ordering::Relaxed) == 0);
-        model.validate(1);
-    });
+    }
 }
 
 /// Two faults on one slot, by two entries, against eviction: one reads, both end with the same frame.
