@@ -378,7 +378,6 @@ fn several_files_by_either_engine_bring_every_page_back() {
                 scope.spawn(move || come_and_go(manager, Random::new(seed + lane)));
             }
         });
-        assert_eq!(manager.stats().unwrap().swap_slots, 0, "{engine:?}, seed {seed}");
         assert!(manager.counters().get(Counter::SwapIn) > 0, "{engine:?}: pages came from the files");
         for name in ["one", "other"] {
             let used = std::fs::metadata(directory.path().join(name)).unwrap().len();
