@@ -218,8 +218,8 @@ impl ManagerBuilder {
         self
     }
 
-    /// How long an access waits for a device at the most, for a page to come or for room that a write makes, before it is an
-    /// error of kind `TimedOut`. What the device was asked for goes on, and a later access finds what came of it. Default: as
+    /// How long an access waits for a device that does not answer, for a page to come or for room that a write makes, before it
+    /// is an error of kind `TimedOut`. Each write that ends is an answer. What the device was asked for goes on, and a later access finds what came of it. Default: as
     /// long as it takes.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.policy.io_timeout = Some(timeout);
@@ -398,8 +398,8 @@ impl Manager {
     /// before it returns.
     ///
     /// # Errors
-    /// `InvalidBudget` below the minimum, above the machine's memory, or below what is in use and cannot be moved out
-    /// (the old budget then stands again).
+    /// `InvalidBudget` below the minimum, above the machine's memory, or below what is in use and cannot be moved out;
+    /// `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;
@@ -411,6 +411,9 @@ impl Manager {
         if !shrink_to_budget(engine, 0) {
             let used = engine.budget.used_bytes();
             engine.budget.set_limit_bytes(before);
+            if engine.swap.is_silent() {
+                return Err(engine.swap.timed_out());
+            }
             let message = format!(
                 "{} are in use and cannot be moved out; drop pins or spaces, or choose a budget above that",
                 bytes_for_people(used)
@@ -463,7 +466,7 @@ impl Manager {
     }
 
     /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle; says
-    /// how many are. Empties the per-CPU lists, and what was zeroed before, into the zones first.
+    /// how many are: none where less than the high watermark is free. Empties the per-CPU lists, and what was zeroed before, into the zones first.
     ///
     /// # Errors
     /// `ForkedChild` in one.
@@ -476,14 +479,14 @@ impl Manager {
     /// Ends the manager, if nothing of it is in use.
     ///
     /// # Errors
-    /// `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked); the manager goes on then.
-    /// `ForkedChild` in one.
+    /// `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked), `TimedOut` when a device does not
+    /// end what was asked of it within 10 s; the manager goes on then. `ForkedChild` in one.
     pub fn shutdown(self) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
-        if spaces.is_empty() {
-            engine.settle(PATIENCE);
+        if spaces.is_empty() && !engine.settle(PATIENCE) {
+            return Err(engine.swap.timed_out());
         }
         let message = if !spaces.is_empty() {
             format!(

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use octavo::io::{Device, Direction, SwapArea, Transfer, Urgency};
-use octavo::{Advice, Compression, ErrorKind, Manager, RegionOptions, Space};
+use octavo::{Advice, Compression, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -76,15 +77,13 @@ impl Device for SilentDevice {
     }
 }
 
+fn builder(device: &SilentDevice, encrypt: bool) -> ManagerBuilder {
+    let area = SwapArea::device(Box::new(device.clone()));
+    Manager::builder().budget_bytes(16 * MIB).swap_area(area).compression(Compression::Off).encrypt(encrypt)
+}
+
 fn manager(device: &SilentDevice, encrypt: bool) -> Manager {
-    Manager::builder()
-        .budget_bytes(16 * MIB)
-        .swap_area(SwapArea::device(Box::new(device.clone())))
-        .compression(Compression::Off)
-        .encrypt(encrypt)
-        .io_timeout(Duration::from_millis(30))
-        .build()
-        .unwrap()
+    builder(device, encrypt).io_timeout(Duration::from_millis(30)).build().unwrap()
 }
 
 fn map(space: &Space) -> u64 {
@@ -155,16 +154,64 @@ fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
     }
 }
 
+/// Its background thread waits for the device, whatever patience accesses have.
 #[test]
 fn a_manager_ends_though_its_device_does_not_answer() {
+    for (encrypt, impatient) in [(false, false), (false, true), (true, false), (true, true)] {
+        let device = SilentDevice::default();
+        let patience = Duration::from_millis(if impatient { 30 } else { 20_000 });
+        let manager = builder(&device, encrypt).io_timeout(patience).build().unwrap();
+        let space = manager.space().unwrap();
+        let at = map(&space);
+        device.be_silent();
+        // Until the background thread has asked for something, and waits. It is given time to, as a store that finds no room
+        // waits itself.
+        for page in 0.. {
+            let stats = manager.stats().unwrap();
+            if stats.free_frames + (stats.budget_bytes - stats.used_bytes) / PAGE < 700 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if device.asked() > 0 || space.store(at + page * PAGE, value(page)).is_err() {
+                break;
+            }
+        }
+        drop(space);
+        drop(manager);
+        // What is under way keeps what it needs until then.
+        device.answer();
+    }
+}
+
+#[test]
+fn patience_without_end_is_no_error() {
+    let device = SilentDevice::default();
+    let manager = builder(&device, false).io_timeout(Duration::MAX).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    for page in 0..PAGES {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    for page in 0..PAGES {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+}
+
+#[test]
+fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
     let device = SilentDevice::default();
     let manager = manager(&device, false);
     let space = manager.space().unwrap();
     let at = map(&space);
+    manager.set_budget(64 * MIB).unwrap();
+    for page in 0..12_000 {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
     device.be_silent();
-    while let Ok(()) = (0..PAGES).try_for_each(|page| space.store(at + page * PAGE, value(page))) {}
-    drop(space);
-    drop(manager);
-    // What is under way keeps what it needs until then.
+    let error = manager.set_budget(16 * MIB).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     device.answer();
+    for page in 0..12_000 {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+    manager.validate();
 }

@@ -43,6 +43,8 @@ pub(crate) struct Transfers {
     read_pages: AtomicU64,
     /// Somebody waits for any transfer to end.
     awaited: AtomicBool,
+    /// Nobody shall wait any more.
+    ending: AtomicBool,
 }
 
 impl Transfers {
@@ -97,6 +99,7 @@ impl Engine {
             if sealed.is_empty() {
                 // All are in use, for writes under way: the next that ends gives some back.
                 if !self.wait_until_ended(ended + 1) {
+                    // They stay, and go another time.
                     self.chain(rest);
                     self.transfers.writing_pages.fetch_add(rest.len() as u32, Ordering::AcqRel);
                     let run = SlotRun { first, count: rest.len() as u32 };
@@ -160,26 +163,39 @@ impl Engine {
         }
     }
 
-    /// Waits until some write has ended. Returns at once when none is under way. As all of these waits, it is given up after
-    /// `patience`: false.
-    pub(crate) fn wait_for_write(&self, patience: Option<Duration>) -> bool {
-        self.wait_for_writes(self.transfers.ended_pages() + 1, patience)
+    /// Waits until some write has ended, or for so long. Returns at once when none is under way. False: none has ended.
+    pub(crate) fn wait_for_write_within(&self, patience: Duration) -> bool {
+        self.wait_for_writes(self.transfers.ended_pages() + 1, Some(patience))
     }
 
-    /// Waits until as many pages as that have been written since the beginning, or nothing is being written; or the device has
-    /// not answered for as long as it may take.
+    /// Waits until some write has ended. As [`Engine::wait_until_ended`].
+    pub(crate) fn wait_for_write(&self) -> bool {
+        self.wait_until_ended(self.transfers.ended_pages() + 1)
+    }
+
+    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: the device
+    /// has not answered for as long as it may take. That is noted as a failure of the device, so that nobody waits for it
+    /// again before the next access that cannot do without.
     pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
         let timeout = self.policy.io_timeout;
         loop {
             // Each that ends is an answer.
             let next = timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
-            if !self.wait_for_writes(next, timeout) {
+            let patience = if self.swap.is_silent() { Some(Duration::ZERO) } else { timeout };
+            if !self.wait_for_writes(next, patience) {
+                self.swap.note_silence();
                 return false;
             }
             if next == pages || self.transfers.writing_pages() == 0 {
                 return true;
             }
         }
+    }
+
+    /// Nobody waits for writes any more, nor does who waits now: the manager ends.
+    pub(crate) fn wait_no_more(&self) {
+        self.transfers.ending.store(true, Ordering::SeqCst);
+        self.wake_awaiting();
     }
 
     fn wait_for_writes(&self, pages: u64, patience: Option<Duration>) -> bool {
@@ -205,8 +221,10 @@ impl Engine {
     }
 
     fn wait_while(&self, patience: Option<Duration>, waits: &dyn Fn() -> bool) -> bool {
-        let until = patience.map(|patience| Instant::now() + patience);
-        let still_waits = || waits() && until.is_none_or(|until| Instant::now() < until);
+        // Beyond the end of time is for ever.
+        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+        let ending = || self.transfers.ending.load(Ordering::SeqCst);
+        let still_waits = || waits() && !ending() && until.is_none_or(|until| Instant::now() < until);
         self.swap.flush();
         block_until_driven(
             |waker| self.poll_ends(waker, &still_waits),

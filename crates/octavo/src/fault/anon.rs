@@ -1,4 +1,5 @@
-//! Faults on anonymous pages that have no bytes yet: zero pages for readers, frames and blocks for writers.
+//! Faults on anonymous pages that have no bytes yet, or are written whole: zero pages for readers, frames and blocks for
+//! writers.
 
 use crate::counters::Counter;
 use crate::engine::remove_installed;
@@ -52,7 +53,14 @@ impl Fault<'_> {
         let Some(block) = self.engine.frames.alloc(Order::ZERO) else {
             return Step::End(Outcome::NeedsFrame);
         };
-        if block.zeroed && self.bytes.is_none() && self.space.translation.is_none() {
+        if let Some(bytes) = self.bytes {
+            // What made the frame ours comes before its new bytes, for loads that still look at an old entry.
+            fence(Ordering::Release);
+            // Before the entry is touched: the bytes may lie where reading them takes its time.
+            self.engine.frames.bytes().copy_in(block.frame.home_offset(), bytes);
+            return self.install_ready(walk, region, block.frame);
+        }
+        if block.zeroed && self.space.translation.is_none() {
             return self.install_ready(walk, region, block.frame);
         }
         let (word, entry) = (walk.word(), walk.entry());
@@ -61,27 +69,15 @@ impl Fault<'_> {
             self.engine.frames.free(block.frame, Order::ZERO).expect("just allocated");
             return Step::Again;
         }
-        match self.bytes {
-            Some(bytes) => {
-                // What made the frame ours comes before its new bytes, for loads that still look at the old entry.
-                fence(Ordering::Release);
-                self.engine.frames.bytes().copy_in(block.frame.home_offset(), bytes);
-            }
-            None if block.zeroed => {}
-            None => {
-                self.engine.counters.count(Counter::FrameZeroed);
-                self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
-            }
+        if !block.zeroed {
+            self.engine.counters.count(Counter::FrameZeroed);
+            self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
         }
         match self.translate(block.frame, self.page, 1) {
             Installed::Done => {
                 self.adopt(block.frame, self.page, region);
                 self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
-                if let State::Swapped(slot) = entry.state() {
-                    let orphan = self.engine.swap.drop_reference(&self.engine.frames, slot);
-                    self.engine.release_orphan(orphan);
-                }
-                Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
+                Step::End(Outcome::Usable)
             }
             refusal => {
                 self.engine.publish(word, back(entry, busy));
@@ -91,17 +87,20 @@ impl Fault<'_> {
         }
     }
 
-    /// The frame is all zeros already, so the entry need not be busy meanwhile.
+    /// The frame has its bytes already, so the entry need not be busy meanwhile.
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, frame: FrameId) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
         self.adopt(frame, self.page, region);
-        match walk.word().change(entry, entry.to_present(frame, region.options.protection)) {
-            Ok(()) => Step::End(Outcome::Usable),
-            Err(_) => {
-                self.engine.disown(frame, owner);
-                Step::Again
-            }
+        if walk.word().change(entry, entry.to_present(frame, region.options.protection)).is_err() {
+            self.engine.disown(frame, owner);
+            return Step::Again;
         }
+        if let State::Swapped(slot) = entry.state() {
+            // As an unmap does: what is in the swap cache for the slot, or on its way there, goes with the last reference.
+            let orphan = self.engine.swap.drop_reference(&self.engine.frames, slot);
+            self.engine.release_orphan(orphan);
+        }
+        Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
     }
 
     /// A 2 MiB block, in place of nothing or of a huge zero leaf. Without one, base pages.
@@ -222,9 +221,5 @@ impl Fault<'_> {
 
 /// The meaning that an entry had before it became busy.
 fn back(before: Entry, busy: Entry) -> Entry {
-    match before.state() {
-        State::Zero => busy.to_zero(),
-        State::Swapped(slot) => busy.to_swapped(slot),
-        _ => busy.to_empty(),
-    }
+    if before.is_zero() { busy.to_zero() } else { busy.to_empty() }
 }

@@ -192,7 +192,7 @@ impl<'a> Fault<'a> {
             State::Present(_) => self.check_present(&walk, &region),
             State::Zero if !write => Step::End(Outcome::Usable),
             State::Zero if walk.level == 1 => self.write_to_huge_zero(&walk, &region),
-            State::Swapped(slot) if self.bytes.is_some() && self.engine.swap.is_out(slot) => {
+            State::Swapped(_) if self.bytes.is_some() => {
                 self.count(|fault| fault.install_frame(&walk, &region))
             }
             State::Swapped(slot) => self.count(|fault| fault.swap_in(&walk, &region, slot)),
@@ -314,7 +314,8 @@ pub(crate) fn resolve_written(
 ) -> Result<bool> {
     engine.check_process()?;
     let mut fault = Fault::new(engine, space, page, Access::Write);
-    fault.bytes = Some(bytes);
+    // A window may have to be asked first, and refuse.
+    fault.bytes = space.translation.is_none().then_some(bytes);
     Ok(block_on(fault)? == Resolved::Written)
 }
 

@@ -143,7 +143,11 @@ impl<'a> Fault<'a> {
     fn is_too_late(&mut self) -> bool {
         let Some(timeout) = self.engine.policy.io_timeout else { return false };
         let now = Instant::now();
-        now >= *self.give_up_at.get_or_insert(now + timeout)
+        if self.give_up_at.is_none() {
+            // Beyond the end of time is for ever.
+            self.give_up_at = now.checked_add(timeout);
+        }
+        self.give_up_at.is_some_and(|at| now >= at)
     }
 
     /// A fault that its thread waits for may be read in place.

@@ -73,6 +73,7 @@ impl Drop for Running {
         if let Some(thread) = self.thread.take() {
             self.signal.state.lock().stop = true;
             self.signal.changed.notify_one();
+            self.engine.wait_no_more();
             // It ends on its own; a panic in it has been printed.
             let _ = thread.join();
         }
@@ -146,7 +147,7 @@ fn work(engine: &Engine, signal: &Signal) {
     while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
         let coming = u64::from(engine.transfers.writing_pages());
         if engine.frames.available_frames() + coming >= marks.high_frames {
-            engine.wait_for_write(Some(TICK));
+            engine.wait_for_write_within(TICK);
             continue;
         }
         if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background).total() == 0 {

@@ -101,12 +101,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
     let mut stuck = false;
     while done.total() < target && in_vain < give_up {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
-            // The background is also asked to end.
-            let patience =
-                if who == Reclaimer::Background { Some(PATIENCE) } else { engine.policy.io_timeout };
-            if !engine.wait_for_write(patience) {
-                break;
-            }
+            engine.wait_for_write();
         }
         if stuck {
             demote(engine);
@@ -129,7 +124,8 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         // What has failed often enough to have been tried at other places need not be tried with each page; what is clean
         // goes without.
-        let what = if engine.swap.is_failing() && fruitless >= FAILURES && !fruitless.is_power_of_two() {
+        let in_vain_lately = fruitless >= FAILURES && !fruitless.is_power_of_two();
+        let what = if engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
             Evict::Clean
         } else {
             Evict::All
@@ -137,9 +133,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         let mut outcome = evict(engine, &batch, what);
         if engine.swap.is_failing() {
             // Only what has got out counts.
-            if !engine.wait_until_ended(ended + outcome.started) {
-                break;
-            }
+            engine.wait_until_ended(ended + outcome.started);
             outcome.freed += engine.transfers.freed_pages() - freed;
             outcome.started = 0;
         }
@@ -164,9 +158,7 @@ pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -
     while all < target {
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         let done = reclaim(engine, target - all, who);
-        if !engine.wait_until_ended(ended + done.started) {
-            break;
-        }
+        engine.wait_until_ended(ended + done.started);
         let written = if done.started > 0 { engine.transfers.freed_pages() - freed } else { 0 };
         if done.freed + written == 0 {
             break;
@@ -244,15 +236,18 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct);
         // What has only been started is no room yet.
-        while engine.frames.free_frames() < DIRECT_TARGET
+        while gone.freed == 0
+            && engine.frames.free_frames() < DIRECT_TARGET
             && engine.transfers.freed_pages() == ended
             && engine.transfers.writing_pages() > 0
         {
-            if !engine.wait_for_write(engine.policy.io_timeout) {
-                return Err(engine.swap.timed_out());
+            if !engine.wait_for_write() {
+                let has_room = engine.frames.free_frames() > 0;
+                return if has_room { Ok(()) } else { Err(engine.swap.timed_out()) };
             }
         }
-        if engine.frames.free_frames() >= DIRECT_TARGET
+        if gone.freed > 0
+            || engine.frames.free_frames() >= DIRECT_TARGET
             || engine.transfers.freed_pages() != ended
             || (gone.total() > 0 && !engine.swap.is_failing())
         {

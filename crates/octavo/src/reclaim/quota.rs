@@ -39,7 +39,7 @@ pub(crate) fn make_room_under_quota(engine: &Engine, space: &SpaceState, needed:
         let (ended, before) = (engine.transfers.ended_pages(), resident());
         // A little more than needed, so that not every fault comes by here; but not what a small quota needs itself.
         let started = send_out(engine, space, excess + BATCH.min(quota / 8));
-        if !engine.wait_until_ended(ended + started) {
+        if !engine.wait_until_ended(ended + started) && resident() + needed > quota {
             return Err(engine.swap.timed_out());
         }
         if resident() >= before && started == 0 {

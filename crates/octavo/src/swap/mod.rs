@@ -395,6 +395,18 @@ impl Swap {
         self.write_failure.lock().is_some()
     }
 
+    /// The device has not answered a write in time: until one ends, or somebody must try, it counts as failing.
+    pub(crate) fn note_silence(&self) {
+        let mut failure = self.write_failure.lock();
+        if failure.is_none() {
+            *failure = Some(self.timed_out());
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.write_failure.lock().as_ref().is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+    }
+
     /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
     pub(crate) fn end_writeback(
         &self,
@@ -562,6 +574,9 @@ impl Swap {
 
     #[cold]
     fn write_error(&self, error: &io::Error) -> Error {
+        if error.kind() == io::ErrorKind::TimedOut {
+            return self.timed_out();
+        }
         let (kind, advice) = match error.raw_os_error() {
             Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
             _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
@@ -584,7 +599,7 @@ impl Swap {
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let message = format!(
-            "{} did not answer in time; the page is still there, try the access again, or check the device",
+            "{} did not answer in time; no page is lost: try the access again, or check the device",
             self.areas.describe()
         );
         Error::new(ErrorKind::TimedOut, message)

@@ -1,7 +1,7 @@
 //! Models of whole operations against each other: faults, unmaps, protections, evictions, stores and loads.
 
 use super::{Model, bounded, race};
-use crate::fault::resolve;
+use crate::fault::{prefetch, resolve};
 use crate::reclaim::evict_batch;
 use crate::sync::Arc;
 use crate::table::{Access, Protection};
@@ -178,12 +178,17 @@ fn loom_eviction_against_a_write_of_the_whole_page() {
     eviction_against(4, |model| assert!(model.overwrite(0, 0, 8)), 8);
 }
 
-/// All of a page that is out is written, while somebody reads it in, or unmaps it: it is the one or the other, and its slot
-/// and frames are freed once.
+/// All of a page that is out is written, while somebody loads it, reads it ahead, or unmaps it: it is the one or the other, and
+/// its slot and frames are freed once.
 #[test]
 fn loom_a_page_that_is_out_is_overwritten_against_others() {
-    let others: [fn(&Model); 2] =
-        [|model| assert!(matches!(model.load(0, 0), Some(7 | 8))), |model| model.unmap(0, 0, 2)];
+    let others: [fn(&Model); 3] = [
+        |model| assert!(matches!(model.load(0, 0), Some(7 | 8))),
+        |model| {
+            prefetch(&model.engine, &model.spaces[0], 0..2);
+        },
+        |model| model.unmap(0, 0, 2),
+    ];
     for (which, other) in others.into_iter().enumerate() {
         bounded(2, move || {
             let shared = Model::new(4);
@@ -197,7 +202,7 @@ fn loom_a_page_that_is_out_is_overwritten_against_others() {
                 },
                 other,
             );
-            if which == 0 {
+            if which < 2 {
                 assert_eq!(shared.load(0, 0), Some(8), "what was written stands");
                 shared.assert_bytes_are_somewhere();
                 shared.unmap(0, 0, 2);
