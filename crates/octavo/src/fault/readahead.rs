@@ -12,7 +12,7 @@ use crate::frame::Block;
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
-use crate::swap::{Begun, Brought, WRITE_BATCH};
+use crate::swap::{Begun, Brought, WRITE_BATCH, Wanted};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::{FrameId, Order, SwapSlot};
@@ -118,7 +118,7 @@ fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
     // Asked again: it was only a guess, and does not change while the frame is in the cache.
-    match engine.swap.bring(&engine.frames, slot, frame) {
+    match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, frame),
         Brought::Here => engine.end_read_of(slot, frame, None),
         Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),

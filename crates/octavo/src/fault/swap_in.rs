@@ -14,7 +14,7 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::io::Urgency;
 use crate::region::{Region, RegionOptions};
 use crate::rmap::Owner;
-use crate::swap::Brought;
+use crate::swap::{Brought, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::entry::{Entry, EntryWord};
@@ -102,7 +102,7 @@ impl<'a> Fault<'a> {
         }
         // One pin for the transfer, one for this fault.
         engine.frames.words(frame).holds.take_pin();
-        match engine.swap.bring(&engine.frames, slot, frame) {
+        match engine.swap.bring(&engine.frames, slot, frame, Wanted::Yes) {
             Brought::OnDevice => {}
             Brought::Here => {
                 engine.end_read_of(slot, frame, None);

@@ -9,7 +9,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::Urgency;
 use crate::reclaim::evict::{PutAway, put_away, write_out};
-use crate::swap::{Begun, Brought, WRITE_BATCH};
+use crate::swap::{Begun, Brought, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, FrameId, Order, SwapSlot};
 
 /// Pages that leave a pool that is too large at once.
@@ -76,7 +76,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         engine.frames.free(frame, Order::ZERO).expect("just allocated");
         return None;
     }
-    let failure = match engine.swap.bring(&engine.frames, slot, frame) {
+    let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {

@@ -17,6 +17,15 @@ use crate::swap::seal::Seal;
 use crate::sync::Arc;
 use crate::units::{FrameId, SwapSlot};
 
+/// Why a page is brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// An access came back for it.
+    Yes,
+    /// Nobody did: it is on its way somewhere else, or read ahead.
+    No,
+}
+
 /// What came of [`Contents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
@@ -93,6 +102,7 @@ impl Contents {
         frames: &FrameAllocator,
         slot: SwapSlot,
         frame: FrameId,
+        wanted: Wanted,
         content: impl Fn() -> Content,
     ) -> Brought {
         let mut seen = content();
@@ -107,7 +117,11 @@ impl Contents {
                 Content::None => return Brought::Gone,
                 Content::Pool(handle) => {
                     let pool = self.pool.as_ref().expect("a handle comes from the pool");
-                    let failure = match pool.load(frames, pool.common_weights(), slot, handle, frame) {
+                    let loaded = match wanted {
+                        Wanted::Yes => pool.load(frames, pool.common_weights(), slot, handle, frame),
+                        Wanted::No => pool.unpack(frames, slot, handle, frame),
+                    };
+                    let failure = match loaded {
                         Ok(()) => return Brought::Here,
                         Err(failure) => failure,
                     };

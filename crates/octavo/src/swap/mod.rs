@@ -52,8 +52,8 @@ pub(crate) use cache::{Evicted, Found, Orphan, Started};
 use clusters::Clusters;
 pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
-pub(crate) use contents::Brought;
 use contents::Contents;
+pub(crate) use contents::{Brought, Wanted};
 pub(crate) use pool::{Handle, Pool, PoolStats};
 use seal::{Method, Seal};
 use unwritable::Unwritable;
@@ -443,8 +443,14 @@ impl Swap {
     }
 
     /// Brings the page of a slot into a frame under READING, if no device is needed.
-    pub(crate) fn bring(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Brought {
-        self.contents.bring(frames, slot, frame, || self.content(slot))
+    pub(crate) fn bring(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        wanted: Wanted,
+    ) -> Brought {
+        self.contents.bring(frames, slot, frame, wanted, || self.content(slot))
     }
 
     /// Whether the slot's page is on its area. A guess, for slots that are not the caller's.
