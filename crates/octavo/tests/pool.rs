@@ -1,9 +1,12 @@
 //! The compressed pool in a whole manager: what is counted as having come back from it, and who goes past it.
 
-use octavo::{Advice, Counter, Manager, RegionOptions, Space};
+mod common;
 
-const PAGE: u64 = octavo::PAGE_BYTES as u64;
-const MIB: u64 = 1 << 20;
+use std::time::Duration;
+
+use common::device::TestDevice;
+use common::{MIB, PAGE};
+use octavo::{Advice, Counter, CounterSnapshot, Manager, RegionOptions, Space, SwapArea};
 
 /// Words of a page that shrinks to less than half, and repeats no word.
 fn page(tell: u64) -> Vec<u8> {
@@ -11,41 +14,118 @@ fn page(tell: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|at| word(at).to_ne_bytes()).collect()
 }
 
-fn fill(space: &Space, len: u64) -> u64 {
-    let at = space.map(len, RegionOptions::default()).unwrap();
+fn write(space: &Space, at: u64, len: u64) {
     for offset in (0..len).step_by(PAGE as usize) {
         space.write(at + offset, &page(offset / PAGE)).unwrap();
     }
+}
+
+fn fill(space: &Space, len: u64) -> u64 {
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    write(space, at, len);
     at
 }
 
+/// In an order that is not read ahead.
 fn check(space: &Space, at: u64, len: u64) {
+    let pages = len / PAGE;
     let mut seen = vec![0; PAGE as usize];
-    for offset in (0..len).step_by(PAGE as usize) {
-        space.read(at + offset, &mut seen).unwrap();
-        assert!(seen == page(offset / PAGE), "offset {offset:#x}");
+    for n in (0..pages).map(|n| n * 373 % pages) {
+        space.read(at + n * PAGE, &mut seen).unwrap();
+        assert!(seen == page(n), "page {n}");
     }
+}
+
+/// What a step counts.
+fn counted(manager: &Manager, step: impl FnOnce()) -> CounterDelta {
+    let before = manager.counters();
+    step();
+    CounterDelta { before, after: manager.counters() }
+}
+
+struct CounterDelta {
+    before: CounterSnapshot,
+    after: CounterSnapshot,
+}
+
+impl CounterDelta {
+    fn of(&self, counter: Counter) -> u64 {
+        self.after.get(counter) - self.before.get(counter)
+    }
+}
+
+/// A manager whose pool is worth its while.
+fn before_a_slow_device() -> Manager {
+    let device = TestDevice::new(64 << 10);
+    device.reads().delay(Duration::from_micros(500));
+    Manager::builder()
+        .budget_bytes(64 * MIB)
+        .background(false)
+        .swap_area(SwapArea::device(device.boxed()))
+        .build()
+        .unwrap()
 }
 
 #[test]
 fn what_the_shrinker_unpacks_has_not_come_back() {
-    let manager = Manager::builder().budget_bytes(64 * MIB).background(false).build().unwrap();
+    let manager = before_a_slow_device();
     let space = manager.space().unwrap();
-    let at = fill(&space, 24 * MIB);
+    let at = space.map(24 * MIB, RegionOptions::default()).unwrap();
     for part in 0..12 {
         // What comes back at once is worth packing.
+        write(&space, at + part * 2 * MIB, 2 * MIB);
         space.advise(at + part * 2 * MIB, 2 * MIB, Advice::PageOut).unwrap();
-        for offset in (0..2 * MIB).step_by(PAGE as usize) {
-            space.load::<u64>(at + part * 2 * MIB + offset).unwrap();
-        }
+        check(&space, at + part * 2 * MIB, 2 * MIB);
     }
     space.advise(at, 24 * MIB, Advice::PageOut).unwrap();
-    let before = manager.counters();
-    manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap();
-    let after = manager.counters();
-    let of = |counter| after.get(counter) - before.get(counter);
-    assert!(of(Counter::PoolWriteback) > 0, "nothing left the pool: {:?}", manager.stats().unwrap());
-    assert_eq!(of(Counter::PoolSwapIn), 0, "nobody came back");
-    check(&space, at, 24 * MIB);
+    let shrunk = counted(&manager, || manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap());
+    assert!(shrunk.of(Counter::PoolWriteback) > 0, "nothing left the pool: {:?}", manager.stats().unwrap());
+    assert_eq!(shrunk.of(Counter::PoolSwapIn), 0, "nobody came back");
+    (0..12).for_each(|part| check(&space, at + part * 2 * MIB, 2 * MIB));
+    manager.validate();
+}
+
+#[test]
+fn a_device_as_quick_as_memory_is_not_spared() {
+    let area = SwapArea::ram(128 * MIB);
+    let manager =
+        Manager::builder().budget_bytes(64 * MIB).background(false).swap_area(area).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = fill(&space, 4 * MIB);
+    let turn = || {
+        write(&space, at, 4 * MIB);
+        space.advise(at, 4 * MIB, Advice::PageOut).unwrap();
+        check(&space, at, 4 * MIB);
+    };
+    (0..30).for_each(|_| turn());
+    let later = counted(&manager, || (0..10).for_each(|_| turn()));
+    let (written, packed) = (later.of(Counter::SwapOut), later.of(Counter::PoolSwapOut));
+    assert!(written > 5 * packed, "{packed} packed, {written} written");
+    manager.validate();
+}
+
+#[test]
+fn a_space_that_streams_does_not_keep_anothers_pages_out_of_the_pool() {
+    const ROUNDS: u64 = 40;
+    const STEP: u64 = MIB;
+    let manager = before_a_slow_device();
+    let (again, once) = (manager.space().unwrap(), manager.space().unwrap());
+    let reused = again.map(STEP, RegionOptions::default()).unwrap();
+    let streamed = once.map(ROUNDS * STEP, RegionOptions::default()).unwrap();
+    let send_out = |space: &Space, at: u64| {
+        write(space, at, STEP);
+        let sent = counted(&manager, || space.advise(at, STEP, Advice::PageOut).map(|_| ()).unwrap());
+        sent.of(Counter::PoolSwapOut)
+    };
+    let (mut reused_packed, mut streamed_packed) = (0, 0);
+    for round in 0..ROUNDS {
+        let counts = round >= ROUNDS / 2;
+        reused_packed += u64::from(counts) * send_out(&again, reused);
+        streamed_packed += u64::from(counts) * send_out(&once, streamed + round * STEP);
+        check(&again, reused, STEP);
+    }
+    let all = ROUNDS / 2 * STEP / PAGE;
+    assert!(reused_packed * 2 > all, "{reused_packed} of {all} pages that come back are packed");
+    assert!(streamed_packed * 10 < all, "{streamed_packed} of {all} pages that do not are");
     manager.validate();
 }

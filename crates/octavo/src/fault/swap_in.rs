@@ -14,7 +14,7 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::io::Urgency;
 use crate::region::{Region, RegionOptions};
 use crate::rmap::Owner;
-use crate::swap::{Brought, Wanted};
+use crate::swap::{Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::entry::{Entry, EntryWord};
@@ -35,6 +35,8 @@ pub(super) struct Reading<'a> {
     compress: bool,
     /// Others' pages are read with it, or another reads it.
     together: bool,
+    /// When a wait for a device that is timed began.
+    began: Option<Instant>,
 }
 
 impl Reading<'_> {
@@ -84,13 +86,15 @@ impl<'a> Fault<'a> {
         };
         let RegionOptions { protection, compress, .. } = region.options;
         let together = !is_first;
-        self.reading = Some(Reading { word, busy, slot, frame, protection, compress, together });
+        let began = self.is_timed(slot).then(Instant::now);
+        self.reading = Some(Reading { word, busy, slot, frame, protection, compress, together, began: None });
         if !is_first {
             let window = self.look_ahead(region, true);
             engine.counters.count(Counter::SwapCacheHit);
             let holds = engine.frames.words(frame).holds.load();
             if !holds.is_dirty() && !holds.is_writeback() {
                 engine.counters.count(Counter::ReadAheadHit);
+                self.reading.iter_mut().for_each(|reading| reading.began = began);
             }
             if let Some(window) = window {
                 let mut run = Run::new(engine);
@@ -102,7 +106,7 @@ impl<'a> Fault<'a> {
         }
         // One pin for the transfer, one for this fault.
         engine.frames.words(frame).holds.take_pin();
-        match engine.swap.bring(&engine.frames, slot, frame, Wanted::Yes) {
+        match engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id)) {
             Brought::OnDevice => {}
             Brought::Here => {
                 engine.end_read_of(slot, frame, None);
@@ -114,6 +118,7 @@ impl<'a> Fault<'a> {
             }
         }
         engine.counters.count(Counter::MajorFault);
+        self.reading.iter_mut().for_each(|reading| reading.began = began);
         let window = self.look_ahead(region, false);
         let mut run = Run::new(engine);
         run.push(slot, frame);
@@ -137,6 +142,12 @@ impl<'a> Fault<'a> {
         let share_pages = (self.engine.budget.limit_pages() / WINDOW_SHARE) as u32;
         let most = self.engine.policy.readahead_pages.min(share_pages);
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
+    }
+
+    /// Whether the wait for this page, if it lies on an area, is to tell the pool what a device costs: one in some, where a
+    /// thread sleeps for it. What a future waits, its executor waits too.
+    fn is_timed(&self, slot: SwapSlot) -> bool {
+        self.blocking && self.engine.swap.pool().is_some() && Pool::times_wait(slot)
     }
 
     /// Whether the device has been waited for as long as it may take. The first look sets the clock.
@@ -210,6 +221,9 @@ impl<'a> Fault<'a> {
         if seen.is_failed() && !seen.is_dirty() {
             let error = engine.swap.read_failure(reading.slot);
             return self.fail(reading, error);
+        }
+        if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
+            pool.weights(Some(self.space.id)).note_wait(began.elapsed().as_nanos() as u64);
         }
         match self.translate(frame, self.page, 1) {
             Installed::Done => {}

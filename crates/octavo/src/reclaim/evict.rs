@@ -25,7 +25,8 @@ use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{ISOLATED, Isolated, List, Look};
 use crate::reclaim::compact::pin_page;
 use crate::rmap::Owner;
-use crate::swap::{self, Started};
+use crate::swap::{self, DeviceView, Pool, Started, Weights};
+use crate::table::SpaceId;
 use crate::table::entry::State;
 use crate::table::translation::{Installed, Run};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
@@ -263,24 +264,64 @@ fn change_to_swapped(
 /// under way, or that cannot go, leave `going`.
 fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
-    let writing_pages = engine.transfers.writing_pages();
-    let mut tries = engine.swap.pool_tries(going.len() as u32, writing_pages);
-    let mut writing = Going::new();
-    going.retain(|&mut (slot, frame)| {
-        let holds = &engine.frames.words(frame).holds;
-        if !holds.load().is_dirty() {
-            return true;
+    let (mut away, mut writing) = (Going::new(), Going::new());
+    let packing = engine.swap.pool().map(|pool| Packing::new(engine, pool));
+    let together = |(_, a): &(SwapSlot, FrameId), (_, b): &(SwapSlot, FrameId)| {
+        packing.is_none() || former_space(engine, *a) == former_space(engine, *b)
+    };
+    for run in going.chunk_by(together) {
+        let mut tries = packing.as_ref().map(|packing| packing.weigh(engine, run));
+        for &(slot, frame) in run {
+            let holds = &engine.frames.words(frame).holds;
+            if !holds.load().is_dirty() {
+                away.push((slot, frame));
+                continue;
+            }
+            let tries = tries.as_mut().filter(|tries| tries.left > 0 && !holds.load().is_plain());
+            let put = put_away(engine, slot, frame, tries.as_ref().map(|tries| tries.weights));
+            if let Some(tries) = tries.filter(|_| put != PutAway::Refused) {
+                tries.left -= 1;
+            }
+            match put {
+                PutAway::Done => away.push((slot, frame)),
+                PutAway::ToBeWritten => writing.push((slot, frame)),
+                PutAway::Refused => {}
+            }
         }
-        let try_pool = tries > 0 && !holds.load().is_plain();
-        let put = put_away(engine, slot, frame, try_pool);
-        tries -= u32::from(try_pool && put != PutAway::Refused);
-        if put == PutAway::ToBeWritten {
-            writing.push((slot, frame));
-        }
-        put == PutAway::Done
-    });
+    }
+    *going = away;
     outcome.started += write_out(engine, &writing);
     engine.swap.flush();
+}
+
+/// The space whose page a frame on its way out is, if it is one's alone.
+fn former_space(engine: &Engine, frame: FrameId) -> Option<SpaceId> {
+    engine.rmap.former_owner(engine.frames.words(frame)).map(|owner| owner.space)
+}
+
+/// The pool, and how the devices do, to a batch.
+struct Packing<'a> {
+    pool: &'a Pool,
+    device: DeviceView,
+}
+
+/// What the pages of one space in a batch may try.
+struct Tries<'a> {
+    weights: &'a Weights,
+    left: u32,
+}
+
+impl<'a> Packing<'a> {
+    fn new(engine: &Engine, pool: &'a Pool) -> Self {
+        let ended_pages = engine.transfers.ended_pages();
+        Self { pool, device: pool.device_view(ended_pages, engine.transfers.writing_pages()) }
+    }
+
+    /// For pages of one space.
+    fn weigh(&self, engine: &Engine, run: &[(SwapSlot, FrameId)]) -> Tries<'a> {
+        let weights = self.pool.weights(former_space(engine, run[0].1));
+        Tries { weights, left: self.pool.weigh(weights, run.len() as u32, &self.device) }
+    }
 }
 
 /// What came of a dirty page of the swap cache that was to be put away.
@@ -294,8 +335,14 @@ pub(super) enum PutAway {
     Refused,
 }
 
-/// Starts the writeback of a dirty page, and ends it where a word or, if it may be tried, the pool takes it.
-pub(super) fn put_away(engine: &Engine, slot: SwapSlot, frame: FrameId, try_pool: bool) -> PutAway {
+/// Starts the writeback of a dirty page, and ends it where a word or, with the weights by which it may be tried, the pool takes
+/// it.
+pub(super) fn put_away(
+    engine: &Engine,
+    slot: SwapSlot,
+    frame: FrameId,
+    weights: Option<&Weights>,
+) -> PutAway {
     let started = engine.swap.start_writeback(&engine.frames, slot, frame);
     if started != Started::Yes {
         if started == Started::RefusedAndAwaited {
@@ -304,7 +351,7 @@ pub(super) fn put_away(engine: &Engine, slot: SwapSlot, frame: FrameId, try_pool
         engine.keep(frame, List::Inactive);
         return PutAway::Refused;
     }
-    if engine.swap.put_away(&engine.frames, slot, frame, try_pool) {
+    if engine.swap.put_away(&engine.frames, slot, frame, weights) {
         return PutAway::ToBeWritten;
     }
     if engine.swap.end_writeback(&engine.frames, slot, frame, true) {

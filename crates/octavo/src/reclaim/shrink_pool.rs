@@ -97,7 +97,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     if holds.end_read(true) {
         engine.wake_io(frame);
     }
-    let put = put_away(engine, slot, frame, false);
+    let put = put_away(engine, slot, frame, None);
     if put != PutAway::Refused {
         engine.counters.count(Counter::PoolWriteback);
     }

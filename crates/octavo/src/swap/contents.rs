@@ -12,16 +12,17 @@ use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
 use crate::swap::bounce::BounceFrames;
 use crate::swap::content::{self, Content, Corrupt};
-use crate::swap::pool::{DeviceView, LoadFailure, Pool, PoolStats, Stored, Verdict};
+use crate::swap::pool::{LoadFailure, Pool, PoolStats, Stored, Weights};
 use crate::swap::seal::Seal;
 use crate::sync::Arc;
+use crate::table::SpaceId;
 use crate::units::{FrameId, SwapSlot};
 
 /// Why a page is brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// An access came back for it.
-    Yes,
+    /// An access of this space came back for it.
+    By(SpaceId),
     /// Nobody did: it is on its way somewhere else, or read ahead.
     No,
 }
@@ -63,31 +64,21 @@ impl Contents {
         self.pool.as_ref().map(Pool::stats).unwrap_or_default()
     }
 
-    /// How many pages of a batch should try the pool.
-    pub(super) fn tries(&self, pages: u32, in_flight_bytes: u64) -> u32 {
-        let Some(pool) = &self.pool else { return 0 };
-        let device = DeviceView { in_flight_bytes, ..DeviceView::UNMEASURED };
-        match pool.weigh(pool.common_weights(), pages, &device) {
-            Verdict::Pool => pages,
-            Verdict::Probe(count) => count,
-            Verdict::Straight => 0,
-        }
-    }
-
-    /// Finds a place for the page of a frame under WRITEBACK. [`Content::Device`]: it is to be written.
+    /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. [`Content::Device`]: it is to be
+    /// written.
     pub(super) fn put_away(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
         frame: FrameId,
-        try_pool: bool,
+        weights: Option<&Weights>,
     ) -> Content {
         if let Some(same) = content::same_filled(frames, frame).and_then(Content::same) {
             self.counters.count(Counter::ZeroSwapOut);
             return same;
         }
-        if let Some(pool) = self.pool.as_ref().filter(|_| try_pool)
-            && let Stored::Kept(handle) = pool.store(frames, pool.common_weights(), slot, frame)
+        if let (Some(pool), Some(weights)) = (&self.pool, weights)
+            && let Stored::Kept(handle) = pool.store(frames, weights, slot, frame)
         {
             return Content::Pool(handle);
         }
@@ -118,7 +109,9 @@ impl Contents {
                 Content::Pool(handle) => {
                     let pool = self.pool.as_ref().expect("a handle comes from the pool");
                     let loaded = match wanted {
-                        Wanted::Yes => pool.load(frames, pool.common_weights(), slot, handle, frame),
+                        Wanted::By(space) => {
+                            pool.load(frames, pool.weights(Some(space)), slot, handle, frame)
+                        }
                         Wanted::No => pool.unpack(frames, slot, handle, frame),
                     };
                     let failure = match loaded {

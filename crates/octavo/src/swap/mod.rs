@@ -43,7 +43,7 @@ use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waite
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicU32, Duration, Mutex, Ordering, Shared, pause};
-use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, SwapSlot};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
 
 use areas::Areas;
 use bounce::BounceFrames;
@@ -54,7 +54,7 @@ pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
-pub(crate) use pool::{Handle, Pool, PoolStats};
+pub(crate) use pool::{DeviceView, Handle, Pool, PoolStats, Weights};
 use seal::{Method, Seal};
 use unwritable::Unwritable;
 
@@ -423,23 +423,19 @@ impl Swap {
 
     // --- what slots hold ---
 
-    /// Finds a place for the page of a frame under WRITEBACK. True: it is to be written; else it is there already.
+    /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. True: it is to be written; else it
+    /// is there already.
     pub(crate) fn put_away(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
         frame: FrameId,
-        try_pool: bool,
+        weights: Option<&Weights>,
     ) -> bool {
-        let content = self.contents.put_away(frames, slot, frame, try_pool);
+        let content = self.contents.put_away(frames, slot, frame, weights);
         let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
         self.contents.let_go(frames, before);
         matches!(content, Content::Device { .. })
-    }
-
-    /// How many pages of a batch should try the pool, with so many pages being written.
-    pub(crate) fn pool_tries(&self, pages: u32, writing_pages: u32) -> u32 {
-        self.contents.tries(pages, u64::from(writing_pages) * PAGE_BYTES as u64)
     }
 
     /// Brings the page of a slot into a frame under READING, if no device is needed.

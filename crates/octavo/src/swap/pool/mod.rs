@@ -1,7 +1,7 @@
 //! The compressed pool: pages packed inside frames of the budget, in front of the swap areas.
 //!
 //! ```text
-//!            weigh ──► Straight ─────────────────────────────► area
+//!            weigh ──► straight ─────────────────────────────► area
 //!              │
 //!   page ──► estimate ──► pack ──► class ──► object in a span ──► coldest ──► unpack ──► area
 //!              │            │        │           ▲                             (the shrinker)
@@ -15,7 +15,7 @@
 //!
 //! | call | who | and then |
 //! |---|---|---|
-//! | [`Pool::weigh`] | reclaim, for a batch | `Straight`: do not even try; `Probe(n)`: try it for n pages |
+//! | [`Pool::weigh`] | reclaim, for a space's pages in a batch | only so many try it |
 //! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
 //! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
 //! | [`Pool::free`] | whoever changed the content | a page that came back and is now kept dirty in memory is best freed at once |
@@ -43,6 +43,7 @@ mod classes;
 mod codec;
 mod estimate;
 mod handle;
+mod pace;
 pub(crate) mod probe;
 mod shrink;
 mod spans;
@@ -55,14 +56,16 @@ use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Instant, Mutex, Ordering};
+use crate::table::SpaceId;
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
 use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
+use pace::{Look, WritePace};
 use shrink::Victims;
 use spans::{Placed, SpanWords, Spans};
-pub(crate) use weigh::{DeviceView, Verdict, Weights};
+pub(crate) use weigh::{DeviceView, Weights};
 
 /// Packed pages larger than this are not kept: three quarters of a page.
 pub(crate) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
@@ -72,8 +75,11 @@ const STARVED_STORES: u64 = 32;
 const REFUSALS: u32 = 32;
 /// Stores of a class that the clock takes in at once.
 const TICK_STORES: u32 = 16;
-/// One of so many slots is timed.
+/// One of so many slots is timed, and when somebody waits for its page from a device, which takes longer.
 const TIMED_EVERY: u32 = 16;
+const TIMED_WAIT_EVERY: u32 = 4;
+/// Spaces that have weights of their own: with more, several share theirs.
+const WEIGHED_SPACES: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// What came of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +127,9 @@ pub(crate) struct Pool {
     starved_until: AtomicU64,
     /// Stores to be refused untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
-    weights: Weights,
+    /// By space, and last those of pages of which nobody knows whose they are.
+    weights: [Weights; WEIGHED_SPACES + 1],
+    pace: WritePace,
     victims: Mutex<Victims>,
     /// A ticket: one at a time moves objects.
     moving: Mutex<()>,
@@ -156,7 +164,8 @@ impl Pool {
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
-            weights: Weights::default(),
+            weights: std::array::from_fn(|_| Weights::default()),
+            pace: WritePace::default(),
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
         })
@@ -168,21 +177,27 @@ impl Pool {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What a batch of so many pages should do, by what `weights` (a space's, or the pool's own) have noted.
-    pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> Verdict {
-        let verdict = weights.decide(pages, device);
-        let straight = match verdict {
-            Verdict::Pool => 0,
-            Verdict::Probe(n) => pages - n,
-            Verdict::Straight => pages,
-        };
-        self.counters.add(Counter::PoolBypass, u64::from(straight));
-        verdict
+    /// How many of so many pages of a batch should try the pool, by what `weights` have noted.
+    pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
+        let tries = weights.decide(pages, device);
+        self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
+        tries
     }
 
-    /// Weights for all who have none of their own.
-    pub(crate) fn common_weights(&self) -> &Weights {
-        &self.weights
+    /// What is noted of the pages of a space. `None`: of pages with several owners, or none.
+    pub(crate) fn weights(&self, space: Option<SpaceId>) -> &Weights {
+        &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
+    }
+
+    /// How the devices do, with so many pages written so far, and so many on their way.
+    pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
+        self.pace.look(Look { ended_pages, under_way_pages, at: Instant::now() });
+        let assumed = DeviceView::UNMEASURED;
+        DeviceView {
+            in_flight_bytes: u64::from(under_way_pages) * PAGE_BYTES as u64,
+            write_ns_per_page: self.pace.ns_per_page().unwrap_or(assumed.write_ns_per_page),
+            ..assumed
+        }
     }
 
     /// Packs a frame's page and keeps it. Tears where the frame is written meanwhile: it is then dirty again, and what was
@@ -194,7 +209,7 @@ impl Pool {
         slot: SwapSlot,
         frame: FrameId,
     ) -> Stored {
-        let began = self.is_timed(slot).then(Instant::now);
+        let began = Self::is_timed(slot).then(Instant::now);
         let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame) };
         weights.note_store(stored, began.map(|began| began.elapsed().as_nanos() as u64));
         self.counters.count(match stored {
@@ -263,7 +278,7 @@ impl Pool {
         handle: Handle,
         to: FrameId,
     ) -> Result<(), LoadFailure> {
-        let began = self.is_timed(slot).then(Instant::now);
+        let began = Self::is_timed(slot).then(Instant::now);
         let loaded = self.unpack(frames, slot, handle, to);
         if loaded.is_ok() {
             weights.note_load(began.map(|began| began.elapsed().as_nanos() as u64));
@@ -272,9 +287,14 @@ impl Pool {
         loaded
     }
 
-    /// Which pages are timed: one in 16.
-    fn is_timed(&self, slot: SwapSlot) -> bool {
-        slot.0.is_multiple_of(TIMED_EVERY)
+    /// Which pages are timed: any, so that they are no more often the first of those read ahead than others.
+    fn is_timed(slot: SwapSlot) -> bool {
+        mixed(slot) < u32::MAX / TIMED_EVERY
+    }
+
+    /// Whether it is to be timed how long a fault waits for a page that is not in the pool.
+    pub(crate) fn times_wait(slot: SwapSlot) -> bool {
+        mixed(slot) < u32::MAX / TIMED_WAIT_EVERY
     }
 
     /// As [`Pool::load`], for the shrinker's own use: not counted as a page that was asked for.
@@ -380,6 +400,10 @@ impl Drop for Pool {
         // Its blocks go with the arena.
         self.budget.uncharge(u64::from(self.spans.blocks.paid_names()) * size_of::<SpanWords>() as u64);
     }
+}
+
+fn mixed(slot: SwapSlot) -> u32 {
+    slot.0.wrapping_mul(0x9e37_79b9)
 }
 
 /// Of packed bytes, and the slot whose they are.

@@ -39,14 +39,14 @@ impl PoolProbe {
     }
 
     pub fn store(&self, slot: u32, frame: FrameId) -> Option<u64> {
-        match self.pool.store(&self.frames, self.pool.common_weights(), SwapSlot(slot), frame) {
+        match self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), frame) {
             Stored::Kept(handle) => Some(handle.bits()),
             Stored::Incompressible | Stored::Full => None,
         }
     }
 
     pub fn load(&self, slot: u32, handle: u64, to: FrameId) -> bool {
-        let (weights, handle) = (self.pool.common_weights(), Handle::from_bits(handle));
+        let (weights, handle) = (self.pool.weights(None), Handle::from_bits(handle));
         self.pool.load(&self.frames, weights, SwapSlot(slot), handle, to).is_ok()
     }
 

@@ -79,11 +79,11 @@ fn fixture(compression: Compression, limit_bytes: u64) -> Fixture {
 impl Fixture {
     fn store(&self, slot: u32, page: &[u8]) -> Stored {
         self.frames.bytes().copy_in(self.from.home_offset(), page);
-        self.pool.store(&self.frames, self.pool.common_weights(), SwapSlot(slot), self.from)
+        self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), self.from)
     }
 
     fn load(&self, slot: u32, handle: Handle) -> Result<Vec<u8>, LoadFailure> {
-        self.pool.load(&self.frames, self.pool.common_weights(), SwapSlot(slot), handle, self.to)?;
+        self.pool.load(&self.frames, self.pool.weights(None), SwapSlot(slot), handle, self.to)?;
         let mut page = vec![0; PAGE_BYTES];
         self.frames.bytes().copy_out(self.to.home_offset(), &mut page);
         Ok(page)
@@ -418,7 +418,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                         let kind = [Kind::Text, Kind::Half, Kind::Repeats][state as usize >> 20 & 1];
                         frames.bytes().copy_in(from.home_offset(), &page(kind, *seed));
                         if let Stored::Kept(handle) =
-                            pool.store(frames, pool.common_weights(), SwapSlot(slot), from)
+                            pool.store(frames, pool.weights(None), SwapSlot(slot), from)
                         {
                             content.store(handle.bits(), Ordering::Release);
                         }
@@ -430,7 +430,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                             break;
                         }
                         let handle = Handle::from_bits(word);
-                        match pool.load(frames, pool.common_weights(), SwapSlot(slot), handle, to) {
+                        match pool.load(frames, pool.weights(None), SwapSlot(slot), handle, to) {
                             Ok(()) => {
                                 let kind = [Kind::Text, Kind::Half, Kind::Repeats][*seed as usize >> 20 & 1];
                                 let mut bytes = vec![0; PAGE_BYTES];

@@ -1,8 +1,9 @@
 //! Whether a batch of pages should try the pool, or go straight to the area.
 //!
 //! Packing costs more time a page than a quick device does, so a stream that nobody comes back for is better off
-//! without it. A page that comes back saves the wait for a device. How many pages shrink and come back, and how long that
-//! takes, is measured, over all who share the [`Weights`]; what a device takes is what [`DeviceView`] says:
+//! without it. A page that comes back saves the wait for a device. How many pages shrink and come back, how long that
+//! takes, and what faults wait for pages that lie on an area, is measured over all who share the [`Weights`]; how the devices
+//! keep up with writes is what [`DeviceView`] says, over all areas:
 //!
 //! ```text
 //!   worth of trying one page =
@@ -12,7 +13,8 @@
 //!     - time of a try
 //! ```
 //!
-//! Where that is not positive pages go straight, but for a few probes, by which a change is noticed. Key types:
+//! Where that is not positive pages go straight, but for a few probes, by which a change is noticed; where it is, a few go
+//! straight nevertheless, so that what faults wait for a device stays known. Key types:
 //! [`Weights`] (what is noted, by many threads), [`Weigher`] (the decision; pure).
 
 use super::Stored;
@@ -23,6 +25,9 @@ use crate::units::PAGE_BYTES;
 const PAGES_A_PROBE: u32 = 128;
 /// Probes at once.
 const PROBES: u32 = 8;
+/// Pages that try it for each that goes straight nevertheless, and while few were seen to wait for a device.
+const PAGES_A_STRAIGHT: u32 = 512;
+const PAGES_A_FIRST_STRAIGHT: u32 = 64;
 /// Tries after which what is older counts half.
 const WINDOW: f64 = 512.0;
 /// Tries that are taken for granted at first, and how many of them were kept and came back.
@@ -30,17 +35,10 @@ const ASSUMED: (f64, f64, f64) = (32.0, 32.0, 16.0);
 const ASSUMED_TRY_NS: f64 = 5000.0;
 /// What unpacking takes, until it is measured.
 const ASSUMED_UNPACK_NS: f64 = 1500.0;
-
-/// What a batch should do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Try the pool for every page.
-    Pool,
-    /// Try it for so many pages; the others go straight.
-    Probe(u32),
-    /// No page tries it.
-    Straight,
-}
+/// What a fault waits for a page from an area, until it is measured: that of a disk.
+const ASSUMED_WAIT_NS: f64 = 80_000.0;
+/// Waits after which what is older counts less and less.
+const WAITS: f64 = 16.0;
 
 /// How the device behind the pool does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +49,6 @@ pub(crate) struct DeviceView {
     pub(crate) busy_bytes: u64,
     /// Its time for a page of a long write.
     pub(crate) write_ns_per_page: u32,
-    /// What a fault waits for a page from it, readahead included.
-    pub(crate) read_ns_per_fault: u32,
 }
 
 impl DeviceView {
@@ -60,13 +56,9 @@ impl DeviceView {
         self.in_flight_bytes > self.busy_bytes
     }
 
-    /// A disk that streams 2.2 GB/s and answers in 80 µs, idle: until something was measured.
-    pub(crate) const UNMEASURED: Self = Self {
-        in_flight_bytes: 0,
-        busy_bytes: 4 << 20,
-        write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32,
-        read_ns_per_fault: 80_000,
-    };
+    /// A disk that streams 2.2 GB/s, idle: until something was measured.
+    pub(crate) const UNMEASURED: Self =
+        Self { in_flight_bytes: 0, busy_bytes: 4 << 20, write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32 };
 }
 
 /// What happened since it was last asked.
@@ -81,6 +73,9 @@ pub(crate) struct Noted {
     pub(crate) timed_tries: u32,
     pub(crate) unpack_ns: u64,
     pub(crate) timed_loads: u32,
+    /// Of faults that were timed, on pages that lay on an area.
+    pub(crate) wait_ns: u64,
+    pub(crate) timed_waits: u32,
 }
 
 /// The decision.
@@ -91,15 +86,21 @@ pub(crate) struct Weigher {
     came_back: f64,
     try_ns: f64,
     unpack_ns: f64,
+    wait_ns: f64,
+    /// Waits that `wait_ns` rests on, as far as they count.
+    waits: f64,
     /// Pages that went straight since the last probe.
     straight: u32,
+    /// Pages that tried it since one went straight for all that.
+    packed: u32,
 }
 
 impl Default for Weigher {
     fn default() -> Self {
         let (tried, kept, came_back) = ASSUMED;
         let (try_ns, unpack_ns) = (ASSUMED_TRY_NS, ASSUMED_UNPACK_NS);
-        Self { tried, kept, came_back, try_ns, unpack_ns, straight: 0 }
+        let wait_ns = ASSUMED_WAIT_NS;
+        Self { tried, kept, came_back, try_ns, unpack_ns, wait_ns, waits: 0.0, straight: 0, packed: 0 }
     }
 }
 
@@ -122,29 +123,41 @@ impl Weigher {
         };
         blend(&mut self.try_ns, noted.try_ns, noted.timed_tries);
         blend(&mut self.unpack_ns, noted.unpack_ns, noted.timed_loads);
+        if noted.timed_waits > 0 {
+            // The first measured takes the place of what was assumed: devices differ a thousandfold. None is more than doubled by
+            // a wait in which the thread did not run.
+            let n = f64::from(noted.timed_waits);
+            let waited_ns = (noted.wait_ns as f64 / n).min(self.wait_ns * 2.0);
+            self.wait_ns += (waited_ns - self.wait_ns) * n / (n + self.waits);
+            self.waits = (self.waits + n).min(WAITS);
+        }
     }
 
     /// What trying one page is worth, in nanoseconds.
     pub(crate) fn worth_ns(&self, device: &DeviceView) -> f64 {
         let kept = self.kept / self.tried;
         let back = (self.came_back / self.kept.max(1.0)).min(1.0);
-        let saved = back * (f64::from(device.read_ns_per_fault) - self.unpack_ns);
+        let saved = back * (self.wait_ns - self.unpack_ns);
         let relieved = if device.is_behind() { f64::from(device.write_ns_per_page) } else { 0.0 };
         kept * (saved + relieved - (1.0 - back) * self.unpack_ns) - self.try_ns
     }
 
-    /// For a batch of so many pages.
-    pub(crate) fn decide(&mut self, pages: u32, device: &DeviceView) -> Verdict {
+    /// How many pages of a batch of so many should try the pool; the others go straight.
+    pub(crate) fn decide(&mut self, pages: u32, device: &DeviceView) -> u32 {
         if self.worth_ns(device) > 0.0 {
             self.straight = 0;
-            return Verdict::Pool;
+            self.packed += pages;
+            let a_straight = if self.waits >= WAITS { PAGES_A_STRAIGHT } else { PAGES_A_FIRST_STRAIGHT };
+            let straight = (self.packed / a_straight).min(pages);
+            self.packed %= a_straight;
+            return pages - straight;
         }
         self.straight += pages;
         if self.straight < PROBES * PAGES_A_PROBE {
-            return Verdict::Straight;
+            return 0;
         }
         self.straight = 0;
-        Verdict::Probe(PROBES.min(pages))
+        PROBES.min(pages)
     }
 }
 
@@ -157,6 +170,7 @@ pub(crate) struct Weights {
     /// Nanoseconds in the upper, how many in the lower 16 bits.
     try_ns: AtomicU64,
     unpack_ns: AtomicU64,
+    wait_ns: AtomicU64,
     weigher: Mutex<Weigher>,
 }
 
@@ -175,6 +189,11 @@ impl Weights {
         Self::add(&self.unpack_ns, ns);
     }
 
+    /// What a fault has waited for a page that lay on an area, read ahead or not.
+    pub(crate) fn note_wait(&self, ns: u64) {
+        Self::add(&self.wait_ns, Some(ns));
+    }
+
     fn add(sum: &AtomicU64, ns: Option<u64>) {
         if let Some(ns) = ns {
             sum.fetch_add(ns << COUNT_BITS | 1, Ordering::Relaxed);
@@ -184,6 +203,7 @@ impl Weights {
     fn taken(&self) -> Noted {
         let take = |word: &AtomicU64| word.swap(0, Ordering::Relaxed);
         let (pages, tries, loads) = (take(&self.tries), take(&self.try_ns), take(&self.unpack_ns));
+        let waits = take(&self.wait_ns);
         let count = |sum: u64| sum as u32 & ((1 << COUNT_BITS) - 1);
         Noted {
             tried: pages as u32,
@@ -193,11 +213,13 @@ impl Weights {
             timed_tries: count(tries),
             unpack_ns: loads >> COUNT_BITS,
             timed_loads: count(loads),
+            wait_ns: waits >> COUNT_BITS,
+            timed_waits: count(waits),
         }
     }
 
-    /// For a batch of so many pages.
-    pub(crate) fn decide(&self, pages: u32, device: &DeviceView) -> Verdict {
+    /// How many pages of a batch of so many should try the pool.
+    pub(crate) fn decide(&self, pages: u32, device: &DeviceView) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
         weigher.note(noted);
@@ -210,23 +232,21 @@ mod tests {
     use super::*;
 
     const FAST_DISK: DeviceView = DeviceView::UNMEASURED;
+    const ALMOST_ALL: f64 = 0.98;
 
     /// Batches of 32 pages; `share_back` of those that are kept come back. Share of the last pages that tried.
     fn run(weigher: &mut Weigher, kept: bool, share_back: f64, device: DeviceView, batches: u32) -> f64 {
         let (mut tried, mut owed) = (0, 0.0);
         for batch in 0..batches {
-            let n = match weigher.decide(32, &device) {
-                Verdict::Pool => 32,
-                Verdict::Probe(n) => n,
-                Verdict::Straight => 0,
-            };
+            let n = weigher.decide(32, &device);
             owed += if kept { f64::from(n) * share_back } else { 0.0 };
             let came_back = owed as u32;
             owed -= f64::from(came_back);
             let (kept, try_ns) = if kept { (n, 7000) } else { (0, 160) };
             let (try_ns, unpack_ns) = (try_ns * u64::from(n), 1500 * u64::from(came_back));
             let (timed_tries, timed_loads) = (n, came_back);
-            weigher.note(Noted { tried: n, kept, came_back, try_ns, timed_tries, unpack_ns, timed_loads });
+            let noted = Noted { tried: n, kept, came_back, ..Noted::default() };
+            weigher.note(Noted { try_ns, timed_tries, unpack_ns, timed_loads, ..noted });
             tried += if batch >= batches / 2 { n } else { 0 };
         }
         f64::from(tried) / f64::from(32 * (batches - batches / 2))
@@ -235,10 +255,10 @@ mod tests {
     #[test]
     fn a_stream_that_nobody_comes_back_for_soon_goes_straight() {
         let mut weigher = Weigher::default();
-        assert_eq!(weigher.decide(32, &FAST_DISK), Verdict::Pool, "at first it is tried");
+        assert_eq!(weigher.decide(32, &FAST_DISK), 32, "at first it is tried");
         let mut tried_at_all = 0;
         for _ in 0..100 {
-            if weigher.decide(32, &FAST_DISK) == Verdict::Pool {
+            if weigher.decide(32, &FAST_DISK) > PROBES {
                 weigher.note(Noted {
                     tried: 32,
                     kept: 32,
@@ -256,9 +276,9 @@ mod tests {
     #[test]
     fn pages_that_come_back_are_kept_and_the_change_is_noticed() {
         let mut weigher = Weigher::default();
-        assert_eq!(run(&mut weigher, true, 0.8, FAST_DISK, 200), 1.0);
+        assert!(run(&mut weigher, true, 0.8, FAST_DISK, 200) > ALMOST_ALL);
         assert!(run(&mut weigher, true, 0.0, FAST_DISK, 2000) < 0.02);
-        assert_eq!(run(&mut weigher, true, 0.8, FAST_DISK, 4000), 1.0, "probes bring it back");
+        assert!(run(&mut weigher, true, 0.8, FAST_DISK, 4000) > ALMOST_ALL, "probes bring it back");
     }
 
     #[test]
@@ -270,7 +290,7 @@ mod tests {
     #[test]
     fn a_slow_device_that_is_behind_makes_packing_worth_it() {
         let slow = DeviceView { in_flight_bytes: 8 << 20, write_ns_per_page: 40_000, ..FAST_DISK };
-        assert_eq!(run(&mut Weigher::default(), true, 0.0, slow, 200), 1.0);
+        assert!(run(&mut Weigher::default(), true, 0.0, slow, 200) > ALMOST_ALL);
         let keeps_up = DeviceView { in_flight_bytes: 0, ..slow };
         assert!(run(&mut Weigher::default(), true, 0.0, keeps_up, 1000) < 0.02);
         let fast = DeviceView { in_flight_bytes: 8 << 20, ..FAST_DISK };
@@ -281,14 +301,52 @@ mod tests {
     }
 
     #[test]
+    fn a_device_as_quick_as_unpacking_leaves_the_pool_nothing_to_save() {
+        let mut weigher = Weigher::default();
+        assert!(run(&mut weigher, true, 1.0, FAST_DISK, 50) > ALMOST_ALL);
+        weigher.note(Noted { wait_ns: 700, timed_waits: 1, ..Noted::default() });
+        assert_eq!(weigher.decide(32, &FAST_DISK), 0, "one is enough");
+        assert!(run(&mut weigher, true, 1.0, FAST_DISK, 1000) < 0.02);
+        for _ in 0..200 {
+            weigher.note(Noted { wait_ns: 90_000, timed_waits: 1, ..Noted::default() });
+        }
+        assert!(
+            run(&mut weigher, true, 1.0, FAST_DISK, 50) > ALMOST_ALL,
+            "a slow one is worth sparing again"
+        );
+    }
+
+    #[test]
+    fn some_pages_go_straight_so_that_the_device_is_known() {
+        let mut weigher = Weigher::default();
+        let straight =
+            |weigher: &mut Weigher| (0..64).map(|_| 32 - weigher.decide(32, &FAST_DISK)).sum::<u32>();
+        assert_eq!(straight(&mut weigher), 32);
+        weigher.note(Noted { wait_ns: 16 * 80_000, timed_waits: 16, ..Noted::default() });
+        assert_eq!(straight(&mut weigher), 4, "fewer when it is");
+    }
+
+    #[test]
+    fn one_long_wait_among_short_ones_is_one_of_many() {
+        let mut weigher = Weigher::default();
+        for wait_ns in [900; 40].into_iter().chain([5_000_000]).chain([900; 20]) {
+            weigher.note(Noted { wait_ns, timed_waits: 1, ..Noted::default() });
+        }
+        assert!(weigher.wait_ns < 1000.0, "{}", weigher.wait_ns);
+    }
+
+    #[test]
     fn what_is_noted_from_threads_is_taken_once() {
         let weights = Weights::default();
         weights.note_store(Stored::Full, Some(3000));
         weights.note_store(Stored::Incompressible, None);
         weights.note_load(Some(1000));
+        weights.note_wait(70_000);
+        weights.note_wait(90_000);
         let noted = weights.taken();
         assert_eq!((noted.tried, noted.kept, noted.came_back), (2, 0, 1));
         assert_eq!((noted.try_ns, noted.timed_tries, noted.unpack_ns, noted.timed_loads), (3000, 1, 1000, 1));
+        assert_eq!((noted.wait_ns, noted.timed_waits), (160_000, 2));
         assert_eq!(weights.taken(), Noted::default());
     }
 }

@@ -1,0 +1,104 @@
+//! How long the devices take for a page of a long write, all areas together.
+//!
+//! ```text
+//!   look: ended = e0, under way = u0          look: ended = e1
+//!   ──────┼─────────────────────────────────────┼──────►   e1 - e0 < u0: pages of before are still under way, so the
+//!         t0                                    t1          devices were never idle: (t1 - t0) / (e1 - e0) is their time
+//! ```
+//!
+//! Looks are those of reclaim, once a batch; a transfer pays nothing. Where pages end faster than anybody looks, or too few
+//! are under way to tell, nothing is learned; nor is it then asked. Reads at the same time count as the writes' time, and so
+//! does that of whoever completes them. Key type: [`WritePace`].
+
+use crate::sync::{AtomicU32, Duration, Instant, Mutex, Ordering};
+
+/// Pages that must end for a span to be told: two long transfers.
+const SPAN_PAGES: u64 = 512;
+/// A new span counts one in so many.
+const BLEND: f64 = 4.0;
+
+/// One look at the pages that are being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// Pages whose write has ended, ever.
+    pub(super) ended_pages: u64,
+    /// Pages being written. Asked second.
+    pub(super) under_way_pages: u32,
+    pub(super) at: Instant,
+}
+
+/// The devices' time for a page.
+#[derive(Debug, Default)]
+pub(super) struct WritePace {
+    since: Mutex<Option<Look>>,
+    /// 0: not known.
+    ns_per_page: AtomicU32,
+}
+
+impl WritePace {
+    /// Their time for a page of a long write, in nanoseconds, if it was ever told.
+    pub(super) fn ns_per_page(&self) -> Option<u32> {
+        Some(self.ns_per_page.load(Ordering::Relaxed)).filter(|ns| *ns != 0)
+    }
+
+    /// Takes a look. Of several at once one counts.
+    pub(super) fn look(&self, now: Look) {
+        let Some(mut since) = self.since.try_lock() else { return };
+        let Some(before) = *since else {
+            *since = tells(&now).then_some(now);
+            return;
+        };
+        let ended = now.ended_pages.saturating_sub(before.ended_pages);
+        if ended >= u64::from(before.under_way_pages) {
+            *since = tells(&now).then_some(now);
+        } else if ended >= SPAN_PAGES {
+            self.blend(now.at.saturating_duration_since(before.at), ended);
+            *since = tells(&now).then_some(now);
+        }
+    }
+
+    fn blend(&self, span: Duration, pages: u64) {
+        let told = span.as_nanos() as f64 / pages as f64;
+        let before = self.ns_per_page().map_or(told, f64::from);
+        let blended = before + (told - before) / BLEND;
+        self.ns_per_page.store(blended.clamp(1.0, f64::from(u32::MAX)) as u32, Ordering::Relaxed);
+    }
+}
+
+fn tells(look: &Look) -> bool {
+    u64::from(look.under_way_pages) > SPAN_PAGES
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A device that takes `ns` for a page, with up to `queue` pages under way; looked at each time `every` pages ended.
+    fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
+        let (mut at, mut ended) = (Instant::now(), 0);
+        for _ in 0..200 {
+            pace.look(Look { ended_pages: ended, under_way_pages: queue as u32, at });
+            at += Duration::from_nanos(ns * every) + idle;
+            ended += every;
+        }
+    }
+
+    #[test]
+    fn a_busy_device_is_timed_and_a_change_noticed() {
+        let pace = WritePace::default();
+        assert_eq!(pace.ns_per_page(), None);
+        measured(&pace, 40_000, 2048, 32, Duration::ZERO);
+        assert_eq!(pace.ns_per_page(), Some(40_000));
+        measured(&pace, 2000, 2048, 100, Duration::ZERO);
+        let ns = pace.ns_per_page().unwrap();
+        assert!((2000..2100).contains(&ns), "{ns}");
+    }
+
+    #[test]
+    fn a_device_that_may_have_been_idle_is_not_timed() {
+        let pace = WritePace::default();
+        measured(&pace, 2000, 600, 600, Duration::from_millis(20));
+        measured(&pace, 2000, 256, 32, Duration::ZERO);
+        assert_eq!(pace.ns_per_page(), None);
+    }
+}
