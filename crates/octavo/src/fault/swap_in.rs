@@ -252,7 +252,7 @@ impl<'a> Fault<'a> {
         engine.publish(word, busy.to_present(frame, protection));
         let orphan = engine.swap.drop_reference(&engine.frames, slot);
         engine.release_orphan(orphan);
-        if engine.swap.is_crowded() {
+        if engine.swap.is_better_given_up(slot) {
             engine.swap.detach(&engine.frames, frame);
         }
         // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.

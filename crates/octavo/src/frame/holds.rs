@@ -132,6 +132,15 @@ pub(crate) enum Dropped {
     Last,
 }
 
+/// What a writeback may start on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageIs {
+    /// To be written, or put away otherwise.
+    Dirty,
+    /// Where it went before, and to be put elsewhere.
+    Clean,
+}
+
 /// The hold word.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
@@ -243,11 +252,13 @@ impl HoldWord {
         self.0.fetch_add(0, Ordering::AcqRel) & PINS > own
     }
 
-    /// DIRTY becomes WRITEBACK, if the frame is dirty, live, and held by nobody but the caller's one pin.
-    pub(crate) fn start_writeback(&self) -> bool {
+    /// DIRTY becomes WRITEBACK, if the frame is dirty, live, and held by nobody but the caller's one pin; or WRITEBACK is set on
+    /// a frame that is clean and all the rest.
+    pub(crate) fn start_writeback(&self, page: PageIs) -> bool {
+        let dirty = if page == PageIs::Dirty { DIRTY } else { 0 };
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
-                let ready = seen & (PINS | LIVE | DIRTY | WRITEBACK) == 1 | LIVE | DIRTY;
+                let ready = seen & (PINS | LIVE | DIRTY | READING | WRITEBACK) == 1 | LIVE | dirty;
                 ready.then_some(seen & !(DIRTY | IO_ERROR) | WRITEBACK)
             })
             .is_ok()
@@ -336,15 +347,33 @@ mod tests {
         word.begin(true);
         word.take_pin();
         word.take_pin();
-        assert!(!word.start_writeback());
+        assert!(!word.start_writeback(PageIs::Dirty));
         let _ = word.drop_pin();
-        assert!(word.start_writeback());
+        assert!(word.start_writeback(PageIs::Dirty));
         assert!(!word.try_reclaim(), "a page under writeback is never reclaimed");
         word.end_writeback(false);
         assert!(!word.try_reclaim(), "a page whose write failed stays");
-        assert!(word.start_writeback());
+        assert!(word.start_writeback(PageIs::Dirty));
         word.end_writeback(true);
         assert!(word.try_reclaim());
+    }
+
+    #[test]
+    fn a_clean_page_is_put_elsewhere_only_while_it_is_clean_and_nobody_else_holds_it() {
+        let word = HoldWord::default();
+        word.begin(false);
+        word.take_pin();
+        assert!(!word.start_writeback(PageIs::Dirty));
+        word.take_pin();
+        assert!(!word.start_writeback(PageIs::Clean), "somebody may store to it");
+        let _ = word.drop_pin();
+        assert!(word.start_writeback(PageIs::Clean) && !word.try_reclaim());
+        word.take_pin();
+        word.mark_dirty();
+        let _ = word.drop_pin();
+        word.end_writeback(true);
+        assert!(!word.try_reclaim() && !word.start_writeback(PageIs::Clean), "it was stored to meanwhile");
+        assert!(word.start_writeback(PageIs::Dirty));
     }
 }
 

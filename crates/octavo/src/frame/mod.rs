@@ -34,5 +34,5 @@ pub use watermark::Watermarks;
 pub use zone::Backing;
 
 pub use crate::units::{FrameId, Order};
-pub(crate) use holds::Dropped;
+pub(crate) use holds::{Dropped, PageIs};
 pub(crate) use words::FrameWords;

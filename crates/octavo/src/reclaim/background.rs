@@ -3,9 +3,12 @@
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::reclaim::{Reclaimer, most_writing_pages, reclaim, shrink_pool, shrink_to_budget};
+use crate::reclaim::{
+    Reclaimer, compact_for_huge, most_writing_pages, reclaim, shrink_pool, shrink_to_budget,
+};
 use crate::swap::Pool;
 use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
+use crate::units::{CHUNK_BYTES, Order};
 
 /// How often the per-CPU lists decay.
 const TICK: Duration = Duration::from_millis(200);
@@ -13,6 +16,8 @@ const TICK: Duration = Duration::from_millis(200);
 const ZERO_BATCH: usize = 32;
 /// Pages that leave a crowded pool at once.
 const POOL_BATCH: usize = 512;
+/// Blocks that a starved pool gets at once, at the most.
+const MOST_FED: u64 = 4;
 /// Frames freed between two looks at the watermark.
 const RECLAIM_BATCH: u64 = 256;
 
@@ -114,12 +119,28 @@ fn run(engine: &Engine, signal: &Signal) {
                 break;
             }
         }
+        feed_pool(engine, signal);
         if wanted {
             work(engine, signal);
         } else {
             engine.frames.decay();
         }
         while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.pressing() {}
+    }
+}
+
+/// A pool that may grow, and finds no block since memory is full and in pieces, gets as much as it has: chunks' pages move
+/// together.
+fn feed_pool(engine: &Engine, signal: &Signal) {
+    let Some(pool) = engine.swap.pool().filter(|pool| pool.is_starved()) else { return };
+    let has = pool.stats().used_bytes / CHUNK_BYTES as u64;
+    for _ in 0..has.clamp(1, MOST_FED) {
+        // Of what moves the last has to go out.
+        work(engine, signal);
+        let Some(block) = compact_for_huge(engine) else { return };
+        if !pool.feed(block.frame) {
+            return engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
+        }
     }
 }
 

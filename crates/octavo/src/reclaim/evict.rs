@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
+use crate::frame::PageIs;
 use crate::lru::{ISOLATED, Isolated, List, Look};
 use crate::reclaim::compact::pin_page;
 use crate::rmap::Owner;
@@ -266,18 +267,23 @@ fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     going.sort_by_key(|(slot, _)| *slot);
     let (mut away, mut writing) = (Going::new(), Going::new());
     let packing = engine.swap.pool().map(|pool| Packing::new(engine, pool));
+    let has_room = packing.as_ref().is_some_and(|packing| !packing.pool.is_crowded());
     let together = |(_, a): &(SwapSlot, FrameId), (_, b): &(SwapSlot, FrameId)| {
         packing.is_none() || former_space(engine, *a) == former_space(engine, *b)
     };
     for run in going.chunk_by(together) {
         let mut tries = packing.as_ref().map(|packing| packing.weigh(engine, run));
         for &(slot, frame) in run {
-            let holds = &engine.frames.words(frame).holds;
-            if !holds.load().is_dirty() {
+            let holds = engine.frames.words(frame).holds.load();
+            let tries = tries.as_mut().filter(|tries| tries.left > 0 && !holds.is_plain());
+            if !holds.is_dirty() {
+                if let Some(tries) = tries.filter(|_| has_room && engine.swap.is_on_device(slot)) {
+                    pack_clean(engine, slot, frame, tries.weights);
+                    tries.left -= 1;
+                }
                 away.push((slot, frame));
                 continue;
             }
-            let tries = tries.as_mut().filter(|tries| tries.left > 0 && !holds.load().is_plain());
             let put = put_away(engine, slot, frame, tries.as_ref().map(|tries| tries.weights));
             if let Some(tries) = tries.filter(|_| put != PutAway::Refused) {
                 tries.left -= 1;
@@ -292,6 +298,22 @@ fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
     *going = away;
     outcome.started += write_out(engine, &writing);
     engine.swap.flush();
+}
+
+/// A page that is on its area, and not changed since, is packed as well where that pays: it came back once. Where the pool does
+/// not take it, it is where it was. Not by a crowded pool: for it another would be written that was not.
+fn pack_clean(engine: &Engine, slot: SwapSlot, frame: FrameId, weights: &Weights) {
+    let started = engine.swap.start_writeback(&engine.frames, slot, frame, PageIs::Clean);
+    if started == Started::Yes {
+        engine.swap.pack(&engine.frames, slot, frame, weights);
+    }
+    let is_awaited = match started {
+        Started::Yes => engine.swap.end_writeback(&engine.frames, slot, frame, true),
+        other => other == Started::RefusedAndAwaited,
+    };
+    if is_awaited {
+        engine.wake_io(frame);
+    }
 }
 
 /// The space whose page a frame on its way out is, if it is one's alone.
@@ -343,7 +365,7 @@ pub(super) fn put_away(
     frame: FrameId,
     weights: Option<&Weights>,
 ) -> PutAway {
-    let started = engine.swap.start_writeback(&engine.frames, slot, frame);
+    let started = engine.swap.start_writeback(&engine.frames, slot, frame, PageIs::Dirty);
     if started != Started::Yes {
         if started == Started::RefusedAndAwaited {
             engine.wake_io(frame);

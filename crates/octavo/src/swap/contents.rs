@@ -77,14 +77,26 @@ impl Contents {
             self.counters.count(Counter::ZeroSwapOut);
             return same;
         }
-        if let (Some(pool), Some(weights)) = (&self.pool, weights)
-            && let Stored::Kept(handle) = pool.store(frames, weights, slot, frame)
-        {
-            return Content::Pool(handle);
+        if let Some(content) = weights.and_then(|weights| self.pack(frames, slot, frame, weights)) {
+            return content;
         }
         // A sealed page has a tag that says more.
         let crc = if self.seal.is_some() { 0 } else { content::page_crc(frames, frame) };
         Content::Device { crc }
+    }
+
+    /// Packs the page of a frame under WRITEBACK. `None`: the pool does not take it.
+    pub(super) fn pack(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        weights: &Weights,
+    ) -> Option<Content> {
+        match self.pool.as_ref()?.store(frames, weights, slot, frame) {
+            Stored::Kept(handle) => Some(Content::Pool(handle)),
+            Stored::Incompressible | Stored::Full => None,
+        }
     }
 
     /// Brings the page of a slot into a frame under READING, if no device is needed. `content` reads the slot's word again.

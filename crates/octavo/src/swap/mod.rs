@@ -38,7 +38,7 @@ use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
-use crate::frame::FrameAllocator;
+use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
@@ -294,11 +294,17 @@ impl Swap {
         self.cache.forget_failed(frames, slot, frame)
     }
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the caller's pin alone. The
     /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Swap::forget_orphan`] then.
-    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
+    pub(crate) fn start_writeback(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        page: PageIs,
+    ) -> Started {
         forget_queue(frames, frame);
-        self.cache.start_writeback(frames, slot, frame)
+        self.cache.start_writeback(frames, slot, frame, page)
     }
 
     /// Clean frames, each of which the caller alone has pinned and no entry shows, are forgotten; their slots keep the bytes,
@@ -324,9 +330,11 @@ impl Swap {
         self.cache.detach(frames, frame)
     }
 
-    /// Free slots are getting few: those kept for clean pages should be given up.
-    pub(crate) fn is_crowded(&self) -> bool {
+    /// Whether a page that came back, and keeps its slot so that it need not go out again, should give it up: free slots are
+    /// getting few, or what it has in the pool takes room from pages that are out.
+    pub(crate) fn is_better_given_up(&self, slot: SwapSlot) -> bool {
         self.clusters.is_crowded()
+            || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
     /// Hands a job over to the device of its slots.
@@ -436,6 +444,15 @@ impl Swap {
         let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
         self.contents.let_go(frames, before);
         matches!(content, Content::Device { .. })
+    }
+
+    /// Puts the page of a clean frame under WRITEBACK, which is on its area, into the pool as well, and has it come back from there.
+    /// Where it does not fit it stays where it is.
+    pub(crate) fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
+        if let Some(content) = self.contents.pack(frames, slot, frame, weights) {
+            let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
+            self.contents.let_go(frames, before);
+        }
     }
 
     /// Brings the page of a slot into a frame under READING, if no device is needed.

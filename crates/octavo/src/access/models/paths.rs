@@ -4,7 +4,7 @@ use super::{Model, bounded, race};
 use crate::fault::{prefetch, resolve};
 use crate::reclaim::evict_batch;
 use crate::sync::Arc;
-use crate::table::{Access, Protection};
+use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::PageNumber;
 
 fn fault(model: &Model, space: usize, page: u64, access: Access) -> bool {
@@ -185,7 +185,8 @@ fn loom_a_page_that_is_out_is_overwritten_against_others() {
     let others: [fn(&Model); 3] = [
         |model| assert!(matches!(model.load(0, 0), Some(7 | 8))),
         |model| {
-            prefetch(&model.engine, &model.spaces[0], 0..2);
+            let range = PageNumberRange { start: PageNumber(0), end: PageNumber(2) };
+            prefetch(&model.engine, &model.spaces[0], range);
         },
         |model| model.unmap(0, 0, 2),
     ];

@@ -94,11 +94,13 @@ fn store_against_writeback(dirty: bool, unmapped_first: bool) {
             })
         };
         let (shown, holds, bytes) = &*frame;
+        // A clean page is put elsewhere than where it went before: the copy counts as well.
         let (mut copy, mut reclaimed) = (0, false);
         if unmapped_first {
             shown.swap(0, Ordering::AcqRel);
         }
-        if holds.load().is_dirty() && holds.start_writeback() {
+        let page = if holds.load().is_dirty() { PageIs::Dirty } else { PageIs::Clean };
+        if holds.start_writeback(page) {
             copy = bytes.load(Ordering::Relaxed);
             holds.end_writeback(true);
         }

@@ -11,7 +11,7 @@
 
 use crate::budget::Budget;
 use crate::config::SwapCache;
-use crate::frame::FrameWords;
+use crate::frame::{FrameWords, PageIs};
 use crate::mapping::{Mapping, PageWord, Tag, Tags};
 use crate::swap::cache::Started;
 use crate::swap::cache::words::{SlotWords, slot_of};
@@ -137,15 +137,21 @@ impl Index {
 
     // --- writeback, by whoever has the frame isolated and pinned ---
 
-    pub(super) fn start_writeback(&self, slot: SwapSlot, frame: FrameId, words: &FrameWords) -> Started {
-        let Some((mapping, index)) = self.tagged(slot) else { return start_unlocked(slot, words) };
+    pub(super) fn start_writeback(
+        &self,
+        slot: SwapSlot,
+        frame: FrameId,
+        words: &FrameWords,
+        page: PageIs,
+    ) -> Started {
+        let Some((mapping, index)) = self.tagged(slot) else { return start_unlocked(slot, words, page) };
         let mut changes = mapping.lock();
         let Some(place) = changes.find(index).filter(|place| changes.word(place) == PageWord::frame(frame))
         else {
             return Started::Refused;
         };
         // Under the lock: the slot is the frame's, and flag and tag change as one.
-        if !words.holds.start_writeback() {
+        if !words.holds.start_writeback(page) {
             return Started::Refused;
         }
         changes.set_tag(&place, Tag::Writeback);
@@ -195,16 +201,16 @@ impl Index {
     }
 }
 
-/// DIRTY becomes WRITEBACK, without a lock.
+/// DIRTY becomes WRITEBACK, or clean does, without a lock.
 ///
 /// Who could take the slot away meanwhile? Whoever detaches the frame, or forgets it because its read failed, holds a
 /// pin: `HoldWord::start_writeback` fails while it does, and acquires what it did once it has let go, so the second
 /// look below sees it. Whoever forgets an orphan has taken the frame out of LIVE before it touches the slot, by a
 /// read-modify-write that fails under WRITEBACK: it comes first and this fails, or it comes later and is
 /// refused. Whoever evicts wants to be alone with one pin, and the caller's is another.
-fn start_unlocked(slot: SwapSlot, words: &FrameWords) -> Started {
+fn start_unlocked(slot: SwapSlot, words: &FrameWords, page: PageIs) -> Started {
     // The first look only saves taking the mark back.
-    if slot_of(words) != Some(slot) || !words.holds.start_writeback() {
+    if slot_of(words) != Some(slot) || !words.holds.start_writeback(page) {
         return Started::Refused;
     }
     if slot_of(words) == Some(slot) {

@@ -41,7 +41,7 @@ use crossbeam_utils::CachePadded;
 use crate::budget::Budget;
 use crate::config::SwapCache;
 use crate::counters::{Counter, Counters};
-use crate::frame::{Dropped, FrameAllocator, FrameWords};
+use crate::frame::{Dropped, FrameAllocator, FrameWords, PageIs};
 use crate::mapping::{PageWord, Shadow};
 use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
 use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
@@ -357,14 +357,20 @@ impl Cache {
 
     // --- the way out ---
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty, and held by the caller's pin alone. The
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the caller's pin alone. The
     /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Cache::forget_orphan`] then.
     #[inline(never)]
-    pub(crate) fn start_writeback(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Started {
+    pub(crate) fn start_writeback(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        page: PageIs,
+    ) -> Started {
         if self.index.locks_writeback() {
             self.counters.count(Counter::SwapLockStartWriteback);
         }
-        self.index.start_writeback(slot, frame, frames.words(frame))
+        self.index.start_writeback(slot, frame, frames.words(frame), page)
     }
 
     /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.

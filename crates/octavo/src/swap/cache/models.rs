@@ -8,8 +8,8 @@
 use loom::cell::UnsafeCell;
 
 use super::*;
-use crate::frame::FrameConfig;
 use crate::frame::holds::HoldWord;
+use crate::frame::{FrameConfig, PageIs};
 use crate::mapping::Tag;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Shared, bounded, fence, thread};
 use crate::units::Order;
@@ -145,7 +145,7 @@ impl Model {
 
     /// False: somebody else holds the frame, or it left.
     fn write(&self, slot: SwapSlot, frame: FrameId) -> bool {
-        match self.cache.start_writeback(&self.frames, slot, frame) {
+        match self.cache.start_writeback(&self.frames, slot, frame, PageIs::Dirty) {
             Started::Yes => {}
             Started::Refused => return false,
             Started::RefusedAndAwaited => panic!("nobody waits in these models"),

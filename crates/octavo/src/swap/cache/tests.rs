@@ -6,7 +6,7 @@ use octavo_platform::Backing;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::FrameConfig;
+use crate::frame::{FrameConfig, PageIs};
 use crate::units::{CHUNK_BYTES, Order};
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
@@ -82,7 +82,7 @@ impl Setup {
         cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(cache.insert(frames, slot, frame));
         self.unmap(slot, frame);
-        assert_eq!(cache.start_writeback(frames, slot, frame), Started::Yes);
+        assert_eq!(cache.start_writeback(frames, slot, frame, PageIs::Dirty), Started::Yes);
         assert_eq!(cache.set_content(slot, content), 0);
         assert!(!cache.end_writeback(frames, slot, frame, true));
     }
@@ -122,7 +122,7 @@ fn a_page_on_its_way_out_takes_the_lock_four_times_twice_and_by_the_cluster() {
         for (slot, &frame) in pages.iter().enumerate() {
             let slot = SwapSlot(slot as u32);
             setup.unmap(slot, frame);
-            assert_eq!(cache.start_writeback(frames, slot, frame), Started::Yes);
+            assert_eq!(cache.start_writeback(frames, slot, frame, PageIs::Dirty), Started::Yes);
             assert!(!cache.end_writeback(frames, slot, frame, true));
         }
         let run = (0..).map(SwapSlot).zip(pages);
@@ -184,9 +184,9 @@ fn a_page_under_writeback_stays_with_its_slot() {
         cache.reserve(SlotRun { first: slot, count: 1 });
         assert!(cache.insert(frames, slot, frame));
         setup.unmap(slot, frame);
-        assert_eq!(cache.start_writeback(frames, slot, frame), Started::Yes);
+        assert_eq!(cache.start_writeback(frames, slot, frame, PageIs::Dirty), Started::Yes);
         cache.validate(frames, 0..1);
-        assert_eq!(cache.start_writeback(frames, slot, frame), Started::Refused, "once");
+        assert_eq!(cache.start_writeback(frames, slot, frame, PageIs::Dirty), Started::Refused, "once");
         assert_eq!(cache.drop_reference(frames, slot), Orphan::None, "its last entry goes");
         assert_eq!(cache.forget_orphan(frames, frame), Orphan::None);
         assert_eq!(cache.try_evict(frames, frame, None), Evicted::Kept);
@@ -217,7 +217,11 @@ fn a_detached_frame_is_dirty_and_its_slot_free() {
         assert!(setup.holds(frame).load().is_dirty());
         assert_eq!(*freed.0.lock(), [(slot, 5)]);
         assert_eq!(setup.look_up(slot), None);
-        assert_eq!(cache.start_writeback(frames, slot, frame), Started::Refused, "it is not there any more");
+        assert_eq!(
+            cache.start_writeback(frames, slot, frame, PageIs::Dirty),
+            Started::Refused,
+            "it is not there any more"
+        );
         assert!(setup.holds(frame).load().is_dirty());
     }
 }
@@ -335,7 +339,7 @@ fn run(form: SwapCache, steps: &[Step]) {
             (Step::Write(_, well), Some(known)) => {
                 let Some(frame) = known.frame else { continue };
                 setup.pin(frame);
-                let started = cache.start_writeback(frames, slot, frame);
+                let started = cache.start_writeback(frames, slot, frame, PageIs::Dirty);
                 assert_eq!(started == Started::Yes, known.dirty);
                 if started == Started::Yes {
                     assert_eq!(cache.set_content(slot, time as u64), known.content);

@@ -55,7 +55,7 @@ use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Instant, Mutex, Ordering};
 use crate::table::SpaceId;
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
@@ -125,6 +125,8 @@ pub(crate) struct Pool {
     /// Stores so far, about: what ages are told by.
     clock: AtomicU64,
     starved_until: AtomicU64,
+    /// It may grow, and found no block to do so.
+    is_starved: AtomicBool,
     /// Stores to be refused untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
     /// By space, and last those of pages of which nobody knows whose they are.
@@ -163,6 +165,7 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
+            is_starved: AtomicBool::new(false),
             refusals: AtomicU32::new(0),
             weights: std::array::from_fn(|_| Weights::default()),
             pace: WritePace::default(),
@@ -345,12 +348,34 @@ impl Pool {
             if !self.reserve(order.bytes() as u64) {
                 continue;
             }
-            if self.add_block(frames, order) {
+            if self.add_block(order, || Some(frames.alloc_if_at_hand(order)?.frame)) {
                 return true;
             }
             self.used_bytes.fetch_sub(order.bytes() as u64, Ordering::Relaxed);
         }
         self.starved_until.store(clock + STARVED_STORES, Ordering::Relaxed);
+        let used = self.used_bytes.load(Ordering::Relaxed) + Order::MAX.bytes() as u64;
+        self.is_starved.store(used <= self.limit_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        false
+    }
+
+    /// Whether a block of order 9 would be welcome, as none was at hand: somebody may make one.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.is_starved.load(Ordering::Relaxed)
+    }
+
+    /// Gives the pool a block of order 9 that was allocated for it. False: it does not need it any more.
+    pub(crate) fn feed(&self, block: FrameId) -> bool {
+        self.is_starved.store(false, Ordering::Relaxed);
+        if !self.reserve(Order::MAX.bytes() as u64) {
+            return false;
+        }
+        if self.add_block(Order::MAX, || Some(block)) {
+            self.starved_until.store(0, Ordering::Relaxed);
+            self.refusals.store(0, Ordering::Relaxed);
+            return true;
+        }
+        self.used_bytes.fetch_sub(Order::MAX.bytes() as u64, Ordering::Relaxed);
         false
     }
 
@@ -360,17 +385,17 @@ impl Pool {
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    fn add_block(&self, frames: &FrameAllocator, order: Order) -> bool {
+    fn add_block(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
         let words_bytes = |spans: u64| spans * size_of::<SpanWords>() as u64;
         let most_words = words_bytes(u64::from(spans_of(order)));
         if !self.budget.charge(most_words) {
             return false;
         }
-        let Some(block) = frames.alloc_if_at_hand(order) else {
+        let Some(first) = block() else {
             self.budget.uncharge(most_words);
             return false;
         };
-        let fresh = self.spans.blocks.add(block.frame, order);
+        let fresh = self.spans.blocks.add(first, order);
         self.budget.uncharge(most_words - words_bytes(fresh.len() as u64));
         // Where the kernel has none just now, the first touch asks again.
         let _ = self.spans.words().populate(fresh);
@@ -386,6 +411,12 @@ impl Pool {
 
     fn used_and_limit_bytes(&self) -> (u64, u64) {
         (self.used_bytes.load(Ordering::Relaxed), self.limit_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether room is better kept for pages that are out: half of it is used, or there is no block for more.
+    pub(crate) fn is_short(&self) -> bool {
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        self.is_starved() || 2 * used_bytes > limit_bytes
     }
 
     /// Whether it is within a 16th of its limit: the shrinker should write some of it out.

@@ -179,6 +179,10 @@ const COUNT_BITS: u32 = 16;
 
 impl Weights {
     pub(super) fn note_store(&self, stored: Stored, ns: Option<u64>) {
+        if stored == Stored::Full {
+            // That says nothing of the page.
+            return;
+        }
         let kept = u64::from(matches!(stored, Stored::Kept(_)));
         self.tries.fetch_add(kept << 32 | 1, Ordering::Relaxed);
         Self::add(&self.try_ns, ns);
@@ -338,8 +342,9 @@ mod tests {
     #[test]
     fn what_is_noted_from_threads_is_taken_once() {
         let weights = Weights::default();
-        weights.note_store(Stored::Full, Some(3000));
+        weights.note_store(Stored::Incompressible, Some(3000));
         weights.note_store(Stored::Incompressible, None);
+        weights.note_store(Stored::Full, Some(100));
         weights.note_load(Some(1000));
         weights.note_wait(70_000);
         weights.note_wait(90_000);
