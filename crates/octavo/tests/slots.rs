@@ -178,9 +178,7 @@ fn full_areas_are_named_with_what_helps() {
         let more = stored..stored + 200;
         more.clone().for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
         check(&space, at, 2 * MIB / PAGE..more.end);
-        manager.validate();
-        drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_sound_and_left_empty(&manager, space);
     }
 }
 
@@ -241,9 +239,7 @@ fn blocks_go_out_to_whole_clusters_and_come_back_in_order() {
         let back = manager.counters().since(&before);
         assert_eq!(back.get(Counter::SwapIn), count * BLOCK, "{form:?}: each page was read once");
         assert!(back.get(Counter::ReadAheadHit) > count * BLOCK / 2, "{form:?}: most were read ahead");
-        manager.validate();
-        drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_sound_and_left_empty(&manager, space);
     }
 }
 
@@ -268,9 +264,7 @@ fn blocks_under_pressure_go_out_and_come_back_right() {
             let found = (space.load::<u64>(address).unwrap(), space.load::<u64>(address + 8).unwrap());
             assert_eq!(found, (value(page), second), "{form:?}: page {page}");
         }
-        manager.validate();
-        drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_sound_and_left_empty(&manager, space);
     }
 }
 
@@ -299,9 +293,7 @@ fn blocks_without_a_cluster_are_split_and_come_back_right() {
         assert_eq!(space.stats().unwrap().resident_bytes, 0, "{form:?}");
         assert_eq!(manager.stats().unwrap().swap_slots, 3 * BLOCK);
         check(&space, at, 0..3 * BLOCK);
-        manager.validate();
-        drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_sound_and_left_empty(&manager, space);
     }
 }
 
@@ -328,9 +320,7 @@ fn blocks_that_fill_the_swap_lose_nothing() {
         let more = stored..stored + 200;
         more.clone().for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
         check(&space, at, BLOCK..more.end);
-        manager.validate();
-        drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_sound_and_left_empty(&manager, space);
     }
 }
 
@@ -385,6 +375,13 @@ fn several_files_by_either_engine_bring_every_page_back() {
         }
         assert_nothing_is_left(&manager, ZeroPage::default());
     }
+}
+
+/// All agrees with all, and nothing is left once the space is dropped.
+fn assert_sound_and_left_empty(manager: &Manager, space: Space) {
+    manager.validate();
+    drop(space);
+    assert_nothing_is_left(manager, ZeroPage::default());
 }
 
 /// Three spaces one after the other, in each of which pages are stored, checked and unmapped here and there.

@@ -10,7 +10,6 @@ use std::io;
 use std::task::Waker;
 
 use octavo_platform::ArenaBytes;
-
 use smallvec::SmallVec;
 
 use crate::counters::Counter;

@@ -294,8 +294,9 @@ impl Swap {
         self.cache.forget_failed(frames, slot, frame)
     }
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the caller's pin alone. The
-    /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Swap::forget_orphan`] then.
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
+    /// caller's pin alone. The slot is the frame's until the writeback ends, even if all entries are unmapped: call
+    /// [`Swap::forget_orphan`] then.
     pub(crate) fn start_writeback(
         &self,
         frames: &FrameAllocator,

@@ -357,8 +357,9 @@ impl Cache {
 
     // --- the way out ---
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the caller's pin alone. The
-    /// slot is the frame's until the writeback ends, even if all entries are unmapped: call [`Cache::forget_orphan`] then.
+    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
+    /// caller's pin alone. The slot is the frame's until the writeback ends, even if all entries are unmapped: call
+    /// [`Cache::forget_orphan`] then.
     #[inline(never)]
     pub(crate) fn start_writeback(
         &self,

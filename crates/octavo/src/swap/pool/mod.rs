@@ -345,17 +345,13 @@ impl Pool {
             return false;
         }
         for order in Order::all().rev().filter(|&order| order >= SPAN_ORDER) {
-            if !self.reserve(order.bytes() as u64) {
-                continue;
-            }
             if self.add_block(order, || Some(frames.alloc_if_at_hand(order)?.frame)) {
                 return true;
             }
-            self.used_bytes.fetch_sub(order.bytes() as u64, Ordering::Relaxed);
         }
         self.starved_until.store(clock + STARVED_STORES, Ordering::Relaxed);
-        let used = self.used_bytes.load(Ordering::Relaxed) + Order::MAX.bytes() as u64;
-        self.is_starved.store(used <= self.limit_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        self.is_starved.store(used_bytes + Order::MAX.bytes() as u64 <= limit_bytes, Ordering::Relaxed);
         false
     }
 
@@ -367,16 +363,12 @@ impl Pool {
     /// Gives the pool a block of order 9 that was allocated for it. False: it does not need it any more.
     pub(crate) fn feed(&self, block: FrameId) -> bool {
         self.is_starved.store(false, Ordering::Relaxed);
-        if !self.reserve(Order::MAX.bytes() as u64) {
-            return false;
-        }
-        if self.add_block(Order::MAX, || Some(block)) {
+        let fed = self.add_block(Order::MAX, || Some(block));
+        if fed {
             self.starved_until.store(0, Ordering::Relaxed);
             self.refusals.store(0, Ordering::Relaxed);
-            return true;
         }
-        self.used_bytes.fetch_sub(Order::MAX.bytes() as u64, Ordering::Relaxed);
-        false
+        fed
     }
 
     fn reserve(&self, bytes: u64) -> bool {
@@ -385,7 +377,20 @@ impl Pool {
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
+    /// Takes a block in, within the limit and the budget. False: there is no room for it there, or no block.
     fn add_block(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
+        let bytes = order.bytes() as u64;
+        if !self.reserve(bytes) {
+            return false;
+        }
+        let added = self.add_reserved(order, block);
+        if !added {
+            self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        added
+    }
+
+    fn add_reserved(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
         let words_bytes = |spans: u64| spans * size_of::<SpanWords>() as u64;
         let most_words = words_bytes(u64::from(spans_of(order)));
         if !self.budget.charge(most_words) {
