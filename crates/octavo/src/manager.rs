@@ -1,37 +1,25 @@
 //! The composition root: a manager owns the arena, the budget, the swap areas and the background thread.
 
+mod builder;
+
 use std::collections::HashSet;
 use std::fmt;
 
 use octavo_platform::usage;
 
-use crate::budget::Budget;
-use crate::config::{
-    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
-};
 use crate::counters::CounterSnapshot;
-use crate::engine::{Engine, EngineConfig, Policy, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
+use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::UsedHugeZero;
-use crate::frame::{Backing, FrameConfig, PercpuForm, ZoneConfig};
-use crate::io::{Device, IoEngine, Opened, SwapArea, SwapFile};
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::swap::{AreaShape, SwapParts};
-use crate::sync::percpu::{StackForm, current_cpu};
 use crate::sync::{Arc, Duration, Mutex, Shared};
 use crate::table::translation::Translation;
-use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
+use crate::units::{FrameId, Order, bytes_for_people};
 
-/// The smallest budget that leaves room to work in.
-pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
-
-/// Chunks leave a 32nd of the budget to tables and swap maps: what eight times the budget needs of both.
-const HEADROOM_SHIFT: u32 = 5;
-
-/// Read ahead in one window by default: 2 MiB.
-const READAHEAD_PAGES: u32 = CHUNK_FRAMES;
+use builder::check_budget;
+pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 
 /// How long the end of a manager waits for its devices.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,27 +31,6 @@ pub struct Manager {
     running: Arc<Running>,
     /// Blocks handed out by `alloc_block`: nothing else may be freed by hand.
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
-}
-
-/// Chooses how a manager works. Every choice has a default.
-#[must_use = "a builder does nothing until build()"]
-pub struct ManagerBuilder {
-    budget_bytes: Option<u64>,
-    zero_page: ZeroPage,
-    percpu_orders: PercpuOrders,
-    percpu_form: Option<PercpuForm>,
-    policy: Policy,
-    swap_file: SwapFile,
-    swap_limit_bytes: u64,
-    reclaim_policy: ReclaimPolicy,
-    swap_device: Option<Box<dyn Device>>,
-    swap_areas: Vec<SwapArea>,
-    io_engine: IoEngine,
-    swap_cache: SwapCache,
-    compression: Compression,
-    encrypt: bool,
-    background: bool,
-    backing: Backing,
 }
 
 /// What a manager uses, at about one moment.
@@ -87,229 +54,6 @@ pub struct ManagerStats {
     pub pool_bytes: u64,
     /// References on the huge zero page, the shrinker's own excluded.
     pub huge_zero_users: u32,
-}
-
-impl Default for ManagerBuilder {
-    fn default() -> Self {
-        Self {
-            budget_bytes: None,
-            zero_page: ZeroPage::default(),
-            percpu_orders: PercpuOrders::default(),
-            percpu_form: None,
-            policy: Policy {
-                huge: HugePolicy::default(),
-                huge_zero_write: HugeZeroWrite::default(),
-                pin_path: PinPath::default(),
-                readahead_pages: READAHEAD_PAGES,
-                io_timeout: None,
-            },
-            swap_file: SwapFile::default(),
-            swap_limit_bytes: 1 << 40,
-            reclaim_policy: ReclaimPolicy::default(),
-            swap_device: None,
-            swap_areas: Vec::new(),
-            io_engine: IoEngine::default(),
-            swap_cache: SwapCache::default(),
-            compression: Compression::default(),
-            encrypt: false,
-            background: true,
-            backing: Backing::HugePages,
-        }
-    }
-}
-
-impl ManagerBuilder {
-    /// Bytes that everything together may use. Default: 80 % of the smaller of the machine's memory and the tightest
-    /// limit of this process's control groups.
-    pub fn budget_bytes(mut self, bytes: u64) -> Self {
-        self.budget_bytes = Some(bytes);
-        self
-    }
-
-    /// How huge zero pages are counted.
-    pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
-        self.zero_page = zero_page;
-        self
-    }
-
-    /// Which orders the per-CPU lists hold.
-    pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
-        self.percpu_orders = orders;
-        self
-    }
-
-    /// How the per-CPU lists are protected. Default: by probing.
-    pub fn percpu_form(mut self, form: PercpuForm) -> Self {
-        self.percpu_form = Some(form);
-        self
-    }
-
-    /// How pages are pinned.
-    pub fn pin_path(mut self, pin_path: PinPath) -> Self {
-        self.policy.pin_path = pin_path;
-        self
-    }
-
-    /// When write faults take 2 MiB blocks.
-    pub fn huge(mut self, huge: HugePolicy) -> Self {
-        self.policy.huge = huge;
-        self
-    }
-
-    /// What a write to a huge zero leaf does.
-    pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
-        self.policy.huge_zero_write = write;
-        self
-    }
-
-    /// Where pages go when the budget is used up. Default: an unlinked temporary file.
-    pub fn swap_file(mut self, file: SwapFile) -> Self {
-        self.swap_file = file;
-        self
-    }
-
-    /// Which pages go when the budget is used up.
-    pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
-        self.reclaim_policy = policy;
-        self
-    }
-
-    /// The most that the swap file may grow to. Default: 1 TiB.
-    pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
-        self.swap_limit_bytes = bytes;
-        self
-    }
-
-    /// How the swap cache finds the frame of a slot.
-    pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
-        self.swap_cache = swap_cache;
-        self
-    }
-
-    /// A device of the caller's own instead of a file.
-    pub fn swap_device(mut self, device: Box<dyn Device>) -> Self {
-        self.swap_device = Some(device);
-        self
-    }
-
-    /// One more place where pages go, instead of the file. Those of the highest priority are filled first.
-    pub fn swap_area(mut self, area: SwapArea) -> Self {
-        self.swap_areas.push(area);
-        self
-    }
-
-    /// How files and block devices are read and written. Default: by io_uring, where that is allowed.
-    pub fn io_engine(mut self, engine: IoEngine) -> Self {
-        self.io_engine = engine;
-        self
-    }
-
-    /// How pages are packed into the compressed pool in front of the swap areas, which takes up to a fifth of the budget.
-    /// Default: LZ4.
-    pub fn compression(mut self, compression: Compression) -> Self {
-        self.compression = compression;
-        self
-    }
-
-    /// Whether pages are encrypted on their way to a swap area, with a key that exists only in this process: AES-256-GCM, or
-    /// ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
-    pub fn encrypt(mut self, encrypt: bool) -> Self {
-        self.encrypt = encrypt;
-        self
-    }
-
-    /// How long an access waits for a device that does not answer, for a page to come or for room that a write makes, before it
-    /// is an error of kind `TimedOut`. Each write that ends is an answer. What the device was asked for goes on, and a later access finds what came of it. Default: as
-    /// long as it takes.
-    pub fn io_timeout(mut self, timeout: Duration) -> Self {
-        self.policy.io_timeout = Some(timeout);
-        self
-    }
-
-    /// Bytes that are read ahead of sequential faults in one window at the most. Default: 2 MiB; below 4 KiB nothing is.
-    pub fn readahead_bytes(mut self, bytes: u64) -> Self {
-        self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
-        self
-    }
-
-    /// Whether a thread reclaims and zeroes ahead. Default: yes.
-    pub fn background(mut self, background: bool) -> Self {
-        self.background = background;
-        self
-    }
-
-    /// How the kernel backs base pages. Default: by huge pages, which are cheaper to fault in and to reach.
-    pub fn backing(mut self, backing: Backing) -> Self {
-        self.backing = backing;
-        self
-    }
-
-    /// Builds the manager.
-    ///
-    /// # Errors
-    /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when a swap area cannot
-    /// be made or opened; `Unsupported` when the chosen I/O engine does not work here; `System` when the kernel refuses address space or a thread.
-    pub fn build(self) -> Result<Manager> {
-        let machine_bytes = usage::machine_memory_bytes();
-        let budget_bytes = self.budget_bytes.unwrap_or_else(|| default_budget_bytes(machine_bytes));
-        check_budget(budget_bytes, machine_bytes)?;
-        let mut areas = self.swap_areas;
-        areas.extend(self.swap_device.map(SwapArea::device));
-        if areas.is_empty() {
-            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes);
-            areas.extend(SwapArea::from_file(self.swap_file).map(limited));
-        }
-        let devices = areas.into_iter().map(|area| {
-            let Opened { device, capacity_pages, priority, .. } = area.open(self.io_engine)?;
-            Ok((device, AreaShape { capacity_pages, priority }))
-        });
-        let devices = devices.collect::<Result<Vec<_>>>()?;
-        let engine = Engine::new(EngineConfig {
-            policy: self.policy,
-            budget: Budget::with_headroom(budget_bytes, HEADROOM_SHIFT),
-            frames: FrameConfig {
-                zones: vec![
-                    ZoneConfig { bytes: machine_bytes, backing: self.backing, node: 0 },
-                    ZoneConfig { bytes: machine_bytes, backing: Backing::HugePages, node: 0 },
-                ],
-                form: self.percpu_form,
-                percpu_orders: self.percpu_orders,
-                ..FrameConfig::one_zone(machine_bytes, self.backing)
-            },
-            zero_page: self.zero_page,
-            max_nodes: (machine_bytes / PAGE_BYTES as u64) as usize,
-            reclaim_policy: self.reclaim_policy,
-            batches: StackForm::probe(),
-            swap: SwapParts {
-                devices,
-                form: self.swap_cache,
-                cpus: (usage::possible_cpus(), current_cpu),
-                compression: self.compression,
-                encrypt: self.encrypt,
-            },
-        })?;
-        let running = Running::start(engine, self.background)
-            .map_err(|error| Error::system("cannot start the background thread", &error))?;
-        Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
-    }
-}
-
-/// 80 % of what the process may have.
-fn default_budget_bytes(machine_bytes: u64) -> u64 {
-    let limit = usage::cgroup_memory_limit_bytes().map_or(machine_bytes, |limit| limit.min(machine_bytes));
-    limit / 5 * 4
-}
-
-fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {
-    let problem = if bytes < MIN_BUDGET_BYTES {
-        format!("below the minimum of {}", bytes_for_people(MIN_BUDGET_BYTES))
-    } else if bytes > machine_bytes {
-        format!("above this machine's memory of {}", bytes_for_people(machine_bytes))
-    } else {
-        return Ok(());
-    };
-    let message = format!("a budget of {} is {problem}; choose one in between", bytes_for_people(bytes));
-    Err(Error::new(ErrorKind::InvalidBudget, message))
 }
 
 impl Manager {
