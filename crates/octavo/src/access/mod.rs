@@ -269,4 +269,4 @@ fn too_many_pins() -> Error {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom;

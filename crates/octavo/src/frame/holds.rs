@@ -378,4 +378,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom;

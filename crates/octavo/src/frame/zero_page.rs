@@ -291,4 +291,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom;

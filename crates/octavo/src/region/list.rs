@@ -415,4 +415,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom;

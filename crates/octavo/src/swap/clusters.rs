@@ -33,7 +33,7 @@
 mod bits;
 mod lists;
 #[cfg(all(test, loom))]
-mod model;
+mod loom;
 mod standalone;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -618,6 +618,6 @@ impl Cache {
 }
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::sync::{Arc, bounded, fence, thread};
-use loom::cell::UnsafeCell;
+use ::loom::cell::UnsafeCell;
 
 /// A frame that one entry (a bit that says "shown") leads to.
 #[derive(Default)]
@@ -72,7 +72,7 @@ fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
 
 /// A store as `access::write_through` does it, against a reclaimer that writes the frame back and takes it.
 fn store_against_writeback(dirty: bool, unmapped_first: bool) {
-    loom::model(move || {
+    ::loom::model(move || {
         let frame = Arc::new((AtomicU32::new(1), HoldWord::default(), AtomicU32::new(0)));
         frame.1.begin(dirty);
         frame.1.take_pin();

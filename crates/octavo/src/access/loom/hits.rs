@@ -4,7 +4,7 @@
 //! ordering. A frame's bytes are one relaxed word, or a cell where only a holder may look; the table above the
 //! entry, the swap cache and the allocator (whose hand-over orders more) are left out.
 
-use loom::cell::UnsafeCell;
+use ::loom::cell::UnsafeCell;
 
 use super::bounded;
 use crate::frame::Dropped;

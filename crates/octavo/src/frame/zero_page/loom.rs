@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::sync::{bounded, thread};
-use loom::cell::UnsafeCell;
+use ::loom::cell::UnsafeCell;
 
 const PAGES: usize = 4;
 
@@ -89,7 +89,7 @@ fn loom_zero_page_counted_for_each_space() {
 /// wiped the frame number, and publishes a page of its own.
 #[test]
 fn loom_zero_page_published_while_the_shrinker_tears_down_keeps_its_number() {
-    loom::model(|| {
+    ::loom::model(|| {
         let shared = Model::new(ZeroPage::PerUse);
         shared.use_once();
         let shrinker = {

@@ -5,7 +5,7 @@
 //! faults take it. A frame's bytes and a slot's place on the device are a relaxed word each, and a cell of the checker's
 //! says who may look at a frame. Entries are left out: what they make certain is said where it is used.
 
-use loom::cell::UnsafeCell;
+use ::loom::cell::UnsafeCell;
 
 use super::*;
 use crate::frame::holds::HoldWord;

@@ -1,0 +1,98 @@
+//! Models of the per-CPU stacks: sections, and the tried lock, against drains from another CPU.
+
+use super::*;
+use crate::sync::{Arc, thread};
+
+const CLASS: usize = 0;
+
+/// Two CPUs' stacks; CPU 0's holds 1 and has room for two.
+fn stacks(form: StackForm) -> Arc<PerCpuStacks> {
+    let stacks = PerCpuStacks::new(2, &[2], form).unwrap();
+    let held = stacks.exclusive(0).unwrap();
+    held.set_limit(CLASS, 2);
+    assert!(held.insert(CLASS, 1));
+    drop(held);
+    Arc::new(stacks)
+}
+
+fn drain(stacks: &PerCpuStacks) -> Vec<u32> {
+    let held = stacks.exclusive(0).unwrap();
+    std::iter::from_fn(|| held.remove(CLASS)).collect()
+}
+
+/// A thread on CPU 0 pops 1 and pushes 2, while one on CPU 1 drains CPU 0.
+fn owner_against_remote_drain(form: StackForm) {
+    ::loom::model(move || {
+        let stacks = stacks(form);
+        let remote = {
+            let stacks = stacks.clone();
+            thread::spawn(move || {
+                face::run_on(1);
+                drain(&stacks)
+            })
+        };
+        let mut seen = Vec::new();
+        if let Pop::Value(value) = stacks.pop(CLASS) {
+            seen.push(value);
+        }
+        if stacks.push(CLASS, 2) != Push::Done {
+            seen.push(2);
+        }
+        seen.extend(remote.join().unwrap());
+        seen.extend(drain(&stacks));
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2], "each value is in one place");
+        let (pops, pushes) = stacks.pops_and_pushes(CLASS).unwrap();
+        assert!(pops <= 2 && pushes <= 1);
+    });
+}
+
+#[test]
+fn loom_sections_against_a_remote_drain() {
+    owner_against_remote_drain(StackForm::Sections);
+}
+
+#[test]
+fn loom_trylock_against_a_remote_drain() {
+    owner_against_remote_drain(StackForm::TryLock(current_cpu));
+}
+
+/// Two threads of one CPU: one holds it for a refill, the other goes the fast way or is told `Busy`.
+#[test]
+fn loom_a_holder_of_its_own_cpu_excludes_its_sections() {
+    ::loom::model(|| {
+        let stacks = stacks(StackForm::Sections);
+        let refiller = {
+            let stacks = stacks.clone();
+            thread::spawn(move || {
+                let Some(held) = stacks.exclusive_here() else { return vec![3] };
+                let cold = held.remove(CLASS);
+                assert!(held.insert(CLASS, 3));
+                cold.into_iter().collect()
+            })
+        };
+        let mut seen = Vec::new();
+        if let Pop::Value(value) = stacks.pop(CLASS) {
+            seen.push(value);
+        }
+        seen.extend(refiller.join().unwrap());
+        seen.extend(drain(&stacks));
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 3], "each value is in one place");
+    });
+}
+
+/// Two remote drains at once share what is there.
+#[test]
+fn loom_two_remote_drains_share_the_values() {
+    ::loom::model(|| {
+        let stacks = stacks(StackForm::Sections);
+        let other = {
+            let stacks = stacks.clone();
+            thread::spawn(move || drain(&stacks))
+        };
+        let mut seen = drain(&stacks);
+        seen.extend(other.join().unwrap());
+        assert_eq!(seen, [1]);
+    });
+}
