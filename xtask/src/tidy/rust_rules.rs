@@ -161,7 +161,7 @@ mod tests {
             "thread_local! { static X: u8 = 0; }",
         ] {
             assert_eq!(lines("crates/octavo/src/frame/a.rs", text, check_facade), [1], "{text}");
-            assert!(lines("crates/octavo/src/sync/real.rs", text, check_facade).is_empty());
+            assert!(lines("crates/octavo/src/sync/real/mod.rs", text, check_facade).is_empty());
             assert!(lines("crates/octavo/tests/a.rs", text, check_facade).is_empty());
         }
         let through_it =

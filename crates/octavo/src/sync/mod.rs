@@ -1,12 +1,20 @@
-//! The one facade over atomics, locks, threads and per-CPU sections.
+//! The one facade over atomics, locks, threads, per-CPU sections, the clock, the CPUs and randomness.
 //!
-//! Two faces behind the same names: `real`, and `model` under `--cfg loom`. All storage of atomic words is taken from
-//! here ([`WordArray`]), so that each face can place and watch it.
+//! The same code runs under several **faces**, chosen when it is compiled. Each face is a folder:
 //!
-//! Nothing outside `sync/` names `std::sync::atomic`, a lock, a thread or a per-CPU section.
+//! | folder | chosen by | what |
+//! |---|---|---|
+//! | `real/` | default | the machine's atomics, parking_lot's locks, the system's threads and restartable sequences |
+//! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
+//!
+//! A face owns all that the list below takes from it, and `percpu`: the storage behind [`percpu`]. A further face (a
+//! seeded simulator) is one more folder with the same names, and one more line here. Everything above a face is written
+//! once: [`percpu`], [`park`], [`wait`].
+//!
+//! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
 #[cfg(loom)]
-mod model;
+mod loom;
 pub(crate) mod park;
 pub(crate) mod percpu;
 #[cfg(not(loom))]
@@ -14,6 +22,21 @@ mod real;
 pub(crate) mod wait;
 
 #[cfg(loom)]
-pub(crate) use model::*;
+use self::loom as face;
 #[cfg(not(loom))]
-pub(crate) use real::*;
+use real as face;
+
+pub(crate) use std::time::{Duration, Instant};
+
+/// A reference count that orders nothing else: the same in every face.
+pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
+
+// Storage of atomic words.
+pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, WordArray, fence};
+// Locks.
+pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+// Threads.
+pub(crate) use face::{park_for, pause, spin_hint, thread};
+
+#[cfg(all(test, loom))]
+pub(crate) use face::bounded;

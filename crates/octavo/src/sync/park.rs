@@ -2,7 +2,8 @@
 
 use std::task::{Poll, Wake, Waker};
 
-use crate::sync::thread::{self, Thread};
+use super::face;
+use super::thread::{self, Thread};
 
 struct ThreadWaker(Thread);
 
@@ -16,14 +17,9 @@ impl Wake for ThreadWaker {
     }
 }
 
-fn new_waker() -> Waker {
+/// A waker that unparks this thread.
+pub(super) fn new_waker() -> Waker {
     std::sync::Arc::new(ThreadWaker(thread::current())).into()
-}
-
-#[cfg(not(loom))]
-thread_local! {
-    // One for the thread's life: waiting for a page never allocates.
-    static WAKER: Waker = new_waker();
 }
 
 /// Polls until ready, parking between polls. `poll` leaves the waker with whoever will make it ready.
@@ -45,11 +41,8 @@ pub(crate) fn block_until_driven<T>(
             Poll::Pending => thread::park(),
         }
     };
-    // Lent, not cloned: a fault that does not wait touches no shared count.
-    #[cfg(not(loom))]
-    if let Ok(value) = WAKER.try_with(&mut run) {
-        return value;
+    match face::with_kept_waker(&mut run) {
+        Some(value) => value,
+        None => run(&new_waker()),
     }
-    // While the thread's locals are being destroyed there is no waker left: make one.
-    run(&new_waker())
 }

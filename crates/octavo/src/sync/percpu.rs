@@ -1,12 +1,14 @@
 //! Per-CPU stacks and cells.
 //!
-//! [`PerCpuStacks`] are bounded stacks of `u32`, one of each class for each CPU. Three forms answer alike:
+//! [`PerCpuStacks`] are bounded stacks of `u32`, one of each class for each CPU. Two forms answer alike:
 //!
 //! | form | fast path | chosen |
 //! |---|---|---|
 //! | `Sections` | a restartable sequence, no atomic read-modify-write | where the kernel and glibc offer it |
 //! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | elsewhere, and by tests |
-//! | `Modelled` | a section is a mutex of its CPU, as the scheduler makes it one | under the model checker |
+//!
+//! The storage, and what a section is, belong to the face of [`crate::sync`]. Under the model checker a section is a mutex of
+//! its CPU, as the scheduler makes it one.
 //!
 //! Locking: the stop word of a CPU (0 open, 1 held) is taken by [`PerCpuStacks::exclusive`]. While it is held, that
 //! CPU's fast paths answer `Busy`, and the holder may do with the stacks what it likes. A remote holder
@@ -14,7 +16,12 @@
 //!
 //! A thread that holds one CPU takes no second one. The zone locks come after.
 
+use super::face::percpu::{self as face, CellArea, Storage, sections_work};
 use super::{Ordering, spin_hint};
+
+pub(crate) use super::face::percpu::current_cpu;
+#[cfg(all(test, loom))]
+pub(crate) use super::face::percpu::run_on;
 
 /// Which form the fast paths take.
 #[derive(Clone, Copy, Debug)]
@@ -59,205 +66,8 @@ pub(crate) enum Push {
     Busy,
 }
 
-#[cfg(not(loom))]
-mod face {
-    //! The real storage, shared with the assembly.
-    use super::{Pop, Push};
-    use octavo_platform::rseq::{self, StackArea};
-
-    pub(super) use octavo_platform::rseq::CellArea;
-    pub(crate) use octavo_platform::rseq::current_cpu;
-
-    pub(super) fn sections_work() -> bool {
-        rseq::Rseq::probe().is_some()
-    }
-
-    pub(super) type Storage = StackArea;
-
-    #[inline(always)]
-    pub(super) fn pop_in_section(storage: &Storage, class: usize) -> Pop {
-        match storage.pop_here(class) {
-            rseq::Pop::Value(value) => Pop::Value(value),
-            rseq::Pop::Empty => Pop::Empty,
-            rseq::Pop::Busy => Pop::Busy,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Push {
-        match storage.push_here(class, value) {
-            rseq::Push::Done => Push::Done,
-            rseq::Push::Full => Push::Full,
-            rseq::Push::Busy => Push::Busy,
-        }
-    }
-}
-
-#[cfg(loom)]
-mod face {
-    //! Storage of modelled atomics. A section is a critical section of its CPU's mutex: within one CPU the
-    //! scheduler makes sections exclude each other (an interrupted one starts over, so it never happened), and
-    //! `expel` is an empty turn of that mutex: whatever section had begun has ended.
-    use super::{Ordering, Pop, Push};
-    use crate::sync::{AtomicU32, AtomicU64, Mutex, WordArray};
-    use loom::thread_local;
-    use std::cell::Cell;
-
-    thread_local! {
-        static CPU: Cell<u32> = Cell::new(0);
-    }
-
-    /// The CPU this modelled thread says it is on.
-    pub(crate) fn current_cpu() -> u32 {
-        CPU.with(Cell::get)
-    }
-
-    /// Puts this modelled thread on a CPU.
-    #[cfg(test)]
-    pub(crate) fn run_on(cpu: u32) {
-        CPU.with(|cell| cell.set(cpu));
-    }
-
-    pub(super) fn sections_work() -> bool {
-        true
-    }
-
-    #[derive(Debug)]
-    pub(super) struct Storage {
-        capacities: Vec<usize>,
-        cpus: Vec<Cpu>,
-    }
-
-    #[derive(Debug)]
-    struct Cpu {
-        section: Mutex<()>,
-        stop: AtomicU32,
-        classes: Vec<Class>,
-    }
-
-    #[derive(Debug)]
-    struct Class {
-        header: AtomicU64,
-        limit: AtomicU32,
-        net: AtomicU64,
-        slots: WordArray<AtomicU32>,
-    }
-
-    impl Storage {
-        pub(super) fn new(cpus: usize, capacities: &[usize]) -> std::io::Result<Self> {
-            let class = |&capacity: &usize| Class {
-                header: AtomicU64::new(0),
-                limit: AtomicU32::new(0),
-                net: AtomicU64::new(0),
-                slots: WordArray::new(capacity).unwrap(),
-            };
-            let cpu = |_| Cpu {
-                section: Mutex::new(()),
-                stop: AtomicU32::new(0),
-                classes: capacities.iter().map(class).collect(),
-            };
-            Ok(Self { capacities: capacities.into(), cpus: (0..cpus).map(cpu).collect() })
-        }
-
-        pub(super) fn bytes(&self) -> usize {
-            0
-        }
-
-        pub(super) fn capacity(&self, class: usize) -> usize {
-            self.capacities[class]
-        }
-
-        pub(super) fn stop(&self, cpu: usize) -> &AtomicU32 {
-            &self.cpus[cpu].stop
-        }
-
-        pub(super) fn top(&self, cpu: usize, class: usize) -> usize {
-            self.top_and_pops(cpu, class).0
-        }
-
-        pub(super) fn top_and_pops(&self, cpu: usize, class: usize) -> (usize, u64) {
-            let word = self.cpus[cpu].classes[class].header.load(Ordering::Relaxed);
-            ((word & 0xffff) as usize, word >> 16)
-        }
-
-        pub(super) fn set_top(&self, cpu: usize, class: usize, top: usize, pops: u64) {
-            let header = &self.cpus[cpu].classes[class].header;
-            let before = header.load(Ordering::Relaxed) >> 16;
-            header.store((before + pops) << 16 | top as u64, Ordering::Relaxed);
-        }
-
-        pub(super) fn limit(&self, cpu: usize, class: usize) -> usize {
-            self.cpus[cpu].classes[class].limit.load(Ordering::Relaxed) as usize
-        }
-
-        pub(super) fn set_limit(&self, cpu: usize, class: usize, limit: usize) {
-            self.cpus[cpu].classes[class].limit.store(limit as u32, Ordering::Relaxed);
-        }
-
-        pub(super) fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
-            &self.cpus[cpu].classes[class].net
-        }
-
-        pub(super) fn slots(&self, cpu: usize, class: usize) -> &[AtomicU32] {
-            &self.cpus[cpu].classes[class].slots
-        }
-
-        pub(super) fn stop_here(&self) -> Option<usize> {
-            let cpu = current_cpu() as usize;
-            let _section = self.cpus[cpu].section.lock();
-            let word = &self.cpus[cpu].stop;
-            word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| cpu)
-        }
-
-        pub(super) fn expel(&self, cpu: usize) -> std::io::Result<()> {
-            drop(self.cpus[cpu].section.lock());
-            Ok(())
-        }
-    }
-
-    pub(super) fn pop_in_section(storage: &Storage, class: usize) -> Pop {
-        let cpu = current_cpu() as usize;
-        let _section = storage.cpus[cpu].section.lock();
-        if storage.stop(cpu).load(Ordering::Acquire) != 0 {
-            return Pop::Busy;
-        }
-        super::pop_plainly(storage, cpu, class)
-    }
-
-    pub(super) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Push {
-        let cpu = current_cpu() as usize;
-        let _section = storage.cpus[cpu].section.lock();
-        if storage.stop(cpu).load(Ordering::Acquire) != 0 {
-            return Push::Busy;
-        }
-        super::push_plainly(storage, cpu, class, value)
-    }
-
-    /// Counters are not what is being modelled: one atomic cell each.
-    #[derive(Debug)]
-    pub(super) struct CellArea(WordArray<AtomicU64>);
-
-    impl CellArea {
-        pub(super) fn new(_cpus: usize, cells: usize) -> std::io::Result<Self> {
-            Ok(Self(WordArray::new(cells)?))
-        }
-
-        pub(super) fn add_here(&self, index: usize, n: u64) {
-            self.0[index].fetch_add(n, Ordering::Relaxed);
-        }
-
-        pub(super) fn sum(&self, index: usize) -> u64 {
-            self.0[index].load(Ordering::Relaxed)
-        }
-    }
-}
-
-pub(crate) use face::current_cpu;
-#[cfg(all(test, loom))]
-pub(crate) use face::run_on;
-use face::{CellArea, Storage, sections_work};
-
-fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
+/// A pop by whoever has the CPU to himself.
+pub(super) fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     let top = storage.top(cpu, class);
     if top == 0 {
         return Pop::Empty;
@@ -267,7 +77,8 @@ fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     Pop::Value(value)
 }
 
-fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push {
+/// A push by whoever has the CPU to himself.
+pub(super) fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push {
     let top = storage.top(cpu, class);
     if top >= storage.limit(cpu, class) {
         return Push::Full;

@@ -1,6 +1,6 @@
 //! Models of the per-CPU stacks: sections, and the tried lock, against drains from another CPU.
 
-use super::*;
+use super::{PerCpuStacks, Pop, Push, StackForm, current_cpu, run_on};
 use crate::sync::{Arc, thread};
 
 const CLASS: usize = 0;
@@ -27,7 +27,7 @@ fn owner_against_remote_drain(form: StackForm) {
         let remote = {
             let stacks = stacks.clone();
             thread::spawn(move || {
-                face::run_on(1);
+                run_on(1);
                 drain(&stacks)
             })
         };

@@ -1,49 +1,6 @@
-//! The model-checked face: loom explores every order the memory model allows.
+//! Locks of loom with the faces of parking_lot and std.
 
-pub(crate) use std::time::{Duration, Instant};
-
-/// A reference count that orders nothing else: the same in every face.
-pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
-
-pub(crate) use loom::sync::Arc;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-pub(crate) use loom::thread;
-
-/// Explores a model with at most so many preemptions of threads that could go on: what is found with few is most of what
-/// there is, and all orders are too many.
-#[cfg(test)]
-pub(crate) fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.max_branches = 10_000;
-    builder.check(model);
-}
-
-/// A boxed array: models are small.
-#[derive(Debug)]
-pub(crate) struct WordArray<T>(Box<[T]>);
-
-impl<T: Default> WordArray<T> {
-    pub(crate) fn new(len: usize) -> std::io::Result<Self> {
-        Ok(Self((0..len).map(|_| T::default()).collect()))
-    }
-
-    pub(crate) fn wiped_on_fork(len: usize) -> std::io::Result<Self> {
-        Self::new(len)
-    }
-
-    pub(crate) fn populate(&self, _elements: std::ops::Range<usize>) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<T> std::ops::Deref for WordArray<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.0
-    }
-}
+use crate::sync::{AtomicBool, Duration, Ordering};
 
 /// loom's mutex with parking_lot's face: a model that panics ends, so poison never matters.
 #[derive(Debug, Default)]
@@ -90,7 +47,7 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: std::time::Duration) {
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) {
         guard.0 = guard.0.take().map(|held| self.0.wait(held).unwrap());
     }
 }
@@ -144,19 +101,4 @@ impl<T> OnceLock<T> {
         self.published.store(true, Ordering::Release);
         value
     }
-}
-
-/// Time is no part of a model: lets another run.
-pub(crate) fn park_for(_time: Duration) {
-    loom::thread::yield_now();
-}
-
-/// Time is no part of a model: lets another run.
-pub(crate) fn pause(_time: Duration) {
-    loom::thread::yield_now();
-}
-
-/// Hint that this thread spins: lets another run.
-pub(crate) fn spin_hint() {
-    loom::thread::yield_now();
 }

@@ -1,0 +1,27 @@
+//! Threads of loom. Time does not pass in a model.
+
+use std::task::Waker;
+
+use crate::sync::Duration;
+
+pub(crate) use loom::thread;
+
+/// A thread of a model keeps no waker: it would outlive the model.
+pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
+    None
+}
+
+/// Time is no part of a model: lets another run.
+pub(crate) fn park_for(_time: Duration) {
+    loom::thread::yield_now();
+}
+
+/// Time is no part of a model: lets another run.
+pub(crate) fn pause(_time: Duration) {
+    loom::thread::yield_now();
+}
+
+/// Hint that this thread spins: lets another run.
+pub(crate) fn spin_hint() {
+    loom::thread::yield_now();
+}

@@ -1,0 +1,16 @@
+//! The real face: the machine's atomics, parking_lot's locks, the system's threads.
+
+pub(super) mod percpu;
+mod threads;
+
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::{Arc, OnceLock};
+
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub(super) use threads::with_kept_waker;
+pub(crate) use threads::{park_for, pause, spin_hint, thread};
+
+/// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
+/// for life.
+pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;

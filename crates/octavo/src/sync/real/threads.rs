@@ -1,0 +1,35 @@
+//! Threads of the system.
+
+use std::task::Waker;
+
+use crate::sync::Duration;
+use crate::sync::park::new_waker;
+
+pub(crate) use std::thread;
+
+thread_local! {
+    // One for the thread's life: waiting for a page never allocates.
+    static WAKER: Waker = new_waker();
+}
+
+/// Lends the waker that this thread keeps; a fault that does not wait so touches no shared count. `None` while the thread's
+/// locals are being destroyed.
+pub(crate) fn with_kept_waker<T>(lend: impl FnOnce(&Waker) -> T) -> Option<T> {
+    WAKER.try_with(lend).ok()
+}
+
+/// Sleeps until it is unparked, or for so long.
+pub(crate) fn park_for(time: Duration) {
+    thread::park_timeout(time);
+}
+
+/// Lets time pass.
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
+/// Hint that this thread spins.
+#[inline]
+pub(crate) fn spin_hint() {
+    std::hint::spin_loop();
+}
