@@ -1,14 +1,15 @@
 //! A space against models of its bytes: exact with one thread, by lanes with several.
 
 mod common;
+mod oracle;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::lanes::{self, Load};
-use common::model::{self, Case};
 use common::{MIB, PAGE, Random, Switches, number_from, seed_or};
 use octavo::io::IoEngine;
 use octavo::{Access, Compression, Manager, PinPath, RegionOptions, SwapCache, ZeroPage};
+use oracle::exact::{self, Case};
+use oracle::lanes::{self, Load};
 use proptest::prelude::*;
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -24,7 +25,7 @@ proptest! {
 
     #[test]
     fn one_thread_agrees_with_the_model_exactly(case in cases()) {
-        model::run(&case);
+        exact::run(&case);
     }
 }
 
@@ -40,7 +41,7 @@ fn for_seeds(first: u64, runs: u64, run: impl Fn(u64)) {
 fn long_runs_of_one_thread_agree_with_the_model() {
     for_seeds(1, 8, |seed| {
         println!("seed {seed}");
-        model::run(&Case::random(&mut Random::new(seed), 3000));
+        exact::run(&Case::random(&mut Random::new(seed), 3000));
     });
 }
 
@@ -157,7 +158,7 @@ fn every_form_of_the_swap_cache_agrees_with_every_engine() {
             println!("{switches:?}");
             lanes::run_on_file(seed_or(1), Load { steps: 2500, ..LOAD }, switches);
             let case = Case::random(&mut random, 1500);
-            model::run(&Case { switches, ..case });
+            exact::run(&Case { switches, ..case });
         }
     }
 }

@@ -4,11 +4,13 @@
 //! optimised.
 
 mod common;
+mod oracle;
 
 use common::futures::Pending;
 use common::simulated::{Manner, Simulated, Whims};
-use common::{MIB, PAGE, Watchdog, number_from, seed_or, simulation};
+use common::{MIB, PAGE, Watchdog, number_from, seed_or};
 use octavo::{Access, Compression, ErrorKind, Manager, RegionOptions, Space};
+use oracle::simulation;
 
 const SEEDS: u64 = 100;
 /// Tests that share the seeds, so that they run at once.

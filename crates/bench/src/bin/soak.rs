@@ -14,6 +14,8 @@
 
 #[path = "../../../octavo/tests/common/mod.rs"]
 mod common;
+#[path = "../../../octavo/tests/oracle/mod.rs"]
+mod oracle;
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -22,10 +24,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::lanes::{self, Load};
-use common::model::{self, Case};
 use common::simulated::Manner;
-use common::{MIB, PAGE, Random, simulation};
+use common::{MIB, PAGE, Random};
+use oracle::exact::{self, Case};
+use oracle::lanes::{self, Load};
+use oracle::simulation;
 
 struct Options {
     seconds: u64,
@@ -72,7 +75,7 @@ fn round(seed: u64, threads: usize, simulated: bool) -> &'static str {
     let mut random = Random::new(seed);
     if random.one_in(4) {
         let steps = 500 + random.below(4000);
-        model::run(&Case::random(&mut random, steps));
+        exact::run(&Case::random(&mut random, steps));
         return "one thread";
     }
     let budget_bytes = random.pick(&[16, 16, 24, 40]) * MIB;

@@ -1,14 +1,11 @@
-//! What the tests of spaces share: seeded randomness, a device that misbehaves as told, and models of a space.
+//! What the tests of spaces share: seeded randomness, switches, watchdogs, and a device that misbehaves as told.
 //!
 //! The soak command of `octavo-bench` includes this folder too.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod device;
 pub mod futures;
-pub mod lanes;
-pub mod model;
 pub mod simulated;
-pub mod simulation;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};

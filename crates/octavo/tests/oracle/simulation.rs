@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use octavo::Compression;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::exact::{self, Case};
 use super::lanes::{self, Load};
-use super::model::{self, Case};
-use super::simulated::{Happened, Manner, Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
+use crate::common::simulated::{Happened, Manner, Simulated, Whims};
+use crate::common::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
 
 /// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things take.
 pub fn repeats_exactly(seed: u64) -> bool {
@@ -33,7 +33,7 @@ pub fn run_driven(seed: u64) -> Happened {
             let steps = 200 + random.below(2500);
             let mut case = Case::random(&mut random, steps);
             case.room_frames = 64 + random.below(600);
-            model::run_in(&case, &manager, Some(&device));
+            exact::run_in(&case, &manager, Some(&device));
         }
         device.drain();
         assert_only_kept(&manager, switches.zero_page, switches.encrypt);

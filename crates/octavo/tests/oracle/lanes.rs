@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use octavo::{Access, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
 
-use super::device::{TestDevice, Troubled};
-use super::futures::Pending;
-use super::simulated::{Manner, Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
+use crate::common::device::{TestDevice, Troubled};
+use crate::common::futures::Pending;
+use crate::common::simulated::{Manner, Simulated, Whims};
+use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// How a run goes.
 #[derive(Clone, Copy, Debug)]

@@ -1,20 +1,15 @@
-//! A space beside a model of bytes, driven by one thread: after each step both agree exactly.
-//!
-//! The model of a page is its bytes, shared with the pins that were taken on it; unmapping drops the model's reference, and
-//! the pin keeps its own, as in the engine.
+//! A space driven by one thread beside the exact model: after each step both agree.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::task::Poll;
 
 use octavo::{
     Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space,
 };
 
-use super::futures::Pending;
-use super::simulated::{Simulated, Whims};
-use super::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
+use super::pages::{Bytes, Pages};
+use crate::common::futures::Pending;
+use crate::common::simulated::{Simulated, Whims};
+use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
 pub type Raw = (u8, u16, u16, u8);
@@ -46,15 +41,6 @@ impl Case {
     }
 }
 
-type Bytes = Rc<RefCell<Box<[u8]>>>;
-
-#[derive(Clone)]
-struct Page {
-    bytes: Bytes,
-    protection: Protection,
-    written: bool,
-}
-
 struct HeldPin<'s> {
     pin: Pin<'s>,
     /// Address of its first byte.
@@ -66,7 +52,7 @@ struct HeldPin<'s> {
 struct Run<'s> {
     space: &'s Space,
     manager: &'s Manager,
-    pages: BTreeMap<u64, Page>,
+    model: Pages,
     pins: Vec<HeldPin<'s>>,
     ballast: Vec<(FrameId, Order)>,
     room_frames: u64,
@@ -99,7 +85,7 @@ pub fn run_in(case: &Case, manager: &Manager, device: Option<&Simulated>) {
     let mut run = Run {
         space: &space,
         manager,
-        pages: BTreeMap::new(),
+        model: Pages::default(),
         pins: Vec::new(),
         ballast: Vec::new(),
         room_frames: case.room_frames,
@@ -216,7 +202,7 @@ impl<'s> Run<'s> {
         match result {
             Err(error) if is_of_device(error.kind()) || error.kind() == ErrorKind::OutOfMemory => {}
             result => {
-                let allowed = self.allowed(fault.page, fault.access).err();
+                let allowed = self.model.allowed(fault.page, fault.access).err();
                 self.expect(result, allowed, fault.page * PAGE);
             }
         }
@@ -280,45 +266,11 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn allowed(&self, page: u64, access: Access) -> Result<(), ErrorKind> {
-        match self.pages.get(&page) {
-            None => Err(ErrorKind::NotMapped),
-            Some(page) if !page.protection.allows(access) => Err(ErrorKind::Protected),
-            Some(_) => Ok(()),
-        }
-    }
-
     fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
         self.stamp =
             self.stamp.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut random = Random::new(self.stamp);
         (0..len).map(|_| random.next() as u8).collect()
-    }
-
-    fn model_read(&self, address: u64, to: &mut [u8]) {
-        for (at, byte) in (address..).zip(to) {
-            *byte = self.pages[&(at / PAGE)].bytes.borrow()[(at % PAGE) as usize];
-        }
-    }
-
-    fn model_write(&mut self, address: u64, from: &[u8]) {
-        for (at, byte) in (address..).zip(from) {
-            let page = self.pages.get_mut(&(at / PAGE)).unwrap();
-            page.bytes.borrow_mut()[(at % PAGE) as usize] = *byte;
-            page.written = true;
-        }
-    }
-
-    /// Bytes from `address` on, at most `len`, that may be accessed; and why no more.
-    fn reach(&self, address: u64, len: u64, access: Access) -> (u64, Option<ErrorKind>) {
-        let mut at = address;
-        while at < address + len {
-            if let Err(kind) = self.allowed(at / PAGE, access) {
-                return (at - address, Some(kind));
-            }
-            at = (at / PAGE + 1) * PAGE;
-        }
-        (len, None)
     }
 
     fn step(&mut self, (kind, a, b, c): Raw) {
@@ -352,14 +304,6 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn insert(&mut self, first: u64, count: u64, protection: Protection) {
-        for page in first..first + count {
-            let bytes = Rc::new(RefCell::new(vec![0; PAGE as usize].into_boxed_slice()));
-            let old = self.pages.insert(page, Page { bytes, protection, written: false });
-            assert!(old.is_none(), "page {page:#x} was mapped twice");
-        }
-    }
-
     fn options(c: u8) -> (RegionOptions, Protection) {
         let protection = if c & 0xF0 == 0xF0 { Protection::READ } else { Protection::READ_WRITE };
         (RegionOptions::new().protection(protection).huge(c & 4 != 0), protection)
@@ -370,13 +314,13 @@ impl<'s> Run<'s> {
         let first = if c & 8 == 0 { Self::page_at(a) } else { Self::page_at(a & !511) };
         let count = Self::count_of(b, c);
         let (options, protection) = Self::options(c);
-        let overlap = self.pages.range(first..first + count).next().is_some();
+        let overlap = self.model.any_mapped(first, count);
         let result = self.space.map_at(first * PAGE, count * PAGE, options);
         if overlap {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::AlreadyMapped);
         } else {
             result.unwrap();
-            self.insert(first, count, protection);
+            self.model.map(first, count, protection);
         }
     }
 
@@ -386,16 +330,14 @@ impl<'s> Run<'s> {
         let len = count * PAGE - u64::from(c);
         let address = self.space.map(len, options).unwrap();
         assert!(len < 2 * MIB || address.is_multiple_of(2 * MIB), "large ranges are aligned to blocks");
-        self.insert(address / PAGE, count, protection);
+        self.model.map(address / PAGE, count, protection);
     }
 
     fn unmap(&mut self, a: u16, b: u16, c: u8) {
         let (first, count) = (Self::page_at(a), Self::count_of(b, c));
         self.settle(first, count);
         self.with_room(|run| run.space.unmap(first * PAGE, count * PAGE)).unwrap();
-        for page in first..first + count {
-            self.pages.remove(&page);
-        }
+        self.model.unmap(first, count);
     }
 
     fn protect(&mut self, a: u16, b: u16, c: u8) {
@@ -406,16 +348,14 @@ impl<'s> Run<'s> {
             _ => Protection::READ_WRITE,
         };
         self.settle(first, count);
-        let mapped = (first..first + count).all(|page| self.pages.contains_key(&page));
+        let mapped = self.model.all_mapped(first, count);
         let result = self.with_room(|run| run.space.protect(first * PAGE, count * PAGE, protection));
         if !mapped {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::NotMapped);
             return;
         }
         result.unwrap();
-        for page in first..first + count {
-            self.pages.get_mut(&page).unwrap().protection = protection;
-        }
+        self.model.protect(first, count, protection);
     }
 
     fn store(&mut self, a: u16, b: u16, c: u8) {
@@ -433,9 +373,9 @@ impl<'s> Run<'s> {
                 _ => run.space.store(address, word),
             }
         });
-        self.expect(result, self.allowed(address / PAGE, Access::Write).err(), address);
-        if self.allowed(address / PAGE, Access::Write).is_ok() {
-            self.model_write(address, &bytes);
+        self.expect(result, self.model.allowed(address / PAGE, Access::Write).err(), address);
+        if self.model.allowed(address / PAGE, Access::Write).is_ok() {
+            self.model.write(address, &bytes);
         }
     }
 
@@ -449,10 +389,10 @@ impl<'s> Run<'s> {
             4 => run.space.load::<u32>(address).map(u64::from),
             _ => run.space.load::<u64>(address),
         });
-        match self.allowed(address / PAGE, Access::Read) {
+        match self.model.allowed(address / PAGE, Access::Read) {
             Ok(()) => {
                 let mut bytes = [0; 8];
-                self.model_read(address, &mut bytes[..size as usize]);
+                self.model.read(address, &mut bytes[..size as usize]);
                 assert_eq!(result.unwrap(), u64::from_le_bytes(bytes), "load of {size} at {address:#x}");
             }
             kind => self.expect(result.map(|_| ()), kind.err(), address),
@@ -473,9 +413,9 @@ impl<'s> Run<'s> {
         let bytes = self.fresh_bytes(len as usize);
         self.settle(address / PAGE, 5);
         let result = self.with_room(|run| run.space.write(address, &bytes));
-        let (reach, kind) = self.reach(address, len, Access::Write);
+        let (reach, kind) = self.model.reach(address, len, Access::Write);
         self.expect(result, kind, address);
-        self.model_write(address, &bytes[..reach as usize]);
+        self.model.write(address, &bytes[..reach as usize]);
     }
 
     fn read(&mut self, a: u16, b: u16, c: u8) {
@@ -483,10 +423,10 @@ impl<'s> Run<'s> {
         let mut found = vec![0xAA; len as usize];
         self.settle(address / PAGE, 5);
         let result = self.with_room(|run| run.space.read(address, &mut found));
-        let (reach, kind) = self.reach(address, len, Access::Read);
+        let (reach, kind) = self.model.reach(address, len, Access::Read);
         self.expect(result, kind, address);
         let mut expected = vec![0xAA; len as usize];
-        self.model_read(address, &mut expected[..reach as usize]);
+        self.model.read(address, &mut expected[..reach as usize]);
         assert!(found == expected, "read of {len} at {address:#x}");
     }
 
@@ -496,7 +436,7 @@ impl<'s> Run<'s> {
         }
         let (address, len) = Self::byte_range(a, b, c);
         let access = if c & 2 == 0 { Access::Read } else { Access::Write };
-        let (reach, kind) = self.reach(address, len, access);
+        let (reach, kind) = self.model.reach(address, len, access);
         let space = self.space;
         self.settle(address / PAGE, 5);
         let result = self.with_room(|_| space.pin(address, len as usize, access));
@@ -521,17 +461,17 @@ impl<'s> Run<'s> {
         assert_eq!(pin.pages().map(|(_, len)| len).sum::<usize>(), pin.len());
         let last = (address + pin.len() as u64).div_ceil(PAGE);
         let pages = (address / PAGE..last.max(address / PAGE))
-            .map(|page| self.pages[&page].clone())
+            .map(|page| self.model.page(page).clone())
             .map(|page| (access == Access::Write || page.written).then_some(page.bytes))
             .collect();
         let mut bytes = vec![0xAA; pin.len()];
         pin.copy_out(0, &mut bytes).unwrap();
         let mut expected = vec![0; pin.len()];
-        self.model_read(address, &mut expected);
+        self.model.read(address, &mut expected);
         assert!(bytes == expected, "a pin of {} at {address:#x} shows other bytes", pin.len());
         if access == Access::Write {
             for page in address / PAGE..last {
-                self.pages.get_mut(&page).unwrap().written = true;
+                self.model.mark_written(page);
             }
         }
         self.pins.push(HeldPin { pin, address, pages });
@@ -584,14 +524,14 @@ impl<'s> Run<'s> {
             return self.populate(a, 0, c);
         }
         let result = self.with_room(|run| run_woken(run.space.fault_async(page * PAGE, access)).0);
-        self.expect(result, self.allowed(page, access).err(), page * PAGE);
+        self.expect(result, self.model.allowed(page, access).err(), page * PAGE);
     }
 
     fn populate(&mut self, a: u16, b: u16, c: u8) {
         let (first, count, access) = (Self::page_at(a), 1 + u64::from(b) % 64, Self::access_of(c));
         self.settle(first, count);
         let result = self.with_room(|run| run.space.populate(first * PAGE, count * PAGE, access));
-        let (_, kind) = self.reach(first * PAGE, count * PAGE, access);
+        let (_, kind) = self.model.reach(first * PAGE, count * PAGE, access);
         self.expect(result, kind, first * PAGE);
     }
 
@@ -609,16 +549,16 @@ impl<'s> Run<'s> {
         for index in 0..self.pins.len() {
             self.check_pin(index);
         }
-        for page in self.pages.keys().copied().collect::<Vec<_>>() {
-            if self.allowed(page, Access::Read).is_err() {
+        for page in self.model.numbers() {
+            if self.model.allowed(page, Access::Read).is_err() {
                 self.with_room(|run| run.space.protect(page * PAGE, PAGE, Protection::READ)).unwrap();
             }
             let mut found = vec![0; PAGE as usize];
             self.with_room(|run| run.space.read(page * PAGE, &mut found)).unwrap();
-            assert!(found[..] == self.pages[&page].bytes.borrow()[..], "page {page:#x} at the end");
+            assert!(found[..] == self.model.page(page).bytes.borrow()[..], "page {page:#x} at the end");
         }
         let mapped = self.space.stats().unwrap().mapped_bytes;
-        assert_eq!(mapped, self.pages.len() as u64 * PAGE);
+        assert_eq!(mapped, self.model.numbers().len() as u64 * PAGE);
     }
 }
 

@@ -1,0 +1,106 @@
+//! The exact model of a space: bytes and permission of each page.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use octavo::{Access, ErrorKind, Protection};
+
+use crate::common::PAGE;
+
+/// The bytes of a page, shared with the pins that were taken on it: unmapping drops the model's reference, and the pin keeps
+/// its own, as in the engine.
+pub type Bytes = Rc<RefCell<Box<[u8]>>>;
+
+/// A mapped page.
+#[derive(Clone)]
+pub struct Page {
+    pub bytes: Bytes,
+    pub protection: Protection,
+    /// Whether it ever was written.
+    pub written: bool,
+}
+
+/// The mapped pages, by number.
+#[derive(Default)]
+pub struct Pages(BTreeMap<u64, Page>);
+
+impl Pages {
+    /// Maps pages that read as zeros.
+    pub fn map(&mut self, first: u64, count: u64, protection: Protection) {
+        for page in first..first + count {
+            let bytes = Rc::new(RefCell::new(vec![0; PAGE as usize].into_boxed_slice()));
+            let old = self.0.insert(page, Page { bytes, protection, written: false });
+            assert!(old.is_none(), "page {page:#x} was mapped twice");
+        }
+    }
+
+    pub fn unmap(&mut self, first: u64, count: u64) {
+        for page in first..first + count {
+            self.0.remove(&page);
+        }
+    }
+
+    /// Of a range that is mapped.
+    pub fn protect(&mut self, first: u64, count: u64, protection: Protection) {
+        for page in first..first + count {
+            self.0.get_mut(&page).unwrap().protection = protection;
+        }
+    }
+
+    /// A page that is mapped.
+    pub fn page(&self, page: u64) -> &Page {
+        &self.0[&page]
+    }
+
+    pub fn mark_written(&mut self, page: u64) {
+        self.0.get_mut(&page).unwrap().written = true;
+    }
+
+    pub fn numbers(&self) -> Vec<u64> {
+        self.0.keys().copied().collect()
+    }
+
+    pub fn any_mapped(&self, first: u64, count: u64) -> bool {
+        self.0.range(first..first + count).next().is_some()
+    }
+
+    pub fn all_mapped(&self, first: u64, count: u64) -> bool {
+        (first..first + count).all(|page| self.0.contains_key(&page))
+    }
+
+    /// Whether a page may be accessed, or which error says why not.
+    pub fn allowed(&self, page: u64, access: Access) -> Result<(), ErrorKind> {
+        match self.0.get(&page) {
+            None => Err(ErrorKind::NotMapped),
+            Some(page) if !page.protection.allows(access) => Err(ErrorKind::Protected),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Bytes from `address` on, at most `len`, that may be accessed; and why no more.
+    pub fn reach(&self, address: u64, len: u64, access: Access) -> (u64, Option<ErrorKind>) {
+        let mut at = address;
+        while at < address + len {
+            if let Err(kind) = self.allowed(at / PAGE, access) {
+                return (at - address, Some(kind));
+            }
+            at = (at / PAGE + 1) * PAGE;
+        }
+        (len, None)
+    }
+
+    pub fn read(&self, address: u64, to: &mut [u8]) {
+        for (at, byte) in (address..).zip(to) {
+            *byte = self.0[&(at / PAGE)].bytes.borrow()[(at % PAGE) as usize];
+        }
+    }
+
+    pub fn write(&mut self, address: u64, from: &[u8]) {
+        for (at, byte) in (address..).zip(from) {
+            let page = self.0.get_mut(&(at / PAGE)).unwrap();
+            page.bytes.borrow_mut()[(at % PAGE) as usize] = *byte;
+            page.written = true;
+        }
+    }
+}
