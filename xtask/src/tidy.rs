@@ -8,6 +8,7 @@
 //! | `length` | a source file that has grown too long |
 //! | `unfinished` | placeholder macros and debt marks |
 //! | `docs` | a module without documentation at its head |
+//! | `msrv` | a package or a README that names another Rust than the workspace |
 //! | `links` | a link in a markdown file to a file that does not exist |
 //! | `private` | a name of a place that exists only on somebody's machine |
 //! | `reasons` | an exception that does not say why it is one |
@@ -113,7 +114,8 @@ fn walked_files(root: &Path) -> Vec<String> {
             let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
             match item.file_type() {
                 Ok(kind) if kind.is_dir() && name != ".git" && name != "target" => folders.push(path),
-                Ok(kind) if kind.is_file() => files.push(path),
+                // In a work tree, .git is a file.
+                Ok(kind) if kind.is_file() && name != ".git" => files.push(path),
                 _ => {}
             }
         }
@@ -138,6 +140,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     }
     imports::check(&sources, policy::UPWARD_IMPORTS, &mut findings);
     packages::check(tree, &mut findings);
+    packages::check_rust_version(tree, &mut findings);
     rust_rules::check_unsafe(tree, &sources, policy::UNSAFE_ELSEWHERE, &mut findings);
     rust_rules::check_facade(&sources, &mut findings);
     rust_rules::check_unfinished(&sources, &mut findings);
@@ -225,6 +228,7 @@ mod tests {
             ("crates/octavo/src/frame/f.rs", "struct Undocumented;"),
             ("crates/octavo/src/frame/g.rs", "//! Docs.\nfn f() { todo!() }"),
             ("crates/platform/src/h.rs", "fn unclosed() {"),
+            ("Cargo.toml", "[workspace]"),
             ("README.md", "[gone](docs/gone.md)"),
             ("docs/notes.md", &place),
         ]);
@@ -232,6 +236,7 @@ mod tests {
         let found = check(&tree).into_iter().filter(|finding| finding.path != POLICY);
         let rules: Vec<_> = found.map(|finding| (finding.path, finding.rule)).collect();
         let expected = [
+            ("Cargo.toml", "msrv"),
             ("README.md", "links"),
             ("crates/octavo/src/frame/a.rs", "layers"),
             ("crates/octavo/src/frame/b.rs", "unsafe"),

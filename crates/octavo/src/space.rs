@@ -117,15 +117,16 @@ impl Space {
     }
 
     /// Unmaps a range: its pages are gone, and reading them is an error. Parts that were not mapped are no error. Pinned
-    /// memory lives on until its pins are dropped.
+    /// memory lives on until its pins are dropped. Only whole pages can go: `len` is a multiple of [`PAGE_BYTES`], for a
+    /// length that [`Space::map`] rounded up as well.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`]; `Busy` when an edge of the range cuts a pinned 2 MiB block;
+    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page; `Busy` when an edge of the range cuts a pinned 2 MiB block;
     /// `OutOfMemory` when it cuts one and there is no room for the table that takes. Nothing has changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
-        let range = page_range(address, len)?;
+        let range = whole_pages(address, len, "unmapped")?;
         self.change_layout(
             range,
             |writer| writer.remove(range.start, range.end),
@@ -135,7 +136,7 @@ impl Space {
         )
     }
 
-    /// Changes what may be done with a range, all of which must be mapped.
+    /// Changes what may be done with a range of whole pages, all of which must be mapped.
     ///
     /// # Errors
     /// As [`Space::unmap`], and `NotMapped` where part of the range is not.
@@ -143,7 +144,7 @@ impl Space {
         let engine = &*self.engine;
         engine.check_process()?;
         let protection = protection.normal();
-        let range = page_range(address, len)?;
+        let range = whole_pages(address, len, "protected")?;
         let change = |writer: &RegionWriter<'_>| {
             check_covered(writer, range)?;
             writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
@@ -158,7 +159,10 @@ impl Space {
     pub fn advise(&self, address: u64, len: u64, advice: Advice) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
-        let range = page_range(address, len)?;
+        let range = match advice {
+            Advice::Free => whole_pages(address, len, "freed")?,
+            _ => page_range(address, len)?,
+        };
         let pattern = |pattern| {
             let writer = self.state.regions.writer();
             writer.replace(range.start, range.end, |options| Some(options.pattern(pattern))).map(drop)
@@ -187,9 +191,10 @@ impl Space {
     /// range, only as many as a quarter of the budget takes, and the space's quota: for the first part.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`].
+    /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
     pub fn prefetch(&self, address: u64, len: u64) -> Result<u64> {
         self.engine.check_process()?;
+        page_count(len)?;
         let first = PageNumber::containing(address);
         let range = page_range(first.address(), len.saturating_add(address - first.address()))?;
         Ok(prefetch(&self.engine, &self.state, range))
@@ -287,7 +292,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        FaultFuture::new(&self.engine, &self.state, PageNumber::containing(address), access)
+        FaultFuture::new(&self.engine, &self.state, address, access)
     }
 
     /// Makes every page of the range usable for `access` now.
@@ -298,7 +303,7 @@ impl Space {
         self.engine.check_process()?;
         let range = page_range(address, len)?;
         (range.start.0..range.end.0)
-            .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page), access))
+            .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page).address(), access))
     }
 
     // --- what it uses ---
@@ -391,7 +396,8 @@ fn pinned(block: PageNumber) -> Error {
 
 fn page_count(len: u64) -> Result<u64> {
     if len == 0 || len > MAX_PAGES << PAGE_SHIFT {
-        let message = format!("a range of {len} bytes cannot be mapped; give 1 byte to 256 TiB");
+        let what = if len == 0 { "holds no page" } else { "is larger than an address space" };
+        let message = format!("a range of {len} bytes {what}; give a length of up to 256 TiB");
         return Err(Error::new(ErrorKind::InvalidRange, message));
     }
     Ok(len.div_ceil(PAGE_BYTES as u64))
@@ -412,4 +418,19 @@ fn page_range(address: u64, len: u64) -> Result<PageNumberRange> {
     }
     let pages = pages_of(address, len);
     Ok(PageNumberRange { start: PageNumber(pages.start), end: PageNumber(pages.end) })
+}
+
+/// A range that must not end inside a page, since the rest of that page would be changed unasked.
+fn whole_pages(address: u64, len: u64, what: &str) -> Result<PageNumberRange> {
+    let range = page_range(address, len)?;
+    let end = address + len;
+    if end.is_multiple_of(PAGE_BYTES as u64) {
+        return Ok(range);
+    }
+    let page = PageNumber::containing(end).address();
+    let message = format!(
+        "the range ends at {end:#x}, inside the page at {page:#x}, and pages are {what} whole; give a length that is a \
+         multiple of {PAGE_BYTES}"
+    );
+    Err(Error::new(ErrorKind::InvalidRange, message))
 }

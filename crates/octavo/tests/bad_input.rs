@@ -10,28 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::device::TestDevice;
-use common::{MIB, PAGE, run_woken};
+use common::{MIB, PAGE, run_woken, says};
 use octavo::io::SwapArea;
 use octavo::{
-    Access, Compression, Error, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order,
-    Protection, RegionOptions, Result, Space, SwapFile,
+    Access, Compression, ErrorKind, FrameId, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Order, Protection,
+    RegionOptions, Result, Space, SwapFile,
 };
 
 fn builder() -> ManagerBuilder {
     // Every page goes to the device: these tests are about it.
     Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off)
-}
-
-/// The error's kind is this, and its text has these words.
-#[track_caller]
-fn says<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
-    let Err(error) = result else { panic!("expected {kind:?}") };
-    assert_eq!(error.kind(), kind, "{error}");
-    let text = error.to_string();
-    for word in words {
-        assert!(text.contains(word), "{word:?} is missing in: {text}");
-    }
-    error
 }
 
 fn machine_bytes() -> u64 {
@@ -68,169 +56,6 @@ fn a_budget_below_what_is_pinned() {
     drop(pin);
     manager.set_budget(16 * MIB).unwrap();
     assert!(manager.stats().unwrap().used_bytes <= 16 * MIB);
-    manager.validate();
-}
-
-#[test]
-fn ranges_that_are_empty_unaligned_or_overflow() {
-    let space = builder().build().unwrap().space().unwrap();
-    let options = RegionOptions::default();
-    let top = 1 << 48;
-    says(space.map(0, options), ErrorKind::InvalidRange, &["0 bytes", "give 1 byte to 256 TiB"]);
-    says(space.map(top + 1, options), ErrorKind::InvalidRange, &["give 1 byte to 256 TiB"]);
-    says(space.map(u64::MAX, options), ErrorKind::InvalidRange, &[]);
-    let calls: [&dyn Fn(u64, u64) -> Result<()>; 4] = [
-        &|at, len| space.map_at(at, len, RegionOptions::default()),
-        &|at, len| space.unmap(at, len),
-        &|at, len| space.protect(at, len, Protection::READ),
-        &|at, len| space.populate(at, len, Access::Read),
-    ];
-    for call in calls {
-        says(
-            call(4 * MIB + 1, PAGE),
-            ErrorKind::InvalidRange,
-            &["not at the start of a page", "align it to 4096"],
-        );
-        says(call(4 * MIB, 0), ErrorKind::InvalidRange, &["give 1 byte"]);
-        says(call(top, PAGE), ErrorKind::InvalidRange, &["past the end of the address space"]);
-        says(call(top - PAGE, 2 * PAGE), ErrorKind::InvalidRange, &["past the end"]);
-        says(call(u64::MAX - PAGE + 1, 2 * PAGE), ErrorKind::InvalidRange, &["past the end"]);
-        says(call(PAGE, u64::MAX), ErrorKind::InvalidRange, &[]);
-    }
-    // The last page of all can be used.
-    space.map_at(top - PAGE, PAGE, options).unwrap();
-    space.store(top - 8, 7_u64).unwrap();
-    assert_eq!(space.load::<u64>(top - 8).unwrap(), 7);
-    says(space.write(top - 4, &[1; 8]), ErrorKind::NotMapped, &[]);
-    says(
-        space.read(u64::MAX - 3, &mut [0; 8]),
-        ErrorKind::InvalidRange,
-        &["past the end", "check the range"],
-    );
-    says(space.pin(u64::MAX - 3, 8, Access::Read), ErrorKind::InvalidRange, &["past the end"]);
-    says(space.map(top, options), ErrorKind::InvalidRange, &["no free range", "unmap others"]);
-    says(space.map_at(top - PAGE, PAGE, options), ErrorKind::AlreadyMapped, &[]);
-}
-
-#[test]
-fn words_that_are_not_aligned() {
-    let space = builder().build().unwrap().space().unwrap();
-    let at = space.map(PAGE, RegionOptions::default()).unwrap();
-    let words = ["align the address to 8", "read() and write()"];
-    says(space.load::<u64>(at + 4), ErrorKind::InvalidRange, &words);
-    says(space.store(at + 1, 5_u64), ErrorKind::InvalidRange, &words);
-    says(space.load::<u16>(at + 1), ErrorKind::InvalidRange, &["align the address to 2"]);
-}
-
-fn accesses(space: &Space, at: u64) -> Vec<Result<()>> {
-    vec![
-        space.load::<u64>(at).map(drop),
-        space.read(at, &mut [0; 3]),
-        space.pin(at, 8, Access::Read).map(drop),
-        run_woken(space.fault_async(at, Access::Read)).0,
-        space.populate(at / PAGE * PAGE, PAGE, Access::Read),
-        space.store(at, 1_u64),
-        space.write(at, &[1; 3]),
-        space.pin(at, 8, Access::Write).map(drop),
-        run_woken(space.fault_async(at, Access::Write)).0,
-        space.populate(at / PAGE * PAGE, PAGE, Access::Write),
-    ]
-}
-const READS: usize = 5;
-
-#[test]
-fn access_to_what_is_not_mapped() {
-    let space = builder().build().unwrap().space().unwrap();
-    let at = space.map(3 * PAGE, RegionOptions::default()).unwrap();
-    space.store(at + PAGE, 1_u64).unwrap();
-    space.unmap(at + PAGE, PAGE).unwrap();
-    for address in [0, at - PAGE, at + PAGE, at + 3 * PAGE, 1 << 47, 1 << 48, 1 << 60, u64::MAX - 7] {
-        for result in accesses(&space, address) {
-            let out_of_space = address >= 1 << 48;
-            if out_of_space && result.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidRange) {
-                continue;
-            }
-            says(result, ErrorKind::NotMapped, &["no region is mapped at 0x", "map() one there"]);
-        }
-    }
-    says(
-        space.protect(at, 3 * PAGE, Protection::READ),
-        ErrorKind::NotMapped,
-        &["protect mapped ranges only"],
-    );
-    // What comes before the hole is done.
-    says(space.write(at, &[9; 5000]), ErrorKind::NotMapped, &[]);
-    assert_eq!(space.load::<u8>(at + 4095).unwrap(), 9);
-}
-
-#[test]
-fn access_that_the_protection_forbids() {
-    let space = builder().build().unwrap().space().unwrap();
-    for written in [false, true] {
-        let at = space.map(PAGE, RegionOptions::default()).unwrap();
-        if written {
-            space.store(at, 5_u64).unwrap();
-        }
-        space.protect(at, PAGE, Protection::READ).unwrap();
-        for (index, result) in accesses(&space, at).into_iter().enumerate() {
-            match index < READS {
-                true => result.unwrap(),
-                false => drop(says(result, ErrorKind::Protected, &["may not be written", "protect()"])),
-            }
-        }
-        space.protect(at, PAGE, Protection::NONE).unwrap();
-        for (index, result) in accesses(&space, at).into_iter().enumerate() {
-            let what = if index < READS { "may not be read" } else { "may not be written" };
-            says(result, ErrorKind::Protected, &[what, "protect()"]);
-        }
-        space.protect(at, PAGE, Protection::READ_WRITE).unwrap();
-        assert_eq!(space.load::<u64>(at).unwrap(), if written { 5 } else { 0 });
-        space.store(at, 6_u64).unwrap();
-    }
-    let at = space.map(PAGE, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 8, Access::Read).unwrap();
-    says(pin.copy_in(0, &[1]), ErrorKind::Protected, &["pin with Access::Write"]);
-}
-
-#[test]
-fn a_pin_longer_than_the_region_is_its_prefix() {
-    let space = builder().build().unwrap().space().unwrap();
-    let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
-    for access in [Access::Read, Access::Write] {
-        let pin = space.pin(at + 100, 1 << 20, access).unwrap();
-        assert_eq!(pin.len() as u64, 2 * PAGE - 100, "up to the end of the region");
-        says(pin.copy_out(8000, &mut [0; 200]), ErrorKind::InvalidRange, &["check pin.len()"]);
-        says(pin.copy_out(usize::MAX, &mut [0; 2]), ErrorKind::InvalidRange, &[]);
-    }
-    space.protect(at + PAGE, PAGE, Protection::READ).unwrap();
-    assert_eq!(
-        space.pin(at, 2 << 12, Access::Write).unwrap().len() as u64,
-        PAGE,
-        "up to what may be written"
-    );
-    says(space.pin(at + PAGE, 10, Access::Write), ErrorKind::Protected, &[]);
-    says(space.pin(at + 2 * PAGE, 10, Access::Read), ErrorKind::NotMapped, &[]);
-    assert!(space.pin(at + 2 * PAGE, 0, Access::Read).unwrap().is_empty());
-}
-
-#[test]
-fn more_pins_than_can_be_counted() {
-    let manager = builder().build().unwrap();
-    let space = manager.space().unwrap();
-    let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
-    let mut pins = Vec::new();
-    let error = loop {
-        match space.pin(at, 8, Access::Write) {
-            Ok(pin) => pins.push(pin),
-            Err(error) => break error,
-        }
-    };
-    says::<()>(Err(error), ErrorKind::TooManyPins, &["drop some"]);
-    assert!(pins.len() >= 1 << 20);
-    says(space.store(at, 1_u64), ErrorKind::TooManyPins, &[]);
-    assert_eq!(space.load::<u64>(at).unwrap(), 0, "loads take no pin");
-    pins.clear();
-    space.store(at, 1_u64).unwrap();
     manager.validate();
 }
 
@@ -669,6 +494,31 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
         });
         assert_eq!(code.unwrap(), 0);
     }
+}
+
+/// Whether the process has anything at this address.
+fn is_mapped(address: usize) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(from)..number(to)).contains(&address)
+    })
+}
+
+#[test]
+fn a_pins_pointers_lead_nowhere_in_a_forked_child() {
+    let space = builder().build().unwrap().space().unwrap();
+    let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
+    let pin = space.pin(at, 2 * PAGE as usize, Access::Write).unwrap();
+    let places: Vec<usize> = pin.pages().map(|(pointer, _)| pointer.addr()).collect();
+    assert!(places.iter().all(|&place| is_mapped(place)));
+    let code = octavo_platform::run_in_forked_child(|| {
+        // Asking for them is no crash, and what they lead to is not the parent's memory, nor anything else.
+        let same = pin.pages().map(|(pointer, _)| pointer.addr()).eq(places.iter().copied());
+        u8::from(!same || places.iter().any(|&place| is_mapped(place)))
+    });
+    assert_eq!(code.unwrap(), 0);
 }
 
 #[test]

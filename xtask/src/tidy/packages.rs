@@ -1,4 +1,5 @@
-//! Rule `layers`, between packages: who may depend on whom.
+//! What manifests say. Rule `layers`, between packages: who may depend on whom. Rule `msrv`: the oldest Rust that does is
+//! one for all packages, and the one that the README names.
 
 use super::policy::PACKAGES;
 use super::{Finding, Tree};
@@ -28,6 +29,31 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
                 report(*line, format!("`{folder}` must not depend on `{target}`"));
             }
         }
+    }
+}
+
+/// The README's commands build every package, so the newest that any of them needs holds for all.
+pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
+    let Some(root) = tree.get("Cargo.toml") else { return };
+    let mut report =
+        |path: &str, line, what| findings.push(Finding { path: path.into(), line, rule: "msrv", what });
+    let Some(version) = root.lines().find_map(|line| line.strip_prefix("rust-version")?.split('"').nth(1))
+    else {
+        report(
+            "Cargo.toml",
+            1,
+            "name the oldest Rust that does by `rust-version` in [workspace.package]".into(),
+        );
+        return;
+    };
+    for (path, text) in tree.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
+        if !text.lines().any(|line| line.trim() == "rust-version.workspace = true") {
+            report(path, 1, "take the workspace's: `rust-version.workspace = true`".into());
+        }
+    }
+    let sentence = format!("Rust {version} or later");
+    if tree.get("README.md").is_some_and(|readme| !readme.contains(&sentence)) {
+        report("README.md", 1, format!("Cargo.toml asks for {version}: say \"{sentence}\""));
     }
 }
 
@@ -115,6 +141,26 @@ mod tests {
                 "{dependency}"
             );
         }
+    }
+
+    #[test]
+    fn one_rust_version_stands_everywhere() {
+        let paths = |workspace, package, readme| {
+            let tree = Tree::from([
+                ("Cargo.toml", workspace),
+                ("crates/a/Cargo.toml", package),
+                ("README.md", readme),
+            ]);
+            let mut findings = Vec::new();
+            check_rust_version(&tree, &mut findings);
+            findings.into_iter().map(|finding| finding.path).collect::<Vec<_>>()
+        };
+        let (workspace, package) = ("rust-version = \"1.91\"", "rust-version.workspace = true");
+        assert!(paths(workspace, package, "Linux, Rust 1.91 or later.").is_empty());
+        assert_eq!(paths(workspace, package, "Rust 1.90 or later"), ["README.md"]);
+        let of_its_own = paths(workspace, "rust-version = \"1.91\"", "Rust 1.91 or later");
+        assert_eq!(of_its_own, ["crates/a/Cargo.toml"]);
+        assert_eq!(paths("edition = \"2024\"", package, ""), ["Cargo.toml"]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -
     loop {
         match engine.table.at_leaf(space.id, page, Load { engine, address, word: PhantomData }) {
             Some(value) => return Ok(value),
-            None => resolve(engine, space, page, Access::Read)?,
+            None => resolve(engine, space, address, Access::Read)?,
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, 
     loop {
         match engine.table.at_leaf(space.id, page, Store { engine, address, value }) {
             Some(result) => return result,
-            None => resolve(engine, space, page, Access::Write)?,
+            None => resolve(engine, space, address, Access::Write)?,
         }
     }
 }
@@ -174,7 +174,7 @@ pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [
         let (now, later) = rest.split_at_mut(rest.len().min(bytes_left_in_page(address)));
         let page = PageNumber::containing(address);
         while engine.table.at_leaf(space.id, page, CopyOut { engine, address, to: now }).is_none() {
-            resolve(engine, space, page, Access::Read)?;
+            resolve(engine, space, address, Access::Read)?;
         }
         address += now.len() as u64;
         rest = later;
@@ -212,11 +212,11 @@ pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u
             match engine.table.at_leaf(space.id, page, CopyIn { engine, address, from: now }) {
                 Some(result) => break result?,
                 None if now.len() == PAGE_BYTES => {
-                    if resolve_written(engine, space, page, now)? {
+                    if resolve_written(engine, space, address, now)? {
                         break;
                     }
                 }
-                None => resolve(engine, space, page, Access::Write)?,
+                None => resolve(engine, space, address, Access::Write)?,
             }
         }
         address += now.len() as u64;

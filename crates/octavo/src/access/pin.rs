@@ -91,6 +91,9 @@ impl Pin<'_> {
 
     /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
     /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
+    ///
+    /// A forked child does not inherit the memory behind them. Nothing can tell it so as every other call does, by
+    /// `ForkedChild`: a child that dereferences one of these pointers is ended by SIGSEGV.
     pub fn pages(&self) -> PinnedPages<'_> {
         PinnedPages {
             engine: self.engine,
@@ -134,7 +137,7 @@ impl Pin<'_> {
         }
         found
             .filter(|at| at.is_multiple_of(size_of::<W>()))
-            .ok_or_else(|| outside(offset, size_of::<W>(), self.len))
+            .ok_or_else(|| unaligned(self.first.offset, offset, size_of::<W>()))
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -231,8 +234,19 @@ impl Drop for Pin<'_> {
 
 #[cold]
 fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
+    let message =
+        format!("{len} bytes at offset {offset} are not inside a pin of {pin_len} bytes; check pin.len()");
+    Error::new(ErrorKind::InvalidRange, message)
+}
+
+/// Of a word that lies in the pin at an address that is no multiple of its size. Parts begin on pages, other than the
+/// first, at `start`: so that tells.
+#[cold]
+fn unaligned(start: usize, offset: usize, size: usize) -> Error {
+    let past = (start + offset) % size;
     let message = format!(
-        "{len} bytes at {offset} are not inside a pin of {pin_len} bytes, or not aligned; check pin.len()"
+        "a word of {size} bytes at offset {offset} of the pin is not aligned: its address is {past} past a multiple of \
+         {size}; choose another offset, or use copy_out() and copy_in()"
     );
     Error::new(ErrorKind::InvalidRange, message)
 }
@@ -324,10 +338,10 @@ fn pin_rest<'s>(
         pin.engine.counters.count(Counter::PinSlow);
     }
     while pin.len < len {
-        let page = PageNumber::containing(address + pin.len as u64);
+        let next = address + pin.len as u64;
         let usable = match fit {
             Fit::Full => Err(too_many_pins()),
-            _ => resolve(pin.engine, space, page, pin.access),
+            _ => resolve(pin.engine, space, next, pin.access),
         };
         match usable {
             Ok(()) => fit = take_present(&mut pin),

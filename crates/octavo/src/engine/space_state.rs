@@ -21,24 +21,23 @@ pub(crate) struct SpaceState {
 }
 
 impl SpaceState {
-    /// The region that `access` to `page` may use.
+    /// The region that `access` at `address` may use.
     #[inline]
-    pub(crate) fn region_for(&self, engine: &Engine, page: PageNumber, access: Access) -> Result<Region> {
-        match self.regions.find(page) {
+    pub(crate) fn region_for(&self, engine: &Engine, address: u64, access: Access) -> Result<Region> {
+        match self.regions.find(PageNumber::containing(address)) {
             Some(region) if region.options.protection.allows(access) => Ok(region),
-            found => Err(self.refuse(engine, page, access, found.is_some())),
+            found => Err(self.refuse(engine, address, access, found.is_some())),
         }
     }
 
     #[cold]
-    fn refuse(&self, engine: &Engine, page: PageNumber, access: Access, mapped: bool) -> Error {
+    fn refuse(&self, engine: &Engine, address: u64, access: Access, mapped: bool) -> Error {
         if let Err(error) = engine.check_process() {
             return error;
         }
-        let address = page.address();
         if mapped {
             let what = if access == Access::Write { "written" } else { "read" };
-            let message = format!("the page at {address:#x} may not be {what}; change it with protect()");
+            let message = format!("memory at {address:#x} may not be {what}; change that with protect()");
             return Error::new(ErrorKind::Protected, message);
         }
         let message = format!("no region is mapped at {address:#x}; map() one there, or check the address");

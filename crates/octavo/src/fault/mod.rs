@@ -90,6 +90,8 @@ enum Huge {
 pub(crate) struct Fault<'a> {
     engine: &'a Engine,
     space: &'a SpaceState,
+    /// What the caller asked for, to be named where it cannot be had.
+    address: u64,
     page: PageNumber,
     access: Access,
     /// What is about to be written over all of the page.
@@ -111,13 +113,14 @@ pub(crate) struct Fault<'a> {
 const MAX_REFUSALS: u32 = 1000;
 
 impl<'a> Fault<'a> {
-    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
-        let huge = Huge::Untried;
+    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, address: u64, access: Access) -> Self {
+        let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (counted, reading, refusals, blocking, alone, give_up_at) = (false, None, 0, false, false, None);
         let bytes = None;
         Self {
             engine,
             space,
+            address,
             page,
             access,
             bytes,
@@ -172,7 +175,7 @@ impl<'a> Fault<'a> {
 
     fn step(&mut self, waker: &Waker) -> Step {
         let walk = self.engine.table.walk(self.space.id, self.page);
-        let region = match self.space.region_for(self.engine, self.page, self.access) {
+        let region = match self.space.region_for(self.engine, self.address, self.access) {
             Ok(region) => region,
             Err(error) => return Step::End(Outcome::Failed(error)),
         };
@@ -291,15 +294,15 @@ impl Drop for Fault<'_> {
     }
 }
 
-/// Resolves a fault, blocking as long as it takes.
+/// Resolves the fault of an access at `address`, blocking as long as it takes.
 ///
 /// # Errors
 /// What stands in the way of the access; nothing has changed then.
 #[cold]
 #[inline(never)]
-pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, access: Access) -> Result<()> {
+pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
     engine.check_process()?;
-    block_on(Fault::new(engine, space, page, access)).map(|_| ())
+    block_on(Fault::new(engine, space, address, access)).map(|_| ())
 }
 
 /// As [`resolve`], for a page that `bytes` are to be written over, all of it: it need not be zeroed, or read, before. Says
@@ -309,11 +312,11 @@ pub(crate) fn resolve(engine: &Engine, space: &SpaceState, page: PageNumber, acc
 pub(crate) fn resolve_written(
     engine: &Engine,
     space: &SpaceState,
-    page: PageNumber,
+    address: u64,
     bytes: &[u8],
 ) -> Result<bool> {
     engine.check_process()?;
-    let mut fault = Fault::new(engine, space, page, Access::Write);
+    let mut fault = Fault::new(engine, space, address, Access::Write);
     // A window may have to be asked first, and refuse.
     fault.bytes = space.translation.is_none().then_some(bytes);
     Ok(block_on(fault)? == Resolved::Written)
@@ -368,8 +371,8 @@ pub(crate) struct FaultFuture<'a> {
 }
 
 impl<'a> FaultFuture<'a> {
-    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, page: PageNumber, access: Access) -> Self {
-        Self { fault: Fault::new(engine, space, page, access) }
+    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, address: u64, access: Access) -> Self {
+        Self { fault: Fault::new(engine, space, address, access) }
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use octavo::io::IoEngine;
 use octavo::{
-    Compression, Counter, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders, PinPath,
-    SwapCache, ZeroPage,
+    Compression, Counter, Error, ErrorKind, HugePolicy, HugeZeroWrite, Manager, ManagerBuilder, PercpuOrders,
+    PinPath, Result, SwapCache, ZeroPage,
 };
 
 pub const PAGE: u64 = octavo::PAGE_BYTES as u64;
@@ -51,6 +51,18 @@ impl Random {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
+}
+
+/// The error's kind is this, and its text has these words.
+#[track_caller]
+pub fn says<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
+    let Err(error) = result else { panic!("expected {kind:?}") };
+    assert_eq!(error.kind(), kind, "{error}");
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing in: {text}");
+    }
+    error
 }
 
 /// A combination of every switch of a manager.

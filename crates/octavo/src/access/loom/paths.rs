@@ -8,7 +8,7 @@ use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::PageNumber;
 
 fn fault(model: &Model, space: usize, page: u64, access: Access) -> bool {
-    resolve(&model.engine, &model.spaces[space], PageNumber(page), access).is_ok()
+    resolve(&model.engine, &model.spaces[space], PageNumber(page).address(), access).is_ok()
 }
 
 /// A fault has read its way to an entry when the range is unmapped, the node goes to another space, and a new
