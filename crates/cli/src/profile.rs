@@ -95,8 +95,8 @@ impl Samples {
         let mut waiting = false;
         for symbol in stack.frames.iter().filter_map(|frame| frame.last()) {
             let name = symbol.name();
-            // parking_lot's own name for the way past the first try.
-            waiting |= name.contains("lock_slow");
+            // The standard library's own name for the way past the first try.
+            waiting |= name.contains("lock_contended");
             let Some(path) = path_of(&name, symbol.filename.as_deref()) else { continue };
             if let Some(site) = self.sites.iter().find(|site| site.has(&path)) {
                 let samples = self.by_site.entry(site.name).or_default();
@@ -254,7 +254,7 @@ mod tests {
             ("load", "crates/platform/src/arena_bytes.rs", Some("octavo_platform::arena_bytes::load")),
             ("f", "crates/octavo/src/table/mod.rs", Some("octavo::table::f")),
             ("f", "/x/octavo-0.1.0/src/lib.rs", Some("octavo::f")),
-            ("lock_slow", "/x/parking_lot-0.12.5/src/raw_mutex.rs", None),
+            ("lock_contended", "/rustc/library/std/src/sys/sync/mutex/futex.rs", None),
             ("octavo::table::f", "/rustc/library/core/src/a.rs", Some("octavo::table::f")),
         ];
         for (symbol, file, path) in cases {

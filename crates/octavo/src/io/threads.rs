@@ -104,7 +104,7 @@ impl Pool {
                 return None;
             }
             queue.sleeping_threads += 1;
-            self.changed.wait_for(&mut queue, Duration::from_secs(3600));
+            queue = self.changed.wait_for(queue, Duration::from_secs(3600));
             queue.sleeping_threads -= 1;
         }
     }

@@ -246,7 +246,7 @@ impl Rings {
             {
                 let mut stop = self.stop.lock();
                 while !*stop && !self.serving.load(Ordering::SeqCst) {
-                    self.changed.wait_for(&mut stop, Duration::from_secs(3600));
+                    stop = self.changed.wait_for(stop, Duration::from_secs(3600));
                 }
                 if *stop {
                     return;

@@ -103,7 +103,7 @@ fn run(engine: &Engine, signal: &Signal) {
         let wanted = {
             let mut state = signal.state.lock();
             if !state.wanted && !state.stop {
-                signal.changed.wait_for(&mut state, TICK);
+                state = signal.changed.wait_for(state, TICK);
             }
             if state.stop {
                 return;

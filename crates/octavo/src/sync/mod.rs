@@ -4,7 +4,7 @@
 //!
 //! | folder | chosen by | what |
 //! |---|---|---|
-//! | `real/` | default | the machine's atomics, parking_lot's locks, the system's threads and restartable sequences |
+//! | `real/` | default | the machine's atomics, the standard library's locks and threads, restartable sequences |
 //! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
 //!
 //! A face owns all that the list below takes from it, and `percpu`: the storage behind [`percpu`]. A further face (a

@@ -1,28 +1,12 @@
-//! Locks of loom with the faces of parking_lot and std.
+//! Locks of loom with the faces of the real ones.
 
 use crate::sync::{AtomicBool, Duration, Ordering};
 
-/// loom's mutex with parking_lot's face: a model that panics ends, so poison never matters.
+/// loom's mutex with the real one's face: a model that panics ends, so poison never matters.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-/// `None` only inside [`Condvar::wait_for`].
-#[derive(Debug)]
-pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
-
-impl<T> std::ops::Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.0.as_ref().expect("held")
-    }
-}
-
-impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("held")
-    }
-}
+pub(crate) type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
 
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
@@ -30,15 +14,15 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(Some(self.0.lock().unwrap()))
+        self.0.lock().unwrap()
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        self.0.try_lock().ok()
     }
 }
 
-/// loom's condition variable with parking_lot's face. Time does not pass in a model: a wait ends by a notification.
+/// loom's condition variable with the real one's face. Time does not pass in a model: a wait ends by a notification.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 
@@ -47,12 +31,12 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) {
-        guard.0 = guard.0.take().map(|held| self.0.wait(held).unwrap());
+    pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, _timeout: Duration) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap()
     }
 }
 
-/// loom's reader-writer lock with parking_lot's face.
+/// loom's reader-writer lock with the real one's face.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
 

@@ -1,13 +1,13 @@
-//! The real face: the machine's atomics, parking_lot's locks, the system's threads.
+//! The real face: the machine's atomics, the standard library's locks, the system's threads.
 
+mod locks;
 pub(super) mod percpu;
 mod threads;
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Arc, OnceLock};
 
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
+pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{park_for, pause, spin_hint, thread};
 
