@@ -26,6 +26,10 @@
 //! `ARCHITECTURE.md` is the map of what is inside.
 #![deny(unsafe_code)]
 
+/// For the test device, which tests of the public face share.
+#[cfg(all(test, not(loom)))]
+extern crate self as octavo;
+
 mod access;
 mod budget;
 mod config;

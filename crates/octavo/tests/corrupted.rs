@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::simulated::{Manner, Simulated, Whims};
+use common::device::{Manner, TestDevice, Whims};
 use common::{MIB, PAGE, Random, Watchdog, assert_only_kept};
 use octavo::{Compression, Counter, ErrorKind, Manager, RegionOptions, Space, SwapCache, ZeroPage};
 
@@ -14,10 +14,10 @@ fn bytes_of(page: u64, version: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-fn with_a_liar(seed: u64, encrypt: bool, test: impl FnOnce(&Simulated, &Manager, &Space, u64)) {
+fn with_a_liar(seed: u64, encrypt: bool, test: impl FnOnce(&TestDevice, &Manager, &Space, u64)) {
     let _watchdog = Watchdog::new(format!("a device that lies, seed {seed}"));
     let mut random = Random::new(seed);
-    let device = Simulated::new(16384, seed, Manner::Driven, Whims { delay: 5, ..Whims::default() });
+    let device = TestDevice::simulated(16384, seed, Manner::Driven, Whims { delay: 5, ..Whims::default() });
     let manager = Manager::builder()
         .budget_bytes(16 * MIB)
         .background(false)

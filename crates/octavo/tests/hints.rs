@@ -3,17 +3,12 @@
 
 mod common;
 
-use std::sync::Mutex;
-
-use common::device::TestDevice;
-use octavo::io::{Device, Transfer, Urgency};
+use common::device::{Manner, TestDevice};
+use common::{MIB, PAGE};
 use octavo::{
     AccessPattern, Advice, Compression, Counter, Manager, ManagerBuilder, ReclaimPolicy, RegionOptions,
     Space, SwapArea,
 };
-
-const PAGE: u64 = octavo::PAGE_BYTES as u64;
-const MIB: u64 = 1 << 20;
 
 fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
@@ -126,42 +121,14 @@ fn prefetch_takes_a_part_of_memory_and_what_the_quota_leaves() {
     manager.validate();
 }
 
-/// Does what it is asked for when it is flushed.
-struct Collecting {
-    device: TestDevice,
-    asked: Mutex<Vec<Transfer>>,
-}
-
-impl Device for Collecting {
-    fn capacity_pages(&self) -> u32 {
-        self.device.capacity_pages()
-    }
-
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        match urgency {
-            Urgency::Now => self.device.submit(transfer, urgency),
-            Urgency::Queued => self.asked.lock().unwrap().push(transfer),
-        }
-    }
-
-    fn flush(&self) {
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
-        asked.into_iter().for_each(|transfer| self.device.submit(transfer, Urgency::Queued));
-    }
-
-    fn describe(&self) -> String {
-        self.device.describe()
-    }
-}
-
 #[test]
 fn what_is_prefetched_is_under_way_whoever_comes_for_it() {
-    let device = Collecting { device: TestDevice::new(4096), asked: Mutex::default() };
+    let device = TestDevice::with_manner(4096, Manner::AtFlush);
     let manager = Manager::builder()
         .budget_bytes(16 * MIB)
         .background(false)
         .compression(Compression::Off)
-        .swap_area(SwapArea::device(Box::new(device)))
+        .swap_area(SwapArea::device(device.boxed()))
         .build()
         .unwrap();
     let space = manager.space().unwrap();

@@ -1,4 +1,4 @@
-//! The whole engine over the simulated device: late, reordered, failed, short and torn transfers, from a seed.
+//! The whole engine over the test device: late, reordered, failed, short and torn transfers, from a seed.
 //!
 //! `OCTAVO_SEEDS` says how many seeds, `OCTAVO_TEST_SEED` the first one; `cargo xtask soak --simulated` runs the same,
 //! optimised.
@@ -6,8 +6,8 @@
 mod common;
 mod oracle;
 
+use common::device::{Manner, TestDevice, Whims};
 use common::futures::Pending;
-use common::simulated::{Manner, Simulated, Whims};
 use common::{MIB, PAGE, Watchdog, number_from, seed_or};
 use octavo::{Access, Compression, ErrorKind, Manager, RegionOptions, Space};
 use oracle::simulation;
@@ -43,8 +43,8 @@ fn threads_find_their_lanes_whatever_the_device_does() {
     seeds(0).for_each(simulation::run_threaded);
 }
 
-fn driven() -> (Simulated, Manager) {
-    let device = Simulated::new(16384, 1, Manner::Driven, Whims::default());
+fn driven() -> (TestDevice, Manager) {
+    let device = TestDevice::simulated(16384, 1, Manner::Driven, Whims::default());
     let builder = Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off);
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     (device, manager)
@@ -140,7 +140,7 @@ fn a_manager_that_goes_while_transfers_are_under_way_is_gone_when_they_end() {
 fn a_device_that_fails_all_writes_costs_neither_memory_nor_much_time() {
     let _watchdog = Watchdog::new("all writes fail");
     let whims = Whims { failed_writes: 1000, full: true, ..Whims::default() };
-    let device = Simulated::new(1 << 28, 1, Manner::Driven, whims);
+    let device = TestDevice::simulated(1 << 28, 1, Manner::Driven, whims);
     let builder = Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off);
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     let space = manager.space().unwrap();

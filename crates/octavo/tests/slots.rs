@@ -8,7 +8,7 @@ use std::thread;
 
 use common::device::TestDevice;
 use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
-use octavo::io::{Device, Direction, IoEngine, Transfer, Urgency};
+use octavo::io::{Direction, IoEngine, Transfer};
 use octavo::{
     Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea,
     SwapCache, ZeroPage,
@@ -16,65 +16,31 @@ use octavo::{
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 
-/// A test device with a name, which writes down how many pages come to which.
-struct Named {
-    device: TestDevice,
-    name: &'static str,
-    log: Log,
-}
-
-/// A test device which writes down the first word of each page that comes, by its place.
-struct Placed {
-    device: TestDevice,
-    words: Places,
-}
-
-type Places = Arc<Mutex<HashMap<u32, u64>>>;
-
-impl Device for Placed {
-    fn capacity_pages(&self) -> u32 {
-        self.device.capacity_pages()
-    }
-
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        if transfer.direction() == Direction::Write {
-            for (place, page) in (transfer.place()..).zip(transfer.pages()) {
-                let mut bytes = [0; PAGE as usize];
-                transfer.copy_out(&page, &mut bytes);
-                let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                self.words.lock().unwrap().insert(place, word);
-            }
-        }
-        self.device.submit(transfer, urgency);
-    }
-
-    fn describe(&self) -> String {
-        self.device.describe()
-    }
-}
-
+/// How many pages came to which area, write by write.
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
 
-impl Device for Named {
-    fn capacity_pages(&self) -> u32 {
-        self.device.capacity_pages()
-    }
-
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        if transfer.direction() == Direction::Write {
-            self.log.lock().unwrap().push((self.name, transfer.len() as u32));
-        }
-        self.device.submit(transfer, urgency);
-    }
-
-    fn describe(&self) -> String {
-        format!("the {} device", self.name)
-    }
-}
+/// The first word of each page that came, by its place.
+type Places = Arc<Mutex<HashMap<u32, u64>>>;
 
 fn area(log: &Log, name: &'static str, pages: u32, priority: i32) -> SwapArea {
-    let device = Named { device: TestDevice::new(pages), name, log: Arc::clone(log) };
-    SwapArea::device(Box::new(device)).priority(priority)
+    let log = Arc::clone(log);
+    let device = TestDevice::new(pages).named(&format!("the {name} device")).watched(move |transfer| {
+        if transfer.direction() == Direction::Write {
+            log.lock().unwrap().push((name, transfer.len() as u32));
+        }
+    });
+    SwapArea::device(device.boxed()).priority(priority)
+}
+
+fn note_words(words: &Places, transfer: &Transfer) {
+    if transfer.direction() == Direction::Write {
+        for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+            let mut bytes = [0; PAGE as usize];
+            transfer.copy_out(&page, &mut bytes);
+            let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            words.lock().unwrap().insert(place, word);
+        }
+    }
 }
 
 fn builder() -> ManagerBuilder {
@@ -196,12 +162,15 @@ fn blocks(manager: &Manager, count: u64) -> (Space, u64) {
 fn blocks_go_out_to_whole_clusters_and_come_back_in_order() {
     for form in FORMS {
         let words = Places::default();
-        let device = Placed { device: TestDevice::new(8 * BLOCK as u32), words: Arc::clone(&words) };
+        let device = TestDevice::new(8 * BLOCK as u32).watched({
+            let words = Arc::clone(&words);
+            move |transfer| note_words(&words, transfer)
+        });
         let manager = builder()
             .readahead_bytes(MIB)
             .compression(Compression::Off)
             .swap_cache(form)
-            .swap_area(SwapArea::device(Box::new(device)))
+            .swap_area(SwapArea::device(device.boxed()))
             .build()
             .unwrap();
         let count = 4;

@@ -1,88 +1,27 @@
 //! A device that does not answer: whoever waits for it is told so in time, and nothing is lost when it does after all.
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::{Arc, Mutex};
+mod common;
+
 use std::thread;
 use std::time::Duration;
 
-use octavo::io::{Device, Direction, SwapArea, Transfer, Urgency};
+use common::device::TestDevice;
+use common::{MIB, PAGE};
+use octavo::io::SwapArea;
 use octavo::{Advice, Compression, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space};
 
-const PAGE: u64 = 4096;
-const MIB: u64 = 1 << 20;
 const PAGES: u64 = 16384;
 
-/// Keeps what it is asked for to itself while it is silent, and does all of it when it is not any more.
-#[derive(Clone, Default)]
-struct SilentDevice(Arc<Mutex<State>>);
-
-#[derive(Default)]
-struct State {
-    silent: bool,
-    asked: Vec<Transfer>,
-    places: HashMap<u32, Box<[u8; PAGE as usize]>>,
+fn silent_device() -> TestDevice {
+    TestDevice::new(2 * PAGES as u32)
 }
 
-impl State {
-    fn answer(&mut self, transfer: Transfer) -> Transfer {
-        for (place, page) in (transfer.place()..).zip(transfer.pages()) {
-            let bytes = self.places.entry(place).or_insert_with(|| Box::new([0; PAGE as usize]));
-            match transfer.direction() {
-                Direction::Write => transfer.copy_out(&page, bytes),
-                Direction::Read => transfer.copy_in(&page, bytes),
-            }
-        }
-        transfer
-    }
-}
-
-impl SilentDevice {
-    fn be_silent(&self) {
-        self.0.lock().unwrap().silent = true;
-    }
-
-    fn answer(&self) {
-        let mut state = self.0.lock().unwrap();
-        state.silent = false;
-        let asked = std::mem::take(&mut state.asked);
-        let done: Vec<_> = asked.into_iter().map(|transfer| state.answer(transfer)).collect();
-        drop(state);
-        done.into_iter().for_each(|transfer| transfer.complete(Ok(())));
-    }
-
-    fn asked(&self) -> usize {
-        self.0.lock().unwrap().asked.len()
-    }
-}
-
-impl Device for SilentDevice {
-    fn capacity_pages(&self) -> u32 {
-        2 * PAGES as u32
-    }
-
-    fn submit(&self, transfer: Transfer, _: Urgency) {
-        let mut state = self.0.lock().unwrap();
-        if state.silent {
-            return state.asked.push(transfer);
-        }
-        let done: io::Result<()> = Ok(());
-        let transfer = state.answer(transfer);
-        drop(state);
-        transfer.complete(done);
-    }
-
-    fn describe(&self) -> String {
-        "the silent device".into()
-    }
-}
-
-fn builder(device: &SilentDevice, encrypt: bool) -> ManagerBuilder {
-    let area = SwapArea::device(Box::new(device.clone()));
+fn builder(device: &TestDevice, encrypt: bool) -> ManagerBuilder {
+    let area = SwapArea::device(device.boxed());
     Manager::builder().budget_bytes(16 * MIB).swap_area(area).compression(Compression::Off).encrypt(encrypt)
 }
 
-fn manager(device: &SilentDevice, encrypt: bool) -> Manager {
+fn manager(device: &TestDevice, encrypt: bool) -> Manager {
     builder(device, encrypt).io_timeout(Duration::from_millis(30)).build().unwrap()
 }
 
@@ -96,7 +35,7 @@ fn value(page: u64) -> u64 {
 
 #[test]
 fn a_page_that_does_not_come_is_an_error_in_time_and_is_there_when_it_has_come() {
-    let device = SilentDevice::default();
+    let device = silent_device();
     let manager = manager(&device, false);
     let space = manager.space().unwrap();
     let at = map(&space);
@@ -105,16 +44,16 @@ fn a_page_that_does_not_come_is_an_error_in_time_and_is_there_when_it_has_come()
     }
     space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.stats().unwrap().resident_bytes, 0, "all is out");
-    device.be_silent();
+    device.hold();
     for _ in 0..2 {
         let error = space.load::<u64>(at + 5 * PAGE).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(
-            error.to_string().contains("the silent device") && error.to_string().contains("try"),
+            error.to_string().contains("the test device") && error.to_string().contains("try"),
             "{error}"
         );
     }
-    device.answer();
+    device.let_go();
     for page in 0..64 {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
     }
@@ -124,18 +63,18 @@ fn a_page_that_does_not_come_is_an_error_in_time_and_is_there_when_it_has_come()
 #[test]
 fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
     for encrypt in [false, true] {
-        let device = SilentDevice::default();
+        let device = silent_device();
         let manager = manager(&device, encrypt);
         let space = manager.space().unwrap();
         let at = map(&space);
-        device.be_silent();
+        device.hold();
         let refused = (0..PAGES).find_map(|page| {
             let error = space.store(at + page * PAGE, value(page)).err()?;
             Some((page, error))
         });
         let (first, error) = refused.expect("memory is smaller than what is stored");
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-        assert!(device.asked() > 0, "writes were asked for");
+        assert!(device.writes().held() > 0, "writes were asked for");
         for page in 0..first {
             assert_eq!(
                 space.load::<u64>(at + page * PAGE).unwrap(),
@@ -143,7 +82,7 @@ fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
                 "page {page} is in memory still"
             );
         }
-        device.answer();
+        device.let_go();
         for page in first..PAGES {
             space.store(at + page * PAGE, value(page)).unwrap();
         }
@@ -158,12 +97,12 @@ fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
 #[test]
 fn a_manager_ends_though_its_device_does_not_answer() {
     for (encrypt, impatient) in [(false, false), (false, true), (true, false), (true, true)] {
-        let device = SilentDevice::default();
+        let device = silent_device();
         let patience = Duration::from_millis(if impatient { 30 } else { 20_000 });
         let manager = builder(&device, encrypt).io_timeout(patience).build().unwrap();
         let space = manager.space().unwrap();
         let at = map(&space);
-        device.be_silent();
+        device.hold();
         // Until the background thread has asked for something, and waits. It is given time to, as a store that finds no room
         // waits itself.
         for page in 0.. {
@@ -171,20 +110,20 @@ fn a_manager_ends_though_its_device_does_not_answer() {
             if stats.free_frames + (stats.budget_bytes - stats.used_bytes) / PAGE < 700 {
                 thread::sleep(Duration::from_millis(1));
             }
-            if device.asked() > 0 || space.store(at + page * PAGE, value(page)).is_err() {
+            if device.writes().held() > 0 || space.store(at + page * PAGE, value(page)).is_err() {
                 break;
             }
         }
         drop(space);
         drop(manager);
         // What is under way keeps what it needs until then.
-        device.answer();
+        device.let_go();
     }
 }
 
 #[test]
 fn patience_without_end_is_no_error() {
-    let device = SilentDevice::default();
+    let device = silent_device();
     let manager = builder(&device, false).io_timeout(Duration::MAX).build().unwrap();
     let space = manager.space().unwrap();
     let at = map(&space);
@@ -198,7 +137,7 @@ fn patience_without_end_is_no_error() {
 
 #[test]
 fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
-    let device = SilentDevice::default();
+    let device = silent_device();
     let manager = manager(&device, false);
     let space = manager.space().unwrap();
     let at = map(&space);
@@ -206,10 +145,10 @@ fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
     for page in 0..12_000 {
         space.store(at + page * PAGE, value(page)).unwrap();
     }
-    device.be_silent();
+    device.hold();
     let error = manager.set_budget(16 * MIB).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-    device.answer();
+    device.let_go();
     for page in 0..12_000 {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
     }

@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::simulated::Manner;
+use common::device::Manner;
 use common::{MIB, PAGE, Random};
 use oracle::exact::{self, Case};
 use oracle::lanes::{self, Load};

@@ -72,4 +72,8 @@ pub trait Device: Send + Sync {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "../../tests/common/device/mod.rs"]
+#[allow(dead_code, reason = "each test uses some of it")]
+pub(crate) mod test_device;
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -108,29 +108,13 @@ impl std::fmt::Debug for Areas {
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::io::test_device::TestDevice;
     use crate::swap::clusters::{CLUSTER_SLOTS, Clusters};
     use crate::sync::Arc;
 
-    struct Named(&'static str, u32);
-
-    impl Device for Named {
-        fn capacity_pages(&self) -> u32 {
-            self.1
-        }
-
-        fn submit(&self, _: crate::io::Transfer, _: crate::io::Urgency) {
-            unreachable!()
-        }
-
-        fn describe(&self) -> String {
-            self.0.into()
-        }
-    }
-
     fn areas(devices: &[(&'static str, u32, i32)]) -> Areas {
         Areas::new(devices.iter().map(|&(name, capacity_pages, priority)| {
-            let device: Box<dyn Device> = Box::new(Named(name, capacity_pages));
-            (device, AreaShape { capacity_pages, priority })
+            (TestDevice::new(capacity_pages).named(name).boxed(), AreaShape { capacity_pages, priority })
         }))
     }
 

@@ -7,8 +7,8 @@ use octavo::{
 };
 
 use super::pages::{Bytes, Pages};
+use crate::common::device::{TestDevice, Whims};
 use crate::common::futures::Pending;
-use crate::common::simulated::{Simulated, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
@@ -57,8 +57,8 @@ struct Run<'s> {
     ballast: Vec<(FrameId, Order)>,
     room_frames: u64,
     stamp: u64,
-    /// The device, where it is a simulated one that only this thread drives.
-    device: Option<&'s Simulated>,
+    /// The device, where only this thread drives it.
+    device: Option<&'s TestDevice>,
     /// Faults under way. Whoever needs their pages first sees to them.
     faults: Vec<Pending<'s>>,
 }
@@ -78,9 +78,9 @@ pub fn run(case: &Case) {
     assert_only_kept(&manager, case.switches.zero_page, case.switches.encrypt);
 }
 
-/// Runs a case in a manager of the caller's, perhaps over a simulated device; there, transfers may be under way when the
+/// Runs a case in a manager of the caller's, perhaps over a device that this thread drives; there, transfers may be under way when the
 /// space is dropped.
-pub fn run_in(case: &Case, manager: &Manager, device: Option<&Simulated>) {
+pub fn run_in(case: &Case, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let mut run = Run {
         space: &space,
@@ -175,7 +175,7 @@ impl<'s> Run<'s> {
     fn settle(&mut self, first: u64, count: u64) {
         let range = first..first.saturating_add(count);
         while let Some(at) = self.faults.iter().position(|fault| range.contains(&fault.page)) {
-            let device = self.device.expect("only the simulated device's faults are left pending");
+            let device = self.device.expect("only over a driven device are faults left pending");
             self.stamp = self.stamp.wrapping_add(1);
             if Random::new(self.stamp).one_in(3) {
                 self.faults.swap_remove(at);
@@ -209,7 +209,7 @@ impl<'s> Run<'s> {
     }
 
     /// What there is to do only where the device is driven by hand.
-    fn step_device(&mut self, device: &Simulated, (kind, a, b, c): Raw) {
+    fn step_device(&mut self, device: &TestDevice, (kind, a, b, c): Raw) {
         match kind % 16 {
             0..=5 => {
                 for page in Self::page_at(a)..=Self::page_at(a) + u64::from(b) % 8 {

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use octavo::{Access, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
 
-use crate::common::device::{TestDevice, Troubled};
+use crate::common::device::{Manner, TestDevice, Whims};
 use crate::common::futures::Pending;
-use crate::common::simulated::{Manner, Simulated, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// How a run goes.
@@ -28,7 +27,7 @@ pub struct Load {
     /// Whether some spaces come and go beside the one.
     pub other_spaces: bool,
     pub budget_bytes: u64,
-    /// Whether the device is the simulated one, which holds transfers back and ends them in any order.
+    /// Whether the device holds transfers back and ends them in any order, and who completes them then.
     pub simulated: Option<Manner>,
 }
 
@@ -43,7 +42,7 @@ struct Shared<'a> {
     switches: Switches,
     manager: &'a Manager,
     space: &'a Space,
-    device: Option<&'a dyn Troubled>,
+    device: Option<&'a TestDevice>,
     first: u64,
     workers_left: AtomicUsize,
     stop: AtomicBool,
@@ -55,11 +54,11 @@ pub fn run(seed: u64, load: Load) {
     let switches = Switches::random(&mut random);
     // Small enough to be crowded, and sometimes full, where that may happen.
     let places = if load.device_faults { 3500 + random.below(4000) as u32 } else { 16384 };
-    let device: Option<Box<dyn Troubled>> = match load.simulated {
-        Some(manner) => Some(Box::new(Simulated::new(places, seed, manner, Whims::default()))),
-        None if load.device_faults || random.one_in(2) => Some(Box::new(TestDevice::new(places))),
-        None => None,
+    let manner = match load.simulated {
+        None if load.device_faults || random.one_in(2) => Some(Manner::Inline),
+        other => other,
     };
+    let device = manner.map(|manner| TestDevice::simulated(places, seed, manner, Whims::default()));
     run_on(seed, load, switches, device, !random.one_in(4));
 }
 
@@ -68,20 +67,20 @@ pub fn run_on_file(seed: u64, load: Load, switches: Switches) {
     run_on(seed, load, switches, None, true);
 }
 
-fn run_on(seed: u64, load: Load, switches: Switches, device: Option<Box<dyn Troubled>>, background: bool) {
+fn run_on(seed: u64, load: Load, switches: Switches, device: Option<TestDevice>, background: bool) {
     let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(background);
     if let Some(device) = &device {
         builder = builder.swap_device(device.boxed());
     }
     let manager = builder.build().unwrap();
-    let result = catch_unwind(AssertUnwindSafe(|| run_in(seed, load, switches, &manager, device.as_deref())));
+    let result = catch_unwind(AssertUnwindSafe(|| run_in(seed, load, switches, &manager, device.as_ref())));
     if let Err(panic) = result {
         eprintln!("failed: seed {seed}, {load:?}, {switches:?}");
         resume_unwind(panic);
     }
 }
 
-fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: Option<&dyn Troubled>) {
+fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let options = RegionOptions::new().huge(true);
     let first = 3 << 30;

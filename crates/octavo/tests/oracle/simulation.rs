@@ -1,4 +1,4 @@
-//! Whole runs of the engine over the simulated device, each a function of its seed.
+//! Whole runs of the engine over the test device, each a function of its seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::exact::{self, Case};
 use super::lanes::{self, Load};
-use crate::common::simulated::{Happened, Manner, Simulated, Whims};
+use crate::common::device::{Happened, Manner, TestDevice, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
 
 /// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things take.
@@ -24,7 +24,7 @@ pub fn run_driven(seed: u64) -> Happened {
     let switches = Switches::random(&mut random);
     // Crowded, so that clean pages give their places up; or not.
     let capacity = random.pick(&[700, 1500, 3000, 16384]);
-    let device = Simulated::new(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
+    let device = TestDevice::simulated(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
     let builder = switches.builder().budget_bytes(16 * MIB).background(false);
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     let result = catch_unwind(AssertUnwindSafe(|| {

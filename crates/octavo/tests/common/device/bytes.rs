@@ -1,0 +1,180 @@
+//! The bytes of the test device: what a read brings and a write leaves, whether it goes well, fails or lies.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use octavo::PAGE_BYTES;
+use octavo::io::{Direction, Transfer};
+
+use super::whims::{Happened, Whims};
+use super::{EIO, ENOSPC, Random};
+
+pub(super) type PageBytes = [u8; PAGE_BYTES];
+
+/// `Err(None)` gives the transfer up without a word.
+pub(super) type Outcome = Result<(), Option<io::Error>>;
+
+/// The places, and the dice that decide what becomes of them.
+pub(super) struct Bytes {
+    pub(super) random: Random,
+    pub(super) whims: Whims,
+    pub(super) happened: Happened,
+    places: HashMap<u32, Place>,
+    /// Places that are being written. Those that are being read may have been given up meanwhile, and be anybody's.
+    written: HashSet<u32>,
+}
+
+struct Place {
+    bytes: Box<PageBytes>,
+    /// The last write to it went well.
+    whole: bool,
+}
+
+/// The bytes of a write as they are now.
+pub(super) fn copy_of(transfer: &Transfer) -> Vec<PageBytes> {
+    let copy = |page| {
+        let mut bytes = [0; PAGE_BYTES];
+        transfer.copy_out(&page, &mut bytes);
+        bytes
+    };
+    transfer.pages().map(copy).collect()
+}
+
+impl Bytes {
+    pub(super) fn new(seed: u64, whims: Whims) -> Self {
+        let (places, written) = (HashMap::new(), HashSet::new());
+        Self { random: Random::new(seed), whims, happened: Happened::default(), places, written }
+    }
+
+    /// Minds the contract as a transfer comes.
+    pub(super) fn begin(&mut self, transfer: &Transfer) {
+        for place in transfer.place()..transfer.place() + transfer.len() as u32 {
+            if transfer.direction() == Direction::Write {
+                assert!(self.written.insert(place), "place {place} is written twice at once");
+            } else {
+                assert!(!self.written.contains(&place), "place {place} is read while it is written");
+                let whole = self.places.get(&place).is_some_and(|place| place.whole);
+                assert!(whole, "place {place} is read but was not written");
+            }
+        }
+    }
+
+    /// Does a transfer. `told` is the error that it was told to fail with, `early` the bytes of a write where the device took
+    /// them at once.
+    pub(super) fn end(
+        &mut self,
+        transfer: &Transfer,
+        told: Option<i32>,
+        early: Option<Vec<PageBytes>>,
+    ) -> Outcome {
+        let fails = match transfer.direction() {
+            Direction::Read => self.read(transfer, told.is_some()),
+            Direction::Write => self.write(transfer, told.is_some(), early),
+        };
+        if transfer.direction() == Direction::Write {
+            let end = transfer.place() + transfer.len() as u32;
+            self.written.retain(|place| !(transfer.place()..end).contains(place));
+        }
+        match told {
+            Some(errno) => Err(Some(io::Error::from_raw_os_error(errno))),
+            None if fails => Err(self.failure(transfer.direction())),
+            None => Ok(()),
+        }
+    }
+
+    fn chance(&mut self, per_mille: u64) -> bool {
+        self.random.below(1000) < per_mille
+    }
+
+    fn failure(&mut self, direction: Direction) -> Option<io::Error> {
+        if self.whims.full && direction == Direction::Write {
+            return Some(io::Error::from_raw_os_error(ENOSPC));
+        }
+        let short = if direction == Direction::Read {
+            io::ErrorKind::UnexpectedEof
+        } else {
+            io::ErrorKind::WriteZero
+        };
+        match self.random.below(8) {
+            0 => None,
+            1 => Some(io::Error::from_raw_os_error(ENOSPC)),
+            2..=4 => Some(io::Error::new(short, "part of the transfer was done")),
+            _ => Some(io::Error::from_raw_os_error(EIO)),
+        }
+    }
+
+    /// Says whether it failed.
+    fn read(&mut self, transfer: &Transfer, told: bool) -> bool {
+        let fails = told || self.chance(self.whims.failed_reads);
+        let lies = !fails && self.chance(self.whims.lying_reads);
+        let liar = self.random.below(transfer.len() as u64) as usize;
+        // Of a read that fails, some pages are there: the first ones, or any.
+        let done = self.random.below(transfer.len() as u64 + 1) as usize;
+        for (index, page) in transfer.pages().enumerate() {
+            let place = transfer.place() + index as u32;
+            let mut bytes = *self.places[&place].bytes;
+            if fails && index >= done {
+                bytes.fill(0xDD);
+            }
+            if lies && index == liar {
+                self.spoil(place, &mut bytes);
+            }
+            transfer.copy_in(&page, &bytes);
+        }
+        self.happened.reads += 1;
+        self.happened.failed_reads += u64::from(fails);
+        self.happened.lies += u64::from(lies);
+        self.happened.note(2, transfer.place(), u64::from(fails) << 1 | u64::from(lies));
+        fails
+    }
+
+    /// Other bytes than those of the place.
+    fn spoil(&mut self, place: u32, bytes: &mut PageBytes) {
+        let before = *bytes;
+        match self.random.below(4) {
+            0 => bytes.fill(0),
+            1 => {
+                // Another place's.
+                let other = (0..8).find_map(|step| self.places.get(&(place ^ (1 << step))));
+                *bytes = other.map_or([0x5A; PAGE_BYTES], |other| *other.bytes);
+            }
+            2 => bytes[PAGE_BYTES / 2..].fill(0xDD),
+            _ => {}
+        }
+        if *bytes == before {
+            let bit = self.random.below(PAGE_BYTES as u64 * 8) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    /// Says whether it failed.
+    fn write(&mut self, transfer: &Transfer, told: bool, early: Option<Vec<PageBytes>>) -> bool {
+        let fails = told || self.chance(self.whims.failed_writes);
+        let lost =
+            (!fails && self.chance(self.whims.lost_writes)).then(|| self.random.below(transfer.len() as u64));
+        let torn = self.random.one_in(2);
+        let done = self.random.below(transfer.len() as u64 + 1) as usize;
+        let bytes = early.unwrap_or_else(|| copy_of(transfer));
+        for (index, bytes) in bytes.into_iter().enumerate() {
+            let place = transfer.place() + index as u32;
+            let written = if torn { self.random.one_in(2) } else { index < done };
+            let known = self.places.contains_key(&place);
+            let bytes = match fails {
+                true if !written && known && self.random.one_in(2) => None,
+                true if !written => Some([0xEE; PAGE_BYTES]),
+                false if lost == Some(index as u64) && known => {
+                    self.happened.lies += 1;
+                    None
+                }
+                _ => Some(bytes),
+            };
+            let old = self.places.remove(&place);
+            let bytes = bytes.map(Box::new).or(old.map(|old| old.bytes)).expect("old bytes were there");
+            self.places.insert(place, Place { bytes, whole: !fails });
+        }
+        self.happened.writes += 1;
+        self.happened.failed_writes += u64::from(fails);
+        self.happened.note(3, transfer.place(), u64::from(fails));
+        fails
+    }
+}

@@ -1,0 +1,107 @@
+//! Orders to the test device: to fail, to delay, to hold back, to panic. Each direction has its own.
+
+use std::time::Duration;
+
+use octavo::io::Direction;
+
+use super::queue::Queue;
+
+/// What one direction was told, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    begun: u64,
+    failed: u64,
+    /// Every so-manieth fails; 0: none.
+    fail_every: u64,
+    errno: i32,
+    /// Every so-manieth panics; 0: none.
+    panic_every: u64,
+    delay: Duration,
+    holding: bool,
+}
+
+/// What becomes of one transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    /// The error it ends with.
+    pub(super) errno: Option<i32>,
+    pub(super) delay: Duration,
+    /// The device keeps it until it is let go.
+    pub(super) hold: bool,
+}
+
+impl Orders {
+    /// A transfer comes.
+    pub(super) fn begin(&mut self) -> Told {
+        self.begun += 1;
+        let is_due = |every: u64| every > 0 && self.begun.is_multiple_of(every);
+        assert!(!is_due(self.panic_every), "the test device was told to panic");
+        let errno = is_due(self.fail_every).then_some(self.errno);
+        self.failed += u64::from(errno.is_some());
+        Told { errno, delay: self.delay, hold: self.holding }
+    }
+}
+
+/// The reads of a device, or its writes. An order holds from the next transfer on.
+#[derive(Clone, Copy)]
+pub struct Side<'d> {
+    pub(super) queue: &'d Queue,
+    pub(super) direction: Direction,
+}
+
+impl Side<'_> {
+    /// Fails every `n`th transfer; 1: all, 0: none.
+    pub fn fail_every(&self, n: u64, errno: i32) {
+        self.with(|orders| (orders.fail_every, orders.errno) = (n, errno));
+    }
+
+    /// Panics in every `n`th `submit`; 1: in all, 0: in none.
+    pub fn panic_every(&self, n: u64) {
+        self.with(|orders| orders.panic_every = n);
+    }
+
+    /// Takes that much longer for each transfer.
+    pub fn delay(&self, delay: Duration) {
+        self.with(|orders| orders.delay = delay);
+    }
+
+    /// Stays silent: the device keeps each transfer until it is let go.
+    pub fn hold(&self) {
+        self.with(|orders| orders.holding = true);
+    }
+
+    /// Lets later transfers pass. The device keeps those that it has.
+    pub fn hold_no_more(&self) {
+        self.with(|orders| orders.holding = false);
+    }
+
+    /// Answers what it kept, in this thread where the device has no other, and lets later transfers pass.
+    pub fn let_go(&self) {
+        self.hold_no_more();
+        self.queue.let_go(self.direction);
+    }
+
+    /// Waits until the device keeps `n` transfers. False: a minute went by.
+    pub fn wait_held(&self, n: usize) -> bool {
+        self.queue.wait_held(self.direction, n, Duration::from_secs(60))
+    }
+
+    /// Transfers that the device keeps now.
+    pub fn held(&self) -> usize {
+        self.queue.kept(self.direction)
+    }
+
+    /// Transfers that were submitted so far.
+    pub fn begun(&self) -> u64 {
+        self.with(|orders| orders.begun)
+    }
+
+    /// Transfers that failed by order.
+    pub fn failed(&self) -> u64 {
+        self.with(|orders| orders.failed)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Orders) -> T) -> T {
+        self.queue.with_orders(self.direction, act)
+    }
+}

@@ -1,0 +1,361 @@
+//! The transfers that the test device has: collected, under way, kept by order; and who completes them.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use octavo::io::{Direction, Transfer, Urgency, Waited};
+
+use super::Manner;
+use super::bytes::{Bytes, PageBytes, copy_of};
+use super::orders::{Orders, Told};
+use super::whims::{Happened, Whims};
+
+/// Any number but those with a meaning of their own.
+const QUEUE: u32 = 7;
+
+pub(super) struct Queue {
+    capacity: u32,
+    manner: Manner,
+    begin: Instant,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    bytes: Bytes,
+    reads: Orders,
+    writes: Orders,
+    /// In calls, for `Driven`.
+    now: u64,
+    submitted: u64,
+    /// Not flushed yet.
+    collected: Vec<Held>,
+    held: Vec<Held>,
+    /// Kept by order until it is let go.
+    kept: Vec<Held>,
+    /// Transfers taken out of the lists whose completion has not returned yet.
+    in_hand: usize,
+    serving: bool,
+    stop: bool,
+}
+
+struct Held {
+    transfer: Transfer,
+    due: u64,
+    number: u64,
+    told: Option<i32>,
+    /// The bytes of a write, where the device took them at once.
+    early: Option<Vec<PageBytes>>,
+}
+
+impl Queue {
+    pub(super) fn new(capacity: u32, seed: u64, manner: Manner, whims: Whims) -> Self {
+        let state = State {
+            bytes: Bytes::new(seed, whims),
+            reads: Orders::default(),
+            writes: Orders::default(),
+            now: 0,
+            submitted: 0,
+            collected: Vec::new(),
+            held: Vec::new(),
+            kept: Vec::new(),
+            in_hand: 0,
+            serving: false,
+            stop: false,
+        };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Self { capacity, manner, begin: Instant::now(), state, changed }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub(super) fn manner(&self) -> Manner {
+        self.manner
+    }
+
+    pub(super) fn with_whims<T>(&self, act: impl FnOnce(&mut Whims) -> T) -> T {
+        act(&mut self.lock().bytes.whims)
+    }
+
+    pub(super) fn with_orders<T>(&self, direction: Direction, act: impl FnOnce(&mut Orders) -> T) -> T {
+        act(self.lock().orders(direction))
+    }
+
+    pub(super) fn happened(&self) -> Happened {
+        self.lock().bytes.happened
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        let state = self.lock();
+        state.collected.len() + state.held.len() + state.kept.len() + state.in_hand
+    }
+
+    pub(super) fn kept(&self, direction: Direction) -> usize {
+        self.lock().kept(direction)
+    }
+
+    /// Waits until so many are kept. False: the time is over.
+    pub(super) fn wait_held(&self, direction: Direction, n: usize, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        let mut state = self.lock();
+        while state.kept(direction) < n {
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
+            state = self.sleep(state, left);
+        }
+        true
+    }
+
+    /// Gives what was kept its turn.
+    pub(super) fn let_go(&self, direction: Direction) {
+        let mut state = self.lock();
+        let now = self.now(&mut state);
+        let kept = std::mem::take(&mut state.kept);
+        let (go, stay) = kept.into_iter().partition(|held| held.transfer.direction() == direction);
+        state.kept = stay;
+        let go: Vec<Held> = go;
+        if matches!(self.manner, Manner::Inline | Manner::AtFlush) {
+            state.in_hand += go.len();
+            drop(state);
+            go.into_iter().for_each(|held| self.complete_here(held));
+        } else {
+            state.held.extend(go.into_iter().map(|held| Held { due: now, ..held }));
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn serve(&self) {
+        self.lock().serving = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere is reported there; this must still let others end.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn now(&self, state: &mut State) -> u64 {
+        if self.manner == Manner::Driven {
+            state.now += 1;
+            return state.now;
+        }
+        self.begin.elapsed().as_micros() as u64
+    }
+
+    pub(super) fn submit(&self, transfer: Transfer, urgency: Urgency) {
+        let end = transfer.place() as usize + transfer.len();
+        assert!(end <= self.capacity as usize, "a transfer past the device's end");
+        assert_eq!(transfer.pages().count(), transfer.len(), "a page for each place");
+        let direction = transfer.direction();
+        let mut state = self.lock();
+        let Told { errno, delay, hold } = state.orders(direction).begin();
+        state.bytes.begin(&transfer);
+        let now = self.now(&mut state);
+        let (inline, whim, early) = state.draw(&transfer);
+        let due = now + whim + delay.as_micros() as u64;
+        state.submitted += 1;
+        let held = Held { due, number: state.submitted, told: errno, early, transfer };
+        if hold {
+            state.kept.push(held);
+            drop(state);
+            return self.changed.notify_all();
+        }
+        match self.manner {
+            Manner::AtFlush if urgency == Urgency::Queued => state.collected.push(held),
+            Manner::Inline | Manner::AtFlush => {
+                state.in_hand += 1;
+                drop(state);
+                self.complete_here(held);
+            }
+            _ if inline => {
+                state.in_hand += 1;
+                drop(state);
+                self.complete(held);
+            }
+            _ => {
+                held.transfer.note_queue(QUEUE);
+                if urgency == Urgency::Queued {
+                    return state.collected.push(held);
+                }
+                state.held.push(held);
+                drop(state);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    pub(super) fn flush(&self) {
+        let mut state = self.lock();
+        let collected = std::mem::take(&mut state.collected);
+        if collected.is_empty() {
+            return;
+        }
+        if self.manner == Manner::AtFlush {
+            state.in_hand += collected.len();
+            drop(state);
+            return collected.into_iter().for_each(|held| self.complete_here(held));
+        }
+        state.held.extend(collected);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Completes the transfer that is due first, if it is by `until`.
+    pub(super) fn complete_next(&self, until: u64) -> bool {
+        let mut state = self.lock();
+        let Some(at) = state.first_due() else { return false };
+        if state.held[at].due > until {
+            return false;
+        }
+        let held = state.take(at);
+        drop(state);
+        self.complete(held);
+        true
+    }
+
+    /// Takes the time that the transfer takes.
+    fn complete_here(&self, held: Held) {
+        let now = self.begin.elapsed().as_micros() as u64;
+        if held.due > now {
+            thread::sleep(Duration::from_micros(held.due - now));
+        }
+        self.complete(held);
+    }
+
+    fn complete(&self, held: Held) {
+        let Held { transfer, told, early, .. } = held;
+        let result = self.lock().bytes.end(&transfer, told, early);
+        match result {
+            // To give a transfer up is to fail it.
+            Err(None) => drop(transfer),
+            Err(Some(error)) => transfer.complete(Err(error)),
+            Ok(()) => transfer.complete(Ok(())),
+        }
+        self.lock().in_hand -= 1;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn poll(&self) {
+        if matches!(self.manner, Manner::Driven | Manner::Served) {
+            let now = self.now(&mut self.lock());
+            while self.complete_next(now) {}
+        }
+    }
+
+    pub(super) fn wait(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
+        match self.manner {
+            Manner::Inline | Manner::AtFlush | Manner::Threads(_) => Waited::Sleep,
+            Manner::Driven => {
+                let waits = still_waiting();
+                let completed = waits && self.complete_next(u64::MAX);
+                assert!(completed || !waits, "somebody waits, and nothing that was flushed is under way");
+                Waited::Progress
+            }
+            Manner::Served => self.wait_by_the_clock(still_waiting),
+        }
+    }
+
+    fn wait_by_the_clock(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
+        let mut state = self.lock();
+        loop {
+            drop(state);
+            // Not under the lock: it may be anything.
+            if !still_waiting() {
+                return Waited::Progress;
+            }
+            state = self.lock();
+            let Some(at) = state.first_due() else {
+                // Others complete it, or have yet to flush it.
+                state.serving = true;
+                self.changed.notify_all();
+                return Waited::Sleep;
+            };
+            let (now, due) = (self.now(&mut state), state.held[at].due);
+            if due <= now {
+                let held = state.take(at);
+                drop(state);
+                self.complete(held);
+                return Waited::Progress;
+            }
+            state = self.sleep(state, Duration::from_micros(due - now));
+        }
+    }
+
+    fn sleep<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    }
+
+    /// A thread of the device's own.
+    pub(super) fn work(&self) {
+        let mut state = self.lock();
+        while !state.stop {
+            if self.manner == Manner::Served {
+                if state.collected.is_empty() && state.held.is_empty() && state.in_hand == 0 {
+                    state.serving = false;
+                }
+                if !state.serving {
+                    state = self.sleep(state, Duration::from_millis(50));
+                    continue;
+                }
+            }
+            let now = self.now(&mut state);
+            let wait = match state.first_due() {
+                Some(at) if state.held[at].due <= now => {
+                    let held = state.take(at);
+                    drop(state);
+                    self.complete(held);
+                    state = self.lock();
+                    continue;
+                }
+                Some(at) => Duration::from_micros(state.held[at].due - now),
+                None => Duration::from_millis(50),
+            };
+            state = self.sleep(state, wait);
+        }
+    }
+}
+
+impl State {
+    fn orders(&mut self, direction: Direction) -> &mut Orders {
+        match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        }
+    }
+
+    fn kept(&self, direction: Direction) -> usize {
+        self.kept.iter().filter(|held| held.transfer.direction() == direction).count()
+    }
+
+    /// By whim: whether the transfer ends within `submit`, how long it takes, and the bytes of a write that are taken at once.
+    fn draw(&mut self, transfer: &Transfer) -> (bool, u64, Option<Vec<PageBytes>>) {
+        let Bytes { random, whims, happened, .. } = &mut self.bytes;
+        let delay = if whims.delay == 0 { 0 } else { random.below(whims.delay) };
+        let delay = if random.one_in(16) { 8 * delay } else { delay };
+        let early = (transfer.direction() == Direction::Write && random.one_in(3)).then(|| copy_of(transfer));
+        let inline = random.below(1000) < whims.inline;
+        happened.note(1, transfer.place(), transfer.len() as u64);
+        (inline, delay, early)
+    }
+
+    fn first_due(&self) -> Option<usize> {
+        (0..self.held.len()).min_by_key(|at| (self.held[*at].due, self.held[*at].number))
+    }
+
+    fn take(&mut self, at: usize) -> Held {
+        self.in_hand += 1;
+        let held = self.held.swap_remove(at);
+        self.now = self.now.max(held.due);
+        let overtaken = self.held.iter().any(|other| other.number < held.number);
+        self.bytes.happened.overtaken += u64::from(overtaken);
+        held
+    }
+}

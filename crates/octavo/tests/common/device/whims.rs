@@ -1,0 +1,62 @@
+//! Whims of the test device: failures, lies and delays, drawn from its seed.
+
+use super::Random;
+
+/// How the device behaves; chances are per mille of transfers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whims {
+    /// Completed before `submit` returns.
+    pub inline: u64,
+    pub failed_reads: u64,
+    pub failed_writes: u64,
+    /// Failures come as ENOSPC only, as on a full file system.
+    pub full: bool,
+    /// Reads that say Ok and bring other bytes.
+    pub lying_reads: u64,
+    /// Writes that say Ok and leave a page as it was.
+    pub lost_writes: u64,
+    /// Longest delay: calls for `Driven`, microseconds for the others. One in 16 takes eight times as long.
+    pub delay: u64,
+}
+
+impl Whims {
+    /// Failing and late, but never lying.
+    pub fn random(random: &mut Random) -> Self {
+        let mut chance = |of: &[u64]| random.pick(of);
+        Self {
+            inline: chance(&[0, 0, 200, 700]),
+            failed_reads: chance(&[0, 0, 30, 200]),
+            failed_writes: chance(&[0, 0, 50, 300, 1000]),
+            full: chance(&[0, 0, 1]) == 1,
+            lying_reads: 0,
+            lost_writes: 0,
+            delay: chance(&[0, 2, 20, 300]),
+        }
+    }
+
+    /// As it is, without errors.
+    pub fn honest(self) -> Self {
+        Self { failed_reads: 0, failed_writes: 0, lying_reads: 0, lost_writes: 0, ..self }
+    }
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    pub reads: u64,
+    pub writes: u64,
+    pub failed_reads: u64,
+    pub failed_writes: u64,
+    pub lies: u64,
+    /// Transfers that ended before one that was submitted earlier.
+    pub overtaken: u64,
+    /// Of everything above, in order, with places: the same for the same run.
+    pub digest: u64,
+}
+
+impl Happened {
+    pub(super) fn note(&mut self, what: u64, place: u32, more: u64) {
+        let word = what << 60 ^ u64::from(place) << 16 ^ more;
+        self.digest = Random::new(self.digest ^ word).next();
+    }
+}
