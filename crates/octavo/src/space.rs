@@ -13,9 +13,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{FaultFuture, prefetch, resolve};
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
-use crate::sync::{Arc, Shared};
+use crate::sync::{Arc, Duration, Instant, Shared, pause};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
+
+/// How long a block over an edge may stay pinned before unmap and protect say so: stores, reclaim and late walkers hold one
+/// for a moment.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// From one look at such a block to the next.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's budget.
 ///
@@ -201,13 +207,15 @@ impl Space {
     }
 
     /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has
-    /// changed; where that is for want of a table node, makes room and starts over.
+    /// changed; where that is for want of a table node, makes room and starts over; where the block is pinned, looks again for
+    /// a while. The lock is not held meanwhile.
     fn change_layout(
         &self,
         range: PageNumberRange,
         change: impl Fn(&RegionWriter<'_>) -> Result<Vec<Region>>,
         apply: impl FnOnce(),
     ) -> Result<()> {
+        let mut give_up_at = None;
         loop {
             let writer = self.state.regions.writer();
             let split = || split_edges(&self.engine, self.state.id, range);
@@ -230,7 +238,13 @@ impl Space {
             drop(writer);
             match obstacle {
                 Obstacle::NoNode => make_room_for_node(&self.engine)?,
-                Obstacle::Pinned(block) => return Err(pinned(block)),
+                Obstacle::Pinned(block) => {
+                    let now = Instant::now();
+                    if now >= *give_up_at.get_or_insert(now + PATIENCE) {
+                        return Err(pinned(block));
+                    }
+                    pause(LOOK_EVERY);
+                }
             }
         }
     }

@@ -4,22 +4,20 @@
 //! Done twice under the layout lock: before the regions change, so that what is in the way is found while nothing has
 //! happened yet; and after, when a fault under way may have put a block there meanwhile. The second time leaves nothing
 //! that such a fault could still succeed with: an entry without a block is moved to a later version.
+//!
+//! A pinned block is an answer and not waited for: the caller holds the layout lock, and may look again without it.
 
 use crate::engine::{Engine, Split, split_leaf};
-use crate::sync::thread;
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId};
 use crate::units::PageNumber;
-
-/// Looks at a pinned block before it counts as pinned for long: stores, reclaim and late walkers hold one for a moment.
-const LOOKS: u32 = 10_000;
 
 /// Why a block over an edge could not be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// No table node is to be had.
     NoNode,
-    /// The block that starts here is pinned.
+    /// The block that starts here is pinned just now.
     Pinned(PageNumber),
 }
 
@@ -32,7 +30,6 @@ fn split_edge(engine: &Engine, space: SpaceId, edge: PageNumber) -> Result<(), O
     if edge == edge.huge_start() {
         return Ok(());
     }
-    let mut looks = 0;
     loop {
         let walk = engine.table.walk(space, edge);
         if walk.level != 1 {
@@ -44,11 +41,7 @@ fn split_edge(engine: &Engine, space: SpaceId, edge: PageNumber) -> Result<(), O
             State::Present(_) => match split_leaf(engine, space, edge, &walk, 0) {
                 Split::Done | Split::Changed => {}
                 Split::NoNode => return Err(Obstacle::NoNode),
-                Split::Pinned if looks == LOOKS => return Err(Obstacle::Pinned(edge.huge_start())),
-                Split::Pinned => {
-                    looks += 1;
-                    thread::yield_now();
-                }
+                Split::Pinned => return Err(Obstacle::Pinned(edge.huge_start())),
             },
             State::Empty | State::Zero if word.change(seen, seen.to_same()).is_ok() => return Ok(()),
             _ => {}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Manager;
 use crate::config::{Compression, HugePolicy};
-use crate::engine::Engine;
+use crate::engine::{Engine, Obstacle, split_edges};
 use crate::error::ErrorKind;
 use crate::io::SwapFile;
 use crate::reclaim::{Migrated, migrate};
@@ -15,7 +15,7 @@ use crate::space::Space;
 use crate::sync::{Arc, Mutex};
 use crate::table::entry::State;
 use crate::table::translation::{Installed, Run, Translation};
-use crate::table::{Access, Protection};
+use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -231,6 +231,24 @@ fn an_unmap_waits_for_held_memory_and_takes_parts() {
     drop(space);
     assert!(double.shown.lock().is_empty());
     manager.validate();
+}
+
+/// Whoever looks again does so without the layout lock.
+#[test]
+fn a_pinned_block_over_an_edge_is_looked_at_once() {
+    let manager = manager(HugePolicy::Always);
+    let space = manager.space().unwrap();
+    let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
+    space.store(at, 7_u64).unwrap();
+    let pin = space.pin(at, 8, Access::Read).unwrap();
+    let (engine, id, block) = (manager.engine(), space.state().id, PageNumber::containing(at));
+    let version = || engine.table.walk(id, block).entry().version();
+    let before = version();
+    let range = PageNumberRange { start: block, end: block.plus(1) };
+    assert_eq!(split_edges(engine, id, range), Err(Obstacle::Pinned(block)));
+    assert_eq!(version(), before + 2, "it was busy once");
+    drop(pin);
+    assert_eq!(split_edges(engine, id, range), Ok(()));
 }
 
 #[test]

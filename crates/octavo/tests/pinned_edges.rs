@@ -1,0 +1,74 @@
+//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free say so soon, and wait a moment before they do.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{MIB, PAGE, SetOnDrop};
+use octavo::{Access, Advice, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
+
+type Change = fn(&Space, u64, u64) -> Result<()>;
+
+const CHANGES: [(&str, Change); 3] = [
+    ("unmap", |space, at, len| space.unmap(at, len)),
+    ("protect", |space, at, len| space.protect(at, len, Protection::READ)),
+    ("free", |space, at, len| space.advise(at, len, Advice::Free)),
+];
+
+fn manager() -> Manager {
+    Manager::builder().budget_bytes(16 * MIB).background(false).build().unwrap()
+}
+
+/// A pinned block, and a range of its space that begins in the middle of it.
+fn pinned_block(space: &Space) -> (Pin<'_>, u64, u64) {
+    let at = space.map(4 * MIB, RegionOptions::new().huge(true)).unwrap();
+    space.store(at, 7_u64).unwrap();
+    (space.pin(at, 8, Access::Write).unwrap(), at + MIB, 2 * MIB)
+}
+
+#[test]
+fn a_pinned_block_is_said_to_be_pinned_soon_beside_threads_that_spin() {
+    let manager = manager();
+    let space = manager.space().unwrap();
+    let (pin, at, len) = pinned_block(&space);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        for (name, change) in CHANGES {
+            let start = Instant::now();
+            assert_eq!(change(&space, at, len).unwrap_err().kind(), ErrorKind::Busy, "{name}");
+            // Fifty times as long as it may take where nobody else runs.
+            assert!(start.elapsed() < Duration::from_secs(1), "{name}: {:?}", start.elapsed());
+        }
+    });
+    drop(pin);
+    CHANGES.iter().rev().for_each(|(_, change)| change(&space, at, len).unwrap());
+    manager.validate();
+}
+
+#[test]
+fn a_pin_that_is_dropped_in_time_is_no_obstacle() {
+    let manager = manager();
+    for (name, change) in CHANGES {
+        let space = manager.space().unwrap();
+        let (pin, at, len) = pinned_block(&space);
+        thread::scope(|scope| {
+            // Until one is done, whichever comes first.
+            let waiting = scope.spawn(|| (0..1000).any(|_| change(&space, at, len).is_ok()));
+            thread::sleep(Duration::from_millis(5));
+            drop(pin);
+            assert!(waiting.join().unwrap(), "{name}");
+        });
+        assert_eq!(space.load::<u64>(at - MIB).unwrap(), 7, "{name}: outside the range nothing has changed");
+        manager.validate();
+    }
+}
