@@ -224,7 +224,13 @@ fn blocks_under_pressure_go_out_and_come_back_right() {
             .unwrap();
         let (space, at) = blocks(&manager, 24);
         let pages = 24 * BLOCK;
-        assert!(manager.counters().get(Counter::HugeSwapOut) >= 16, "{form:?}: memory holds less than eight");
+        let counters = manager.counters();
+        assert!(counters.get(Counter::HugeSwapOut) >= 16, "{form:?}: memory holds less than eight");
+        assert_eq!(
+            counters.get(Counter::HugeFaultAllocated),
+            24,
+            "{form:?}: a block goes for each that comes"
+        );
         check(&space, at, 0..pages);
         (0..pages).step_by(5).for_each(|page| space.store(at + page * PAGE + 8, page).unwrap());
         for page in (0..pages).rev() {

@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use common::device::TestDevice;
 use common::{MIB, PAGE};
 use octavo::io::SwapArea;
-use octavo::{Advice, Compression, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space};
+use octavo::{Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space};
 
 const PAGES: u64 = 16384;
 
@@ -153,4 +155,68 @@ fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
     }
     manager.validate();
+}
+
+/// Memory full of blocks of 2 MiB, and a device that is silent from now on.
+struct FullOfBlocks {
+    device: TestDevice,
+    /// Pages that it was asked to write.
+    asked: Arc<AtomicUsize>,
+    manager: Manager,
+    space: Space,
+    at: u64,
+}
+
+fn full_of_blocks() -> FullOfBlocks {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let device = silent_device().watched(move |transfer| {
+        counted.fetch_add(transfer.len(), Ordering::Relaxed);
+    });
+    let patience = Duration::from_millis(30);
+    let manager = builder(&device, false).background(false).io_timeout(patience).build().unwrap();
+    manager.set_budget(64 * MIB).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(48 * MIB, RegionOptions::new().huge(true)).unwrap();
+    for page in 0..48 * MIB / PAGE {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    assert_eq!(manager.counters().get(Counter::HugeFaultAllocated), 24);
+    device.hold();
+    FullOfBlocks { device, asked, manager, space, at }
+}
+
+impl FullOfBlocks {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn assert_that_nothing_is_lost(self) {
+        self.device.let_go();
+        for page in 0..48 * MIB / PAGE {
+            assert_eq!(self.space.load::<u64>(self.at + page * PAGE).unwrap(), value(page), "page {page}");
+        }
+        self.manager.validate();
+    }
+}
+
+#[test]
+fn blocks_on_their_way_to_a_silent_device_are_no_more_than_were_asked_for() {
+    let full = full_of_blocks();
+    full.manager.reclaim(32).unwrap();
+    assert_eq!(full.asked(), 512, "one block has all the pages, and more");
+    full.assert_that_nothing_is_lost();
+}
+
+#[test]
+fn blocks_stay_whole_while_the_device_is_known_to_be_silent() {
+    let full = full_of_blocks();
+    full.manager.reclaim(32).unwrap();
+    let seen = || (full.manager.counters().get(Counter::HugeSplit), full.asked());
+    let before = seen();
+    for _ in 0..3 {
+        assert_eq!(full.manager.reclaim(32).unwrap(), 0, "nothing is clean");
+    }
+    assert_eq!(seen(), before, "nothing was split or written in vain");
+    full.assert_that_nothing_is_lost();
 }

@@ -358,7 +358,7 @@ fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<Resolved>> {
             made
         }
         Outcome::NeedsHuge => {
-            fault.set_compacted(reclaim::compact_for_huge(fault.engine));
+            fault.set_compacted(reclaim::block_for_fault(fault.engine));
             Ok(())
         }
     };

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator};
-use crate::policy::{self, Arrival, Place, Policy, Shadow, Verdict};
+use crate::policy::{self, Arrival, Links, Place, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 use crate::units::FrameId;
@@ -207,21 +207,23 @@ impl Lru {
         }
     }
 
-    /// Takes up to `most` candidates, each pinned for the caller; `stuck`: of those that are to stay. Frames found dying
-    /// are dropped through `free_last`.
+    /// Takes candidates until they have `most` pages, each pinned for the caller; `stuck`: of those that are to stay. Frames
+    /// found dying are dropped through `free_last`.
     pub(crate) fn candidates(
         &self,
         frames: &FrameAllocator,
-        most: usize,
+        most: u64,
         stuck: bool,
         free_last: impl Fn(FrameId),
     ) -> Candidates {
         let (mut taken, mut dying) = (Candidates::new(), Candidates::new());
         let links = EngineLinks::pinning(frames);
+        let mut pages = 0;
         let mut policy = self.policy.lock();
-        while taken.len() + dying.len() < most.min(CANDIDATES) {
+        while pages < most && taken.len() + dying.len() < CANDIDATES {
             let next = if stuck { policy.take_hot(&links) } else { policy.take_next(&links) };
             let Some((frame, tag)) = next else { break };
+            pages += links.pages(frame);
             let candidate = Candidate { frame: FrameId(frame), tag };
             if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
@@ -325,7 +327,7 @@ impl Lru {
     pub(crate) fn isolate_all(&self, frames: &FrameAllocator, free_last: impl Fn(FrameId)) -> Isolated {
         let mut all = Isolated::new();
         loop {
-            let candidates = self.candidates(frames, CANDIDATES, false, &free_last);
+            let candidates = self.candidates(frames, CANDIDATES as u64, false, &free_last);
             if candidates.is_empty() {
                 return all;
             }

@@ -48,7 +48,7 @@ impl Fixture {
         }
     }
 
-    fn candidates(&self, most: usize) -> Candidates {
+    fn candidates(&self, most: u64) -> Candidates {
         self.lru.candidates(&self.frames, most, false, |frame| self.free(frame))
     }
 
@@ -75,7 +75,7 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         added.sort();
         assert_eq!(fixture.listed(), 300);
         let mut taken = Vec::new();
-        while let batch = fixture.candidates(CANDIDATES)
+        while let batch = fixture.candidates(CANDIDATES as u64)
             && !batch.is_empty()
         {
             taken.extend(batch);
@@ -134,7 +134,7 @@ fn a_block_that_is_split_is_listed_frame_by_frame() {
             let head = if in_hand { fixture.add(Order(4)) } else { head };
             let candidates = if in_hand {
                 fixture.listed();
-                fixture.candidates(CANDIDATES)
+                fixture.candidates(CANDIDATES as u64)
             } else {
                 Candidates::new()
             };

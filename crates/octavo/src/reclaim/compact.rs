@@ -31,12 +31,40 @@ struct Candidate {
     chunk: ChunkId,
 }
 
-/// Makes a block of order 9 out of a fragmented memory. `None` where no chunk can be emptied, or where that was tried
-/// in vain just before: after each failure twice as many requests are turned away at once.
+/// A block of order 9 for an access that found none. `None` where no chunk can be emptied, or where that was tried in vain
+/// just before: after each failure twice as many requests are turned away at once.
+pub(crate) fn block_for_fault(engine: &Engine) -> Option<Block> {
+    if engine.compaction.turns_away() {
+        return None;
+    }
+    let block = evict_for_block(engine).or_else(|| compact(engine));
+    engine.compaction.ended(block.is_some());
+    block
+}
+
+/// Where memory is full, as many pages go as the block has: a cold block, whose chunk is this one's then, or pages whose frames
+/// give compaction room.
+fn evict_for_block(engine: &Engine) -> Option<Block> {
+    let missing = u64::from(CHUNK_FRAMES).saturating_sub(engine.frames.free_frames());
+    if missing == 0 || !engine.swap.is_available() {
+        return None;
+    }
+    reclaim_and_settle(engine, missing, Reclaimer::Direct);
+    engine.frames.alloc(Order::MAX)
+}
+
+/// A block of order 9, by moving pages only. `None` as for [`block_for_fault`].
 pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
     if engine.compaction.turns_away() {
         return None;
     }
+    let block = compact(engine);
+    engine.compaction.ended(block.is_some());
+    block
+}
+
+/// Makes a block of order 9 out of a fragmented memory.
+fn compact(engine: &Engine) -> Option<Block> {
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();
     // Moving a chunk's frames takes as many elsewhere; without them it would be eviction, and worse than base pages.
@@ -57,7 +85,6 @@ pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
             block
         });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
-    engine.compaction.ended(block.is_some());
     block
 }
 

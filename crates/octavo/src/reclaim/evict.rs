@@ -64,23 +64,24 @@ pub(crate) fn evict(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
     let mut candidates = Isolated::new();
     for &frame in batch {
         match judge(engine, frame) {
-            Verdict::Evict if what == Evict::Clean && engine.frames.words(frame).holds.load().is_dirty() => {
-                outcome.obstructed = true;
-                engine.keep(frame, List::Inactive);
-            }
-            Verdict::Evict if engine.swap.is_available() => candidates.push(frame),
-            Verdict::Evict | Verdict::Split if !engine.swap.is_available() => {
-                outcome.obstructed = true;
-                engine.keep(frame, List::Inactive);
-            }
             Verdict::Keep(list) => engine.keep(frame, list),
-            Verdict::Evict => unreachable!("guarded above"),
+            _ if must_stay(engine, frame, what) => {
+                outcome.obstructed = true;
+                engine.keep(frame, List::Inactive);
+            }
+            Verdict::Evict => candidates.push(frame),
             Verdict::Split => evict_block(engine, frame, &mut outcome),
         }
     }
     let going = enter_cache(engine, &candidates, &mut outcome);
     send_out(engine, going, &mut outcome);
     outcome
+}
+
+/// Whether a page, or a block, has nowhere to go just now.
+fn must_stay(engine: &Engine, frame: FrameId, what: Evict) -> bool {
+    let is_dirty = || engine.frames.words(frame).holds.load().is_dirty();
+    !engine.swap.is_available() || what == Evict::Clean && is_dirty()
 }
 
 /// Frames in the swap cache, pinned: their entries become Swapped, and what is dirty is sent on.

@@ -30,11 +30,11 @@ use crate::error::{Error, Result};
 use crate::lru::{ISOLATED, Isolated, List};
 use crate::sync::{Duration, Instant, Ordering, thread};
 use crate::table::node::NodePool;
-use crate::units::CHUNK_BYTES;
+use crate::units::{CHUNK_BYTES, FrameId};
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
-pub(crate) use compact::{compact_for_huge, shrink_to_budget};
+pub(crate) use compact::{block_for_fault, compact_for_huge, shrink_to_budget};
 pub(crate) use evict::evict_batch;
 use evict::{Evict, evict};
 pub(crate) use migrate::{Migrated, migrate};
@@ -50,8 +50,8 @@ pub(crate) enum Reclaimer {
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
-/// Hot frames looked at where the cold ones cannot go.
-const DEMOTED: usize = 32;
+/// Hot pages looked at where the cold ones cannot go.
+const DEMOTED: u64 = 32;
 /// Of all listed pages, one in so many may be in hand at once, but at least as many as here.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
@@ -59,8 +59,8 @@ const LEAST_IN_HAND: u64 = 32;
 const TRANSFERS: usize = 4;
 /// Batches that may fail to be written in a row: as many as try the places of a few clusters that never were written.
 const FAILURES: u32 = 24;
-/// Looks at candidates for each that is wanted, before those are written that were found.
-const LOOKS: usize = 8;
+/// Pages looked at for each that is wanted, before those are written that were found.
+const LOOKS: u64 = 8;
 /// Pages under way at the most: a few times what keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 /// Pages looked at in vain before giving up: several times round a small memory.
@@ -94,12 +94,9 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
     }
     // Batches, and pages looked at, since the last one that went.
     let (mut fruitless, mut in_vain) = (0_u32, 0);
-    // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
-    let (active, inactive) = engine.lru.pages();
-    let once_round = 256 + active + inactive;
-    let give_up = LEAST_LOOKS + 4 * (active + inactive);
     let mut stuck = false;
-    while done.total() < target && in_vain < give_up {
+    // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
+    while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
             engine.wait_for_write();
         }
@@ -110,7 +107,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         if looked == 0 {
             // What is left may be on its way there, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
-            if engine.lru.pages() == (0, 0) {
+            if listed_pages(engine) == 0 {
                 break;
             }
             in_vain += 32;
@@ -144,7 +141,7 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         (fruitless, in_vain) = if gone > 0 { (0, 0) } else { (fruitless + 1, in_vain + looked) };
         // What cannot be written stays; behind it, and on the active list, may be what need not be.
         stuck = outcome.obstructed || engine.swap.is_failing();
-        if stuck && done.total() == 0 && in_vain > once_round {
+        if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
         }
     }
@@ -168,28 +165,38 @@ pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -
     all
 }
 
+fn listed_pages(engine: &Engine) -> u64 {
+    let (active, inactive) = engine.lru.pages();
+    active + inactive
+}
+
 /// More pages under way would take memory from those who use it, and gain no speed.
 fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
 }
 
-/// Looks at candidates until as many are to go as are written together, but not at all of a memory that is in use. Says at how
-/// many it has looked.
+/// Looks at candidates until as many pages are to go as are written together, but not at all of a memory that is in use. A block
+/// counts all its pages. Says at how many pages it has looked.
 fn next_batch(engine: &Engine) -> (u64, Isolated) {
-    let (hot, cold) = engine.lru.pages();
     // A small memory's cold pages are few: they must not all be in hand.
     // Several transfers' worth: sorted by owner, each task's pages then lie together, however they were mixed.
-    let most = (engine.swap.write_batch() * TRANSFERS)
-        .min(ISOLATED)
-        .min(((hot + cold) / HAND_SHARE).max(LEAST_IN_HAND) as usize);
-    let (mut looked, mut going) = (0, Isolated::new());
-    while going.len() < most && looked < LOOKS * most {
-        match look_at(engine, most - going.len(), false, &mut going) {
+    let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
+        .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND));
+    let (mut looked, mut chosen, mut going) = (0, 0, Isolated::new());
+    while chosen < most && looked < LOOKS * most {
+        let before = going.len();
+        match look_at(engine, most - chosen, false, &mut going) {
             0 => break,
             some => looked += some,
         }
+        chosen += pages_of(engine, going[before..].iter().copied());
     }
-    (looked as u64, going)
+    (looked, going)
+}
+
+/// Base pages of frames and blocks in hand.
+fn pages_of(engine: &Engine, frames: impl IntoIterator<Item = FrameId>) -> u64 {
+    frames.into_iter().map(|frame| u64::from(engine.frames.words(frame).order().frames())).sum()
 }
 
 /// Hot pages that are not used join the cold: what is there cannot go, but clean ones may.
@@ -201,16 +208,18 @@ fn demote(engine: &Engine) {
     }
 }
 
-/// Takes candidates, tests their marks, and has the policy decide. Says how many.
-fn look_at(engine: &Engine, most: usize, stuck: bool, going: &mut Isolated) -> usize {
+/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Says how many pages they have.
+fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
     let free_last = |frame| engine.free_last(frame);
     let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
     let looks: SmallVec<[_; 64]> =
         candidates.iter().map(|candidate| (*candidate, evict::look(engine, candidate.frame))).collect();
+    // While they are in hand, nobody splits them.
+    let pages = pages_of(engine, candidates.iter().map(|candidate| candidate.frame));
     let settled = engine.lru.settle(&engine.frames, &looks, going, free_last);
     engine.counters.add(Counter::PageActivated, settled.activated);
     engine.counters.add(Counter::PageDeactivated, settled.deactivated);
-    looks.len()
+    pages
 }
 
 /// Makes room for an access that found no frame.
