@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{MIB, PAGE, SetOnDrop};
+use common::{MIB, SetOnDrop};
 use octavo::{Access, Advice, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
 
 type Change = fn(&Space, u64, u64) -> Result<()>;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -16,8 +16,15 @@ use octavo::{
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 
-/// How many pages came to which area, write by write.
-type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
+/// What came to which area.
+type Log = Arc<Mutex<Vec<Write>>>;
+
+#[derive(Clone, Copy)]
+struct Write {
+    name: &'static str,
+    place: u32,
+    pages: u32,
+}
 
 /// The first word of each page that came, by its place.
 type Places = Arc<Mutex<HashMap<u32, u64>>>;
@@ -26,7 +33,8 @@ fn area(log: &Log, name: &'static str, pages: u32, priority: i32) -> SwapArea {
     let log = Arc::clone(log);
     let device = TestDevice::new(pages).named(&format!("the {name} device")).watched(move |transfer| {
         if transfer.direction() == Direction::Write {
-            log.lock().unwrap().push((name, transfer.len() as u32));
+            let (place, pages) = (transfer.place(), transfer.len() as u32);
+            log.lock().unwrap().push(Write { name, place, pages });
         }
     });
     SwapArea::device(device.boxed()).priority(priority)
@@ -75,12 +83,12 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
         (0..pages).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
 
-        let written = |log: &[(&str, u32)], name: &str| -> u32 {
-            log.iter().filter(|entry| entry.0 == name).map(|entry| entry.1).sum()
+        let written = |log: &[Write], name: &str| -> u32 {
+            log.iter().filter(|write| write.name == name).map(|write| write.pages).sum()
         };
         let before = |name: &str| {
             let log = log.lock().unwrap();
-            let first = log.iter().position(|entry| entry.0 == name);
+            let first = log.iter().position(|write| write.name == name);
             log[..first.unwrap_or_else(|| panic!("{name} was never written"))].to_vec()
         };
         // A batch is put in order of its slots before it is written, and may lie in two areas.
@@ -95,10 +103,16 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
             left + right >= 4096 - BATCH && left.abs_diff(right) <= 512 + BATCH,
             "{form:?}: {left}, {right}"
         );
-        let halves: Vec<_> = before("slow").into_iter().filter(|entry| entry.0 != "fast").collect();
-        let half = &halves[..halves.len() / 2];
-        let (left, right) = (written(half, "left"), written(half, "right"));
-        assert!(left.abs_diff(right) <= 512 + BATCH, "{form:?}: {left} and {right} half way");
+        // Whichever CPU takes the next cluster: the first page of each says whose it is.
+        let (mut begun, mut ahead) = (HashSet::new(), 0_i32);
+        for Write { name, place, pages } in first.into_iter().filter(|write| write.name != "fast") {
+            for cluster in place / 512..=(place + pages - 1) / 512 {
+                let step = if name == "left" { 1 } else { -1 };
+                ahead += i32::from(begun.insert((name, cluster))) * step;
+            }
+            assert!(ahead.abs() <= 2, "{form:?}: {begun:?} were begun, not by turns");
+        }
+        assert_eq!(begun.len(), 8, "{form:?}: {begun:?}");
 
         check(&space, at, 0..pages);
         manager.validate();
