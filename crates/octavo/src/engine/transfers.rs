@@ -18,13 +18,13 @@ use crate::error::ErrorKind;
 use crate::io::{Direction, Host, Job, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::swap::{self, Evicted, SlotRun, WRITE_BATCH};
+use crate::swap::{self, Begun, Evicted, SlotRun, WRITE_BATCH};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
-use crate::units::{FrameId, SwapSlot};
+use crate::units::{FrameId, Order, SwapSlot};
 
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
@@ -137,6 +137,19 @@ impl Engine {
         if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
             self.swap.serve();
         }
+    }
+
+    /// Puts a fresh frame into the swap cache to read a page that nobody faults on, if the page is out: the slot is only known
+    /// from somebody's entry, and may be another page's by now. The shadow is what the page left behind. `None`: the page is
+    /// not out, and the frame is free again.
+    pub(crate) fn begin_read_ahead(&self, slot: SwapSlot, fresh: FrameId) -> Option<Option<Shadow>> {
+        match self.swap.begin_read(&self.frames, slot, fresh) {
+            Begun::Reading(shadow) => return Some(shadow),
+            Begun::Cached(frame) => self.drop_pin(frame),
+            Begun::Gone => {}
+        }
+        self.frames.free(fresh, Order::ZERO).expect("just allocated");
+        None
     }
 
     /// Completes what has ended, in passing.

@@ -98,7 +98,7 @@ pub(crate) struct Fault<'a> {
     bytes: Option<&'a [u8]>,
     counted: bool,
     huge: Huge,
-    reading: Option<Reading<'a>>,
+    reading: Option<Reading>,
     /// Times a translation said Busy.
     refusals: u32,
     /// Whoever polls sleeps until it is over.
@@ -149,15 +149,22 @@ impl<'a> Fault<'a> {
     /// Goes as far as it can. Pending: the waker will be called.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
         loop {
-            let step = match self.reading.take() {
-                Some(reading) => self.continue_reading(reading, waker),
-                None => self.step(waker),
-            };
-            match step {
+            let waiting = self.wait_for_read(waker);
+            match waiting.unwrap_or_else(|| self.step(waker)) {
                 Step::Again => {}
                 Step::Wait => return Poll::Pending,
-                Step::End(outcome) => return Poll::Ready(outcome),
+                Step::End(outcome) => {
+                    self.give_reading_up();
+                    return Poll::Ready(outcome);
+                }
             }
+        }
+    }
+
+    /// A read under way goes on without this fault.
+    fn give_reading_up(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            reading.give_up(self.engine);
         }
     }
 
@@ -285,9 +292,7 @@ impl Drop for Fault<'_> {
             // In a forked child locks may be held for ever, and nothing is its own.
             return;
         }
-        if let Some(reading) = self.reading.take() {
-            reading.give_up(self.engine);
-        }
+        self.give_reading_up();
         if let Huge::Compacted(Some(block)) = self.huge {
             self.engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
         }

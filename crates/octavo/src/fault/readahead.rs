@@ -12,7 +12,7 @@ use crate::frame::Block;
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
-use crate::swap::{Begun, Brought, WRITE_BATCH, Wanted};
+use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::{FrameId, Order, SwapSlot};
@@ -111,10 +111,7 @@ fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
     }
     let Some(Block { frame, .. }) = block else { return false };
     // The entry is not ours: the slot may be another page's by now, or nobody's.
-    let Begun::Reading(shadow) = engine.swap.begin_read_ahead(&engine.frames, slot, frame) else {
-        engine.frames.free(frame, Order::ZERO).expect("just allocated");
-        return true;
-    };
+    let Some(shadow) = engine.begin_read_ahead(slot, frame) else { return true };
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
     // Asked again: it was only a guess, and does not change while the frame is in the cache.

@@ -1,8 +1,26 @@
 //! Faults on pages that went out: from the swap cache while they are on their way, else from the device.
 //!
-//! The entry is busy from here until the page is there, so one fault reads and the others wait for that page only. Two
-//! pages that share a slot have an entry each: the second finds the frame in the cache, still under READING, and
-//! waits for the frame.
+//! The entry stays Swapped while its page is read. The frame is in the swap cache under READING, as for pages read ahead, and
+//! whoever wants the page pins the frame and waits for it, each with a deadline of its own. So nobody who waits for a device
+//! keeps unmap, protect or another fault waiting, and a fault that gives up only drops its pin.
+//!
+//! ```text
+//!   entry Swapped(slot) ── in the cache? ── yes ─► pin the frame ──────────────┐
+//!        ▲                      │ no                                           ▼
+//!        │                a fresh frame, under READING ─► transfer ─► READING? wait for the frame
+//!        │                                                                     │ the bytes are there
+//!        └──────────── the entry has changed: look again ◄── Swapped(slot) ─► Present(frame): one compare-and-swap
+//! ```
+//!
+//! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the entry again). The fault
+//! walks to the entry and looks up the region anew after each wait. Its entry, as long as it is unchanged, holds a reference
+//! to the slot. With a reference the slot is not freed, and a cached frame is neither detached nor orphaned; with a pin the
+//! frame is not evicted, migrated or freed. So a frame that is pinned, found at the slot and free of errors is the page's
+//! until the entry changes. The fault adds its use and its owner first, and takes them back where the swap fails. An unmap or
+//! a protect changes the region and then the entry's version, so what this fault knew of the old region no longer matches.
+//!
+//! Cost of a fault that finds its page in the cache: a pin, a use, an owner, the swap of the entry, and the slot's lock to
+//! drop the reference.
 
 use std::task::Waker;
 
@@ -12,126 +30,130 @@ use crate::error::Error;
 use crate::fault::readahead::{Run, add_window};
 use crate::fault::{Fault, Outcome, Step};
 use crate::io::Urgency;
-use crate::region::{Region, RegionOptions};
-use crate::rmap::Owner;
-use crate::swap::{Brought, Pool, Wanted};
+use crate::region::Region;
+use crate::swap::{self, Begun, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
-use crate::table::entry::{Entry, EntryWord};
+use crate::table::Walk;
 use crate::table::translation::Installed;
-use crate::table::{Protection, Walk};
 use crate::units::{FrameId, Order, SwapSlot};
 
 /// A window is at most one page in so many of the budget.
 const WINDOW_SHARE: u64 = 128;
 
-/// A page on its way in: its entry is busy, its frame in the swap cache and pinned.
-pub(super) struct Reading<'a> {
-    word: &'a EntryWord,
-    busy: Entry,
+/// A page on its way in: its frame was in the swap cache at the slot, and is pinned.
+#[derive(Debug)]
+pub(super) struct Reading {
     slot: SwapSlot,
     frame: FrameId,
-    protection: Protection,
-    compress: bool,
     /// Others' pages are read with it, or another reads it.
     together: bool,
     /// When a wait for a device that is timed began.
     began: Option<Instant>,
 }
 
-impl Reading<'_> {
+impl Reading {
     /// What is waited for while it is read.
     pub(super) fn frame(&self) -> FrameId {
         self.frame
     }
 
-    /// The access is given up: the entry is as it was, the read goes on without it.
+    /// Nobody wants it here any more: a read goes on without this fault.
     pub(super) fn give_up(self, engine: &Engine) {
-        engine.publish(self.word, self.busy.to_swapped(self.slot));
         engine.drop_pin(self.frame);
     }
 }
 
 impl<'a> Fault<'a> {
+    /// The entry that `walk` led to says Swapped.
     pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
-        let engine = self.engine;
-        let (word, entry) = (walk.word(), walk.entry());
+        if let Some(reading) = self.reading.take() {
+            if reading.slot == slot {
+                return self.end_wait(walk, region, reading);
+            }
+            reading.give_up(self.engine);
+        }
         if let Some(over) = self.check_quota(1) {
             return over;
         }
-        // The frame is found before the entry is busy: looking for room must not keep others waiting. While the entry
-        // says so, the slot cannot go.
-        let fresh = match engine.find_swapped(slot) {
-            Some(frame) => {
-                engine.drop_pin(frame);
-                None
-            }
-            None => match engine.frames.alloc(Order::ZERO) {
-                Some(block) => Some(block.frame),
-                None => return Step::End(Outcome::NeedsFrame),
-            },
-        };
-        let busy = entry.to_busy();
-        if word.change(entry, busy).is_err() {
-            self.free_fresh(fresh);
+        match self.engine.find_swapped(slot) {
+            Some(frame) => self.join(walk, region, slot, frame),
+            None => self.read(walk, region, slot),
+        }
+    }
+
+    /// The page is in the cache: another fault reads it, it was read ahead, or it is still on its way out.
+    fn join(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, frame: FrameId) -> Step {
+        let engine = self.engine;
+        engine.counters.count(Counter::SwapCacheHit);
+        let holds = engine.frames.words(frame).holds.load();
+        let mut reading = Reading { slot, frame, together: true, began: None };
+        if !holds.is_dirty() && !holds.is_writeback() {
+            engine.counters.count(Counter::ReadAheadHit);
+            reading.began = self.timed_from(slot);
+        }
+        if let Some(window) = self.look_ahead(region, true) {
+            let mut run = Run::new(engine);
+            add_window(&mut run, self.space.id, window, region);
+            run.submit(Urgency::Queued);
+            engine.swap.flush();
+        }
+        if holds.is_reading() {
+            self.reading = Some(reading);
             return Step::Again;
         }
-        let (frame, is_first) = match self.enter(slot, fresh) {
-            Some(found) => found,
-            None => {
-                // It left the cache in between: look for room again.
-                engine.publish(word, busy.to_swapped(slot));
+        self.end_wait(walk, region, reading)
+    }
+
+    /// The page is nowhere but where its slot says: this fault reads it.
+    fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
+        let engine = self.engine;
+        let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
+        let frame = block.frame;
+        let shadow = match engine.swap.begin_read(&engine.frames, slot, frame) {
+            Begun::Reading(shadow) => shadow,
+            Begun::Cached(cached) => {
+                engine.frames.free(frame, Order::ZERO).expect("just allocated");
+                return self.join(walk, region, slot, cached);
+            }
+            Begun::Gone => {
+                engine.frames.free(frame, Order::ZERO).expect("just allocated");
                 return Step::Again;
             }
         };
-        let RegionOptions { protection, compress, .. } = region.options;
-        let together = !is_first;
-        let began = self.is_timed(slot).then(Instant::now);
-        self.reading = Some(Reading { word, busy, slot, frame, protection, compress, together, began: None });
-        if !is_first {
-            let window = self.look_ahead(region, true);
-            engine.counters.count(Counter::SwapCacheHit);
-            let holds = engine.frames.words(frame).holds.load();
-            if !holds.is_dirty() && !holds.is_writeback() {
-                engine.counters.count(Counter::ReadAheadHit);
-                self.reading.iter_mut().for_each(|reading| reading.began = began);
-            }
-            if let Some(window) = window {
-                let mut run = Run::new(engine);
-                add_window(&mut run, self.space.id, window, region);
-                run.submit(Urgency::Queued);
-                engine.swap.flush();
-            }
-            return Step::Again;
-        }
+        engine.admit(frame, shadow);
         // One pin for the transfer, one for this fault.
         engine.frames.words(frame).holds.take_pin();
+        let mut reading = Reading { slot, frame, together: false, began: None };
         match engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id)) {
-            Brought::OnDevice => {}
-            Brought::Here => {
-                engine.end_read_of(slot, frame, None);
+            Brought::OnDevice => {
+                engine.counters.count(Counter::MajorFault);
+                reading.began = self.timed_from(slot);
+                reading.together = self.start_read(region, slot, frame);
+                self.reading = Some(reading);
                 return Step::Again;
             }
-            Brought::Corrupt | Brought::Gone => {
-                engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot)));
-                return Step::Again;
-            }
+            Brought::Here => engine.end_read_of(slot, frame, None),
+            Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),
+            Brought::Gone => engine.end_read_of(slot, frame, Some(engine.swap.freed(slot))),
         }
-        engine.counters.count(Counter::MajorFault);
-        self.reading.iter_mut().for_each(|reading| reading.began = began);
+        self.end_wait(walk, region, reading)
+    }
+
+    /// Sends the read to the device, with the pages to be read ahead. Says whether there are any.
+    fn start_read(&mut self, region: &Region, slot: SwapSlot, frame: FrameId) -> bool {
         let window = self.look_ahead(region, false);
-        let mut run = Run::new(engine);
+        let mut run = Run::new(self.engine);
         run.push(slot, frame);
         match window {
             None => run.submit(self.urgency()),
             Some(window) => {
                 add_window(&mut run, self.space.id, window, region);
                 run.submit(Urgency::Queued);
-                self.reading.iter_mut().for_each(|reading| reading.together = true);
             }
         }
-        engine.swap.flush();
-        Step::Again
+        self.engine.swap.flush();
+        window.is_some()
     }
 
     fn look_ahead(&self, region: &Region, hit: bool) -> Option<Window> {
@@ -144,10 +166,11 @@ impl<'a> Fault<'a> {
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 
-    /// Whether the wait for this page, if it lies on an area, is to tell the pool what a device costs: one in some, where a
-    /// thread sleeps for it. What a future waits, its executor waits too.
-    fn is_timed(&self, slot: SwapSlot) -> bool {
-        self.blocking && self.engine.swap.pool().is_some() && Pool::times_wait(slot)
+    /// When the wait for this page began, if it is to tell the pool what a device costs: one wait in some, where a thread
+    /// sleeps for it. What a future waits, its executor waits too.
+    fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
+        let timed = self.blocking && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
+        timed.then(Instant::now)
     }
 
     /// Whether the device has been waited for as long as it may take. The first look sets the clock.
@@ -167,104 +190,119 @@ impl<'a> Fault<'a> {
         if self.blocking && self.engine.policy.io_timeout.is_none() { Urgency::Now } else { Urgency::Queued }
     }
 
-    /// The frame for the slot, pinned, and whether this fault is to read it. `None`: there is no frame in the cache, and
-    /// none was brought.
-    fn enter(&self, slot: SwapSlot, fresh: Option<FrameId>) -> Option<(FrameId, bool)> {
+    /// Waits until nobody reads into the frame any more. Then the entry is to be looked at again.
+    pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
-        match fresh {
-            None => engine.find_swapped(slot).map(|frame| (frame, false)),
-            Some(fresh) => match engine.swap.begin_read(&engine.frames, slot, fresh) {
-                Ok(shadow) => {
-                    engine.admit(fresh, shadow);
-                    Some((fresh, true))
-                }
-                Err(cached) => {
-                    self.free_fresh(Some(fresh));
-                    Some((cached, false))
-                }
-            },
-        }
-    }
-
-    fn free_fresh(&self, fresh: Option<FrameId>) {
-        if let Some(frame) = fresh {
-            self.engine.frames.free(frame, Order::ZERO).expect("just allocated");
-        }
-    }
-
-    /// The frame is in hand: waits for its bytes, then shows it.
-    pub(super) fn continue_reading(&mut self, reading: Reading<'a>, waker: &Waker) -> Step {
-        let engine = self.engine;
-        let frame = reading.frame;
+        let frame = self.reading.as_ref()?.frame;
         let holds = &engine.frames.words(frame).holds;
-        let seen = holds.load();
-        if seen.is_reading() {
-            // It may have ended, and only have to be taken note of.
-            engine.swap.flush();
-            engine.poll_transfers();
-            if self.is_too_late() && holds.load().is_reading() {
-                reading.give_up(engine);
-                return Step::End(Outcome::Failed(engine.swap.timed_out()));
-            }
-            let waiting = engine.wait_for_io(frame, waker);
-            self.reading = Some(reading);
-            if waiting == Waiting::Registered {
-                if !self.blocking {
-                    engine.swap.serve();
-                }
-                return Step::Wait;
-            }
-            thread::yield_now();
-            return Step::Again;
+        if !holds.load().is_reading() {
+            return None;
         }
+        // It may have ended, and only have to be taken note of.
+        engine.swap.flush();
+        engine.poll_transfers();
+        if self.is_too_late() && holds.load().is_reading() {
+            return Some(Step::End(Outcome::Failed(engine.swap.timed_out())));
+        }
+        if engine.wait_for_io(frame, waker) == Waiting::Registered {
+            if !self.blocking {
+                engine.swap.serve();
+            }
+            return Some(Step::Wait);
+        }
+        thread::yield_now();
+        Some(Step::Again)
+    }
+
+    /// The read has ended, or there was none: the entry, which still leads to the slot, shows the frame.
+    fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
+        let engine = self.engine;
+        let holds = engine.frames.words(reading.frame).holds.load();
         // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
-        if seen.is_failed() && !seen.is_dirty() {
-            let error = engine.swap.read_failure(reading.slot);
-            return self.fail(reading, error);
+        if holds.is_failed() && !holds.is_dirty() {
+            return self.fail(reading);
         }
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
             pool.weights(Some(self.space.id)).note_wait(began.elapsed().as_nanos() as u64);
         }
-        match self.translate(frame, self.page, 1) {
-            Installed::Done => {}
-            refusal => {
-                reading.give_up(engine);
-                return self.refuse(refusal);
-            }
+        if swap::slot_of(&engine.frames, reading.frame) != Some(reading.slot) {
+            // It was unmapped meanwhile, and what leads to the slot now is another page.
+            reading.give_up(engine);
+            return Step::Again;
         }
-        self.show(reading);
+        let step = match self.space.translation {
+            None => self.show(walk, region, &reading),
+            Some(_) => self.show_translated(walk, region, &reading),
+        };
+        // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.
+        reading.give_up(engine);
+        step
+    }
+
+    /// Swapped becomes Present.
+    fn show(&self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
+        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame);
+        // Asked first: of several who waited for the page only one will show it.
+        if walk.word().load() != entry || !self.own(frame) {
+            return Step::Again;
+        }
+        if walk.word().change(entry, entry.to_present(frame, region.options.protection)).is_err() {
+            engine.disown(frame, self.owner(self.page));
+            return Step::Again;
+        }
+        self.end_swap_in(region, reading)
+    }
+
+    /// As [`Fault::show`]; the entry is busy while the translation is told.
+    fn show_translated(&mut self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
+        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame);
+        let busy = entry.to_busy();
+        if walk.word().change(entry, busy).is_err() {
+            return Step::Again;
+        }
+        let installed = self.translate(frame, self.page, 1);
+        if installed != Installed::Done {
+            engine.publish(walk.word(), busy.to_swapped(reading.slot));
+            return self.refuse(installed);
+        }
+        let owned = self.own(frame);
+        assert!(owned, "a cached frame is in use");
+        engine.publish(walk.word(), busy.to_present(frame, region.options.protection));
+        self.end_swap_in(region, reading)
+    }
+
+    /// One more use of the frame, by this page. False: the frame has lost its last use, and with it the page its slot.
+    fn own(&self, frame: FrameId) -> bool {
+        let words = self.engine.frames.words(frame);
+        let added = words.uses.try_add();
+        if added {
+            self.engine.rmap.add(words, self.owner(self.page));
+            self.engine.space_use.add(self.space.id, Figure::Resident, 1);
+        }
+        added
+    }
+
+    /// The entry no longer leads to the slot.
+    fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
+        let (engine, frame) = (self.engine, reading.frame);
+        engine.space_use.add(self.space.id, Figure::SwapIn, 1);
+        if !region.options.compress {
+            engine.frames.words(frame).holds.mark_plain();
+        }
+        let orphan = engine.swap.drop_reference(&engine.frames, reading.slot);
+        engine.release_orphan(orphan);
+        if engine.swap.is_better_given_up(reading.slot) {
+            engine.swap.detach(&engine.frames, frame);
+        }
         Step::End(Outcome::Usable)
     }
 
-    fn show(&mut self, reading: Reading<'a>) {
-        let Reading { word, busy, slot, frame, protection, compress, .. } = reading;
+    /// The device did not give the page. The entry is as it was, and the next access tries again with another frame.
+    fn fail(&mut self, reading: Reading) -> Step {
+        let Reading { slot, frame, together, .. } = reading;
         let engine = self.engine;
-        let words = engine.frames.words(frame);
-        let owner = Owner { space: self.space.id, page: self.page };
-        let added = words.uses.try_add();
-        assert!(added, "a cached frame is in use");
-        engine.rmap.add(words, owner);
-        engine.space_use.add(owner.space, Figure::Resident, 1);
-        engine.space_use.add(owner.space, Figure::SwapIn, 1);
-        if !compress {
-            words.holds.mark_plain();
-        }
-        engine.publish(word, busy.to_present(frame, protection));
-        let orphan = engine.swap.drop_reference(&engine.frames, slot);
-        engine.release_orphan(orphan);
-        if engine.swap.is_better_given_up(slot) {
-            engine.swap.detach(&engine.frames, frame);
-        }
-        // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.
-        engine.drop_pin(frame);
-    }
-
-    /// The device did not give the page: the entry is as it was, the next access tries again with another frame.
-    fn fail(&mut self, reading: Reading<'a>, error: Error) -> Step {
-        let Reading { word, busy, slot, frame, together, .. } = reading;
-        let engine = self.engine;
+        let error: Error = engine.swap.read_failure(slot);
         engine.swap.forget_failed(&engine.frames, slot, frame);
-        engine.publish(word, busy.to_swapped(slot));
         engine.drop_pin(frame);
         if together && !self.alone {
             // It may have been a neighbour's place that could not be read.

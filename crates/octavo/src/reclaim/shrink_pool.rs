@@ -9,7 +9,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::Urgency;
 use crate::reclaim::evict::{PutAway, put_away, write_out};
-use crate::swap::{Begun, Brought, WRITE_BATCH, Wanted};
+use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, FrameId, Order, SwapSlot};
 
 /// Pages that leave a pool that is too large at once.
@@ -72,10 +72,7 @@ pub(crate) fn fit_pool(engine: &Engine) {
 /// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
 fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     let frame = engine.frames.alloc(Order::ZERO)?.frame;
-    if engine.swap.begin_read_ahead(&engine.frames, slot, frame) == Begun::Not {
-        engine.frames.free(frame, Order::ZERO).expect("just allocated");
-        return None;
-    }
+    engine.begin_read_ahead(slot, frame)?;
     let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),

@@ -48,7 +48,7 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
 use areas::Areas;
 use bounce::BounceFrames;
 use cache::{Cache, FreeSlot};
-pub(crate) use cache::{Evicted, Found, Orphan, Started};
+pub(crate) use cache::{Begun, Evicted, Found, Orphan, Started};
 use clusters::Clusters;
 pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
@@ -68,15 +68,6 @@ const SEALED_ORDER: Order = Order(8);
 
 /// Writes that succeed after one that failed before the area is asked to grow again.
 const CAUTION: u32 = 64;
-
-/// What came of [`Swap::begin_read_ahead`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
-    /// The frame is in the cache, under READING. What the page left behind when it went.
-    Reading(Option<Shadow>),
-    /// The frame is the caller's still.
-    Not,
-}
 
 /// What the cache kept of a page that was out, as the policy knows it.
 fn left_behind(kept: Option<mapping::Shadow>) -> Option<Shadow> {
@@ -257,25 +248,14 @@ impl Swap {
         self.cache.look_up(frames, slot)
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, who gets what the page left behind when it went; or
-    /// finds that another frame is there already, which is then pinned and returned instead.
-    pub(crate) fn begin_read(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        fresh: FrameId,
-    ) -> Result<Option<Shadow>, FrameId> {
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
+    /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
+    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun<Shadow> {
         forget_queue(frames, fresh);
-        self.cache.begin_read(frames, slot, fresh).map(left_behind)
-    }
-
-    /// As [`Swap::begin_read`], for a slot that the caller only saw in somebody's entry: nothing happens if it is anything but a
-    /// page that is out. The pin is the transfer's.
-    pub(crate) fn begin_read_ahead(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun {
-        forget_queue(frames, fresh);
-        match self.cache.begin_read_ahead(frames, slot, fresh) {
-            Some(left) => Begun::Reading(left_behind(left)),
-            None => Begun::Not,
+        match self.cache.begin_read(frames, slot, fresh) {
+            Begun::Reading(kept) => Begun::Reading(left_behind(kept)),
+            Begun::Cached(frame) => Begun::Cached(frame),
+            Begun::Gone => Begun::Gone,
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod hits;
 mod paths;
+mod swap_in;
 mod waiting;
 
 use crate::access;

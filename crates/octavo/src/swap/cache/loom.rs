@@ -203,8 +203,9 @@ impl Model {
             }
         }
         match self.cache.begin_read(&self.frames, slot, fresh) {
-            Err(frame) => frame,
-            Ok(_) => {
+            Begun::Cached(frame) => frame,
+            Begun::Gone => panic!("an entry leads to the slot"),
+            Begun::Reading(_) => {
                 let bytes = self.device[slot.0 as usize].load(Ordering::Relaxed);
                 self.bytes[fresh.index()].store(bytes, Ordering::Relaxed);
                 assert!(!self.holds(fresh).end_read(true));
@@ -422,7 +423,7 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
         model.begin(last, 9);
         race(
             &model,
-            move |model| assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Ok(None)),
+            move |model| assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Begun::Reading(None)),
             |model| {
                 model.unpin_orphan(model.cache.drop_reference(&model.frames, SLOT));
                 model.drop_pin(neighbour);

@@ -85,6 +85,18 @@ pub(crate) enum Found {
     Nothing,
 }
 
+/// What came of [`Cache::begin_read`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a read that was begun must be ended, and a frame that was found is pinned"]
+pub(crate) enum Begun<S> {
+    /// The fresh frame is in the cache, under READING. The shadow is what the frame before it left behind.
+    Reading(Option<S>),
+    /// This frame has the page already. It is pinned; the fresh frame is still the caller's.
+    Cached(FrameId),
+    /// No entry leads to the slot any more. The fresh frame is still the caller's.
+    Gone,
+}
+
 /// What came of [`Cache::start_writeback`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a writeback that was started must be ended"]
@@ -296,44 +308,26 @@ impl Cache {
         }
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, and gives him what the frame before it left
-    /// behind; or finds that another is there already, which is then pinned and returned instead. An entry must lead to
-    /// the slot meanwhile.
-    pub(crate) fn begin_read(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        fresh: FrameId,
-    ) -> Result<Option<Shadow>, FrameId> {
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
+    /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
+    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
+        if words.references() == 0 {
+            return Begun::Gone;
+        }
         if let Some(frame) = self.cached(frames, slot) {
             // In the cache means in use, so the frame cannot end while the lock is held.
             frames.words(frame).holds.take_pin();
-            return Err(frame);
+            return Begun::Cached(frame);
         }
-        debug_assert!(words.references() != 0, "nothing leads to {slot:?}");
-        Ok(self.put_for_reading(frames, slot, fresh))
+        Begun::Reading(self.put_for_reading(frames, slot, fresh))
     }
 
     /// Whether the slot's page is on the device only. A guess.
     pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
         let words = self.words(slot);
         words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
-    }
-
-    /// As [`Cache::begin_read`], for a slot that need not be anybody's any more: `None`, and nothing happens, if it is anything
-    /// but a page that is out.
-    pub(crate) fn begin_read_ahead(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        fresh: FrameId,
-    ) -> Option<Option<Shadow>> {
-        let _lock = self.lock(slot);
-        self.counters.count(Counter::SwapLockOther);
-        let is_out = self.words(slot).references() != 0 && self.cached(frames, slot).is_none();
-        is_out.then(|| self.put_for_reading(frames, slot, fresh))
     }
 
     /// Under the slot's lock: a fresh frame for a page that is out. Says what the frame before left behind.

@@ -157,10 +157,10 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
             frames.free(frame, Order::ZERO).unwrap();
             assert_eq!(setup.look_up(slot), None);
             let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-            assert_eq!(cache.begin_read(frames, slot, fresh), Ok(Some(Shadow::new(round))));
+            assert_eq!(cache.begin_read(frames, slot, fresh), Begun::Reading(Some(Shadow::new(round))));
             assert_eq!(cache.content(slot), 99);
             let second = frames.alloc(Order::ZERO).unwrap().frame;
-            assert_eq!(cache.begin_read(frames, slot, second), Err(fresh), "one reads");
+            assert_eq!(cache.begin_read(frames, slot, second), Begun::Cached(fresh), "one reads");
             assert!(!setup.unpin(fresh));
             setup.holds(fresh).end_read(true);
             assert!(!setup.unpin(fresh));
@@ -366,7 +366,7 @@ fn run(form: SwapCache, steps: &[Step]) {
             (Step::Fault(_), Some(known)) if known.swapped > 0 => {
                 let frame = setup.look_up(slot).unwrap_or_else(|| {
                     let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-                    assert_eq!(cache.begin_read(frames, slot, fresh), Ok(known.shadow.take()));
+                    assert_eq!(cache.begin_read(frames, slot, fresh), Begun::Reading(known.shadow.take()));
                     setup.holds(fresh).end_read(true);
                     known.frame = Some(fresh);
                     fresh
@@ -426,16 +426,22 @@ fn run(form: SwapCache, steps: &[Step]) {
             }
             (Step::ReadAhead(_), known) => {
                 let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-                let begun = cache.begin_read_ahead(frames, slot, fresh);
+                let begun = cache.begin_read(frames, slot, fresh);
                 match known {
                     Some(known) if known.swapped > 0 && known.frame.is_none() => {
-                        assert_eq!(begun, Some(known.shadow.take()));
+                        assert_eq!(begun, Begun::Reading(known.shadow.take()));
                         setup.holds(fresh).end_read(true);
                         known.frame = Some(fresh);
                         assert!(!setup.unpin(fresh));
                     }
+                    Some(known) if known.swapped > 0 => {
+                        let cached = known.frame.expect("the arm above");
+                        assert_eq!(begun, Begun::Cached(cached));
+                        assert!(!setup.unpin(cached));
+                        frames.free(fresh, Order::ZERO).unwrap();
+                    }
                     _ => {
-                        assert_eq!(begun, None);
+                        assert_eq!(begun, Begun::Gone);
                         frames.free(fresh, Order::ZERO).unwrap();
                     }
                 }

@@ -24,7 +24,7 @@
 //!
 //! Writing a cold page to its area needs its slot to stay: between `coldest` and the end of the write the slot may be
 //! freed, given to another page, and written by that one. So the shrinker goes through the swap cache: a fresh frame
-//! `begin_read_ahead` at the slot, [`Pool::unpack`] into it, the read ended, and the frame goes out like any dirty one. Under
+//! `begin_read` at the slot, [`Pool::unpack`] into it, the read ended, and the frame goes out like any dirty one. Under
 //! WRITEBACK nobody else writes the slot; at its end the content changes from exactly `Pool(handle)` to `Device`.
 //! `Gone` from `unpack` means the page has left by itself.
 //!

@@ -1,0 +1,124 @@
+//! Models of a page on its way in: its entry stays Swapped, so everybody else may come by meanwhile.
+
+use super::{Model, bounded, race};
+use crate::fault::prefetch;
+use crate::reclaim::evict_batch;
+use crate::sync::Arc;
+use crate::table::{PageNumberRange, Protection};
+use crate::units::PageNumber;
+
+/// The first page holds 7 and is out; it and its neighbour are mapped.
+fn page_that_is_out() -> Arc<Model> {
+    let shared = Model::new(4);
+    shared.map(0, 0, 2);
+    assert!(shared.store(0, 0, 7));
+    shared.evict_all();
+    shared
+}
+
+/// The bytes survive another trip, and everything is free afterwards.
+fn assert_holds(shared: &Model, expected: u64) {
+    shared.assert_bytes_are_somewhere();
+    shared.evict_all();
+    assert_eq!(shared.load(0, 0), Some(expected), "the bytes came back");
+    shared.unmap(0, 0, 2);
+    shared.assert_all_is_free();
+}
+
+/// Two faults on one page: one reads, both find the bytes, and the page is shown once.
+#[test]
+fn loom_two_faults_on_a_page_that_is_out() {
+    for stores in [false, true] {
+        bounded(2, move || {
+            let shared = page_that_is_out();
+            race(
+                &shared,
+                |model| assert!(matches!(model.load(0, 0), Some(7 | 8))),
+                move |model| {
+                    if stores {
+                        assert!(model.store(0, 0, 8));
+                    } else {
+                        assert_eq!(model.load(0, 0), Some(7));
+                    }
+                },
+            );
+            assert_holds(&shared, if stores { 8 } else { 7 });
+        });
+    }
+}
+
+/// The page is unmapped, and its range mapped again, while it is read: the fault ends with the page as it was before, as it is
+/// now, or with none, and what is mapped now is empty.
+#[test]
+fn loom_a_swap_in_against_unmap_and_remap() {
+    bounded(2, || {
+        let shared = page_that_is_out();
+        race(
+            &shared,
+            |model| assert!(matches!(model.load(0, 0), None | Some(0 | 7))),
+            |model| {
+                model.unmap(0, 0, 2);
+                model.map(0, 0, 2);
+            },
+        );
+        assert_eq!(shared.load(0, 0), Some(0), "what was unmapped does not come back");
+        shared.unmap(0, 0, 2);
+        shared.assert_all_is_free();
+    });
+}
+
+/// A fault has looked up its region when that is protected: the page is not shown with what was allowed before.
+#[test]
+fn loom_a_swap_in_against_protect() {
+    for protection in [Protection::READ, Protection::NONE] {
+        bounded(2, move || {
+            let shared = page_that_is_out();
+            race(
+                &shared,
+                |model| assert!(matches!(model.load(0, 0), None | Some(7))),
+                move |model| model.protect(0, 0, 2, protection),
+            );
+            assert!(!shared.store(0, 0, 8), "the page may not be written");
+            assert_eq!(shared.load(0, 0), protection.read.then_some(7));
+            shared.unmap(0, 0, 2);
+            shared.assert_all_is_free();
+        });
+    }
+}
+
+/// A page was read ahead, and its frame is about to be taken again, clean, when a fault comes for it.
+#[test]
+fn loom_a_swap_in_against_the_eviction_of_the_page_just_read() {
+    bounded(2, || {
+        let shared = page_that_is_out();
+        let range = PageNumberRange { start: PageNumber(0), end: PageNumber(2) };
+        assert_eq!(prefetch(&shared.engine, &shared.spaces[0], range), 1);
+        let batch = shared.isolate();
+        assert_eq!(batch.len(), 1);
+        race(
+            &shared,
+            |model| assert_eq!(model.load(0, 0), Some(7)),
+            move |model| {
+                evict_batch(&model.engine, &batch);
+            },
+        );
+        assert_holds(&shared, 7);
+    });
+}
+
+/// A page is read ahead while a fault comes for it: the fault waits for the frame, or reads itself.
+#[test]
+fn loom_a_swap_in_against_readahead() {
+    bounded(2, || {
+        let shared = page_that_is_out();
+        race(
+            &shared,
+            |model| assert_eq!(model.load(0, 0), Some(7)),
+            |model| {
+                let range = PageNumberRange { start: PageNumber(0), end: PageNumber(2) };
+                prefetch(&model.engine, &model.spaces[0], range);
+            },
+        );
+        assert_holds(&shared, 7);
+    });
+}
