@@ -7,10 +7,11 @@ use octavo_platform::Word;
 
 use crate::access::{self, Pin};
 use crate::engine::{
-    Engine, Figure, Obstacle, SpaceState, clear_space, protect_range, split_edges, unmap_range,
+    Engine, Figure, Obstacle, SpaceState, Waiter, clear_space, in_place, protect_range, split_edges,
+    unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{FaultFuture, prefetch, resolve};
+use crate::fault::{prefetch, resolve, resolve_async};
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
@@ -104,7 +105,7 @@ impl Space {
     fn with_room<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
         match change() {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => {
-                make_room_for_node(&self.engine)?;
+                in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine)))?;
                 change()
             }
             done => done,
@@ -237,7 +238,9 @@ impl Space {
             };
             drop(writer);
             match obstacle {
-                Obstacle::NoNode => make_room_for_node(&self.engine)?,
+                Obstacle::NoNode => {
+                    in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine)))?
+                }
                 Obstacle::Pinned(block) => {
                     let now = Instant::now();
                     if now >= *give_up_at.get_or_insert(now + PATIENCE) {
@@ -306,7 +309,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        FaultFuture::new(&self.engine, &self.state, address, access)
+        resolve_async(&self.engine, &self.state, address, access)
     }
 
     /// Makes every page of the range usable for `access` now.
@@ -336,7 +339,7 @@ impl Space {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         self.state.quota.set_pages(bytes.map(|bytes| bytes >> PAGE_SHIFT));
-        make_room_under_quota(&self.engine, &self.state, 0)
+        in_place(make_room_under_quota(&self.engine, &self.state, 0, &mut Waiter::patient(&self.engine)))
     }
 
     /// What the space uses.

@@ -4,13 +4,18 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::device::TestDevice;
+use common::futures::Pending;
 use common::{MIB, PAGE};
 use octavo::io::SwapArea;
-use octavo::{Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space};
+use octavo::{
+    Access, Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, Protection, RegionOptions,
+    Space,
+};
 
 const PAGES: u64 = 16384;
 
@@ -219,4 +224,116 @@ fn blocks_stay_whole_while_the_device_is_known_to_be_silent() {
     }
     assert_eq!(seen(), before, "nothing was split or written in vain");
     full.assert_that_nothing_is_lost();
+}
+
+/// Some pages that are out, on a device that has just fallen silent.
+fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
+    let at = map(space);
+    for page in 0..64 {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.stats().unwrap().resident_bytes, 0, "all is out");
+    device.hold();
+    at
+}
+
+/// Each has a deadline of its own, which does not begin when the one before has given up.
+#[test]
+fn many_who_wait_for_one_page_give_up_side_by_side() {
+    const THREADS: u32 = 8;
+    let patience = Duration::from_secs(2);
+    let device = silent_device();
+    let manager = builder(&device, false).io_timeout(patience).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = pages_that_are_out(&device, &space);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                assert_eq!(space.load::<u64>(at).unwrap_err().kind(), ErrorKind::TimedOut);
+            });
+        }
+    });
+    // One after the other they would take eight times as long. A busy machine has half of that to spare.
+    assert!(began.elapsed() < patience * (THREADS / 2), "it took {:?}", began.elapsed());
+    device.let_go();
+    assert_eq!(space.load::<u64>(at).unwrap(), value(0));
+}
+
+#[test]
+fn a_future_that_nobody_polls_keeps_nobody_waiting() {
+    let device = silent_device();
+    let manager = manager(&device, false);
+    let space = manager.space().unwrap();
+    let at = pages_that_are_out(&device, &space);
+    let mut asleep = Pending::new(&space, at / PAGE, Access::Read);
+    assert!(asleep.poll().is_pending());
+    assert_eq!(space.load::<u64>(at).unwrap_err().kind(), ErrorKind::TimedOut);
+    device.let_go();
+    assert_eq!(space.load::<u64>(at).unwrap(), value(0));
+    drop(asleep);
+    manager.validate();
+}
+
+#[test]
+fn a_future_is_woken_at_its_deadline() {
+    let device = silent_device();
+    let manager = manager(&device, false);
+    let space = manager.space().unwrap();
+    let at = pages_that_are_out(&device, &space);
+    let mut faults: Vec<_> =
+        (0..3).map(|page| Pending::new(&space, at / PAGE + page, Access::Read)).collect();
+    for fault in &mut faults {
+        assert!(fault.poll().is_pending());
+    }
+    let began = Instant::now();
+    for mut fault in faults {
+        let outcome = loop {
+            if fault.is_woken()
+                && let Poll::Ready(outcome) = fault.poll()
+            {
+                break outcome;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody wakes it");
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+    device.let_go();
+    manager.validate();
+}
+
+/// There is no timeout here: who waited for the device would wait for ever.
+#[test]
+fn unmap_protect_and_drop_do_not_wait_for_a_page_that_is_read() {
+    let device = silent_device();
+    let manager = builder(&device, false).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = pages_that_are_out(&device, &space);
+    let mut faults: Vec<_> =
+        (0..3).map(|page| Pending::new(&space, at / PAGE + page, Access::Read)).collect();
+    for fault in &mut faults {
+        assert!(fault.poll().is_pending());
+    }
+    space.unmap(at, PAGE).unwrap();
+    space.protect(at + PAGE, PAGE, Protection::NONE).unwrap();
+    device.let_go();
+    let kinds: Vec<_> = faults
+        .iter_mut()
+        .map(|fault| match fault.poll() {
+            Poll::Ready(outcome) => outcome.err().map(|error| error.kind()),
+            Poll::Pending => panic!("the device has answered"),
+        })
+        .collect();
+    assert_eq!(kinds, [Some(ErrorKind::NotMapped), Some(ErrorKind::Protected), None]);
+    drop(faults);
+    let other = manager.space().unwrap();
+    let elsewhere = pages_that_are_out(&device, &other);
+    let mut fault = Pending::new(&other, elsewhere / PAGE, Access::Read);
+    assert!(fault.poll().is_pending());
+    drop(fault);
+    drop(other);
+    device.let_go();
+    manager.validate();
 }

@@ -17,6 +17,7 @@ use crate::lru::Lru;
 use crate::rmap::ReverseMap;
 use crate::swap::{Swap, SwapParts};
 use crate::sync::percpu::StackForm;
+use crate::sync::timer::Timer;
 use crate::sync::wait::WaitTable;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Shared, WeakShared};
 use crate::table::Table;
@@ -71,6 +72,7 @@ impl Engine {
             lru,
             swap,
             waits: WaitTable::new(),
+            timer: Timer::default(),
             spaces: Mutex::new(BTreeMap::new()),
             any_translation: AtomicBool::new(false),
             reclaimers: AtomicU32::new(0),

@@ -13,6 +13,7 @@
 //! | `split` | a huge leaf becomes 512 small ones |
 //! | `streams` | faults that follow each other, and what to read ahead of them |
 //! | `transfers` | pages under way to and from devices, and what follows |
+//! | `waiter` | who waits for devices, how, and until when |
 //!
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
@@ -27,6 +28,7 @@ mod streams;
 mod transfers;
 mod unmap;
 mod validate;
+mod waiter;
 
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
@@ -45,6 +47,7 @@ use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
 use crate::swap::{self, Found, Handle, Orphan, Swap};
 use crate::sync::park::block_until;
+use crate::sync::timer::Timer;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Mutex, Ordering, Shared, WeakShared};
 use crate::table::entry::EntryWord;
@@ -62,6 +65,7 @@ pub(crate) use streams::{Streams, Window};
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
 pub(crate) use validate::validate_tables;
+pub(crate) use waiter::{Waiter, in_place};
 
 /// Choices that paths consult as they run.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +94,8 @@ pub(crate) struct Engine {
     pub(crate) lru: Lru,
     pub(crate) swap: Swap,
     pub(crate) waits: WaitTable,
+    /// Wakes futures at their deadlines.
+    pub(crate) timer: Timer,
     pub(crate) spaces: Mutex<BTreeMap<SpaceId, SpaceRecord>>,
     /// Whether any space has a translation of its own, so that evictions without one skip the look-up.
     any_translation: AtomicBool,

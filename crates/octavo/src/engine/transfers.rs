@@ -67,6 +67,16 @@ impl Transfers {
         self.ended_pages.load(Ordering::Acquire)
     }
 
+    /// Pages whose read has ended, so far.
+    pub(crate) fn read_pages(&self) -> u64 {
+        self.read_pages.load(Ordering::SeqCst)
+    }
+
+    /// Whether nobody shall wait any more.
+    pub(crate) fn are_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
     fn are_under_way(&self) -> bool {
         self.writing_pages() + self.reading_pages() > 0
     }
@@ -180,11 +190,6 @@ impl Engine {
         self.wait_for_writes(self.transfers.ended_pages() + 1, Some(patience))
     }
 
-    /// Waits until some write has ended. As [`Engine::wait_until_ended`].
-    pub(crate) fn wait_for_write(&self) -> bool {
-        self.wait_until_ended(self.transfers.ended_pages() + 1)
-    }
-
     /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: the device
     /// has not answered for as long as it may take. That is noted as a failure of the device, so that nobody waits for it
     /// again before the next access that cannot do without.
@@ -212,30 +217,20 @@ impl Engine {
 
     fn wait_for_writes(&self, pages: u64, patience: Option<Duration>) -> bool {
         let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
-        self.wait_while(patience, &|| {
+        self.wait_while(after(patience), &|| {
             writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
-        })
-    }
-
-    /// Waits until some read has ended. Returns at once when none is under way.
-    pub(crate) fn wait_for_read(&self) -> bool {
-        let Transfers { reading_pages, read_pages, .. } = &self.transfers;
-        let before = read_pages.load(Ordering::SeqCst);
-        self.wait_while(self.policy.io_timeout, &|| {
-            reading_pages.load(Ordering::SeqCst) != 0 && read_pages.load(Ordering::SeqCst) == before
         })
     }
 
     /// Waits until nothing is under way, or for so long. Says whether nothing is.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         self.swap.serve();
-        self.wait_while(Some(patience), &|| self.transfers.are_under_way())
+        self.wait_while(after(Some(patience)), &|| self.transfers.are_under_way())
     }
 
-    fn wait_while(&self, patience: Option<Duration>, waits: &dyn Fn() -> bool) -> bool {
-        // Beyond the end of time is for ever.
-        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
-        let ending = || self.transfers.ending.load(Ordering::SeqCst);
+    /// Waits as long as `waits` says, and until then. Says whether it does not any more.
+    pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
+        let ending = || self.transfers.are_ending();
         let still_waits = || waits() && !ending() && until.is_none_or(|until| Instant::now() < until);
         self.swap.flush();
         block_until_driven(
@@ -251,7 +246,7 @@ impl Engine {
         !waits()
     }
 
-    fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
+    pub(super) fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
         if !waits() {
             return std::task::Poll::Ready(());
         }
@@ -405,6 +400,11 @@ impl Engine {
             frame = next;
         }
     }
+}
+
+/// The end of a wait that begins now. Beyond the end of time is for ever.
+fn after(patience: Option<Duration>) -> Option<Instant> {
+    patience.and_then(|patience| Instant::now().checked_add(patience))
 }
 
 impl Host for Engine {

@@ -1,8 +1,8 @@
 //! A fault: the slow path that makes an entry usable.
 //!
 //! A fault is a machine that is polled. It never blocks: where it must wait (somebody else is changing the entry, a
-//! device is reading) it leaves a waker and answers Pending; where it lacks memory it says what of. Blocking
-//! ([`resolve`]) and awaiting ([`FaultFuture`]) are two wrappers around the same machine.
+//! device is reading) it leaves a waker and answers Pending; where it lacks memory it says what of, and room is made by work
+//! that can be awaited as well. Blocking ([`resolve`]) and awaiting ([`resolve_async`]) differ in their [`Waiter`] only.
 //!
 //! ```text
 //!   walk ─► look up the region ─► links still hold? ─► by the entry:
@@ -26,13 +26,12 @@ mod readahead;
 mod swap_in;
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
 
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, SpaceState, Split, split_leaf};
+use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, in_place, split_leaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::io::Waited;
@@ -101,46 +100,34 @@ pub(crate) struct Fault<'a> {
     reading: Option<Reading>,
     /// Times a translation said Busy.
     refusals: u32,
-    /// Whoever polls sleeps until it is over.
-    blocking: bool,
     /// A read failed that was not for this page alone: the next is.
     alone: bool,
-    /// When the device has taken too long.
-    give_up_at: Option<Instant>,
+    waiter: Waiter<'a>,
 }
 
 /// Times a fault tries again when a translation is busy, before it says so.
 const MAX_REFUSALS: u32 = 1000;
 
 impl<'a> Fault<'a> {
-    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, address: u64, access: Access) -> Self {
+    fn new(
+        waiter: Waiter<'a>,
+        engine: &'a Engine,
+        space: &'a SpaceState,
+        address: u64,
+        access: Access,
+    ) -> Self {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
-        let (counted, reading, refusals, blocking, alone, give_up_at) = (false, None, 0, false, false, None);
-        let bytes = None;
-        Self {
-            engine,
-            space,
-            address,
-            page,
-            access,
-            bytes,
-            counted,
-            huge,
-            reading,
-            refusals,
-            blocking,
-            alone,
-            give_up_at,
-        }
+        let (bytes, counted, reading, refusals, alone) = (None, false, None, 0, false);
+        Self { engine, space, address, page, access, bytes, counted, huge, reading, refusals, alone, waiter }
     }
 
     /// Brings about what a pending fault waits for, if that can be done from here.
     fn drive(&self) -> bool {
         let Some(reading) = &self.reading else { return false };
-        if let Some(at) = self.give_up_at {
+        if let Some(until) = self.waiter.until() {
             // Woken when the read ends, or to give it up.
             self.engine.swap.serve();
-            park_for(at.saturating_duration_since(Instant::now()));
+            park_for(until.saturating_duration_since(Instant::now()));
             return true;
         }
         self.engine.drive(reading.frame()) == Waited::Progress
@@ -307,7 +294,8 @@ impl Drop for Fault<'_> {
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
     engine.check_process()?;
-    block_on(Fault::new(engine, space, address, access)).map(|_| ())
+    let fault = Fault::new(Waiter::thread(engine), engine, space, address, access);
+    in_place(fault.resolve()).map(|_| ())
 }
 
 /// As [`resolve`], for a page that `bytes` are to be written over, all of it: it need not be zeroed, or read, before. Says
@@ -321,10 +309,21 @@ pub(crate) fn resolve_written(
     bytes: &[u8],
 ) -> Result<bool> {
     engine.check_process()?;
-    let mut fault = Fault::new(engine, space, address, Access::Write);
+    let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Write);
     // A window may have to be asked first, and refuse.
     fault.bytes = space.translation.is_none().then_some(bytes);
-    Ok(block_on(fault)? == Resolved::Written)
+    Ok(in_place(fault.resolve())? == Resolved::Written)
+}
+
+/// A fault to be awaited, which never blocks whoever polls it. Dropping it in the middle leaves the page as it was.
+pub(crate) async fn resolve_async(
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    access: Access,
+) -> Result<()> {
+    engine.check_process()?;
+    Fault::new(Waiter::task(engine), engine, space, address, access).resolve().await.map(|_| ())
 }
 
 /// How a fault ended.
@@ -334,65 +333,52 @@ enum Resolved {
     Written,
 }
 
-fn block_on(mut fault: Fault<'_>) -> Result<Resolved> {
-    fault.blocking = true;
-    loop {
-        let cell = RefCell::new(&mut fault);
-        let outcome = block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive());
-        if let Some(result) = settle(&mut fault, outcome) {
-            return result;
-        }
-    }
-}
-
-/// Provides what an outcome lacks. `None`: poll on.
-fn settle(fault: &mut Fault<'_>, outcome: Outcome) -> Option<Result<Resolved>> {
-    let made = match outcome {
-        Outcome::Usable => return Some(Ok(Resolved::Usable)),
-        Outcome::Written => return Some(Ok(Resolved::Written)),
-        Outcome::Failed(error) => return Some(Err(error)),
-        Outcome::NeedsFrame => reclaim::make_room(fault.engine),
-        Outcome::NeedsNode => reclaim::make_room_for_node(fault.engine),
-        Outcome::OverQuota(pages) => {
-            let made = reclaim::make_room_under_quota(fault.engine, fault.space, pages);
-            if made.is_err() && pages > 1 {
-                // A page may fit where a block does not.
-                fault.give_blocks_up();
-                return None;
-            }
-            made
-        }
-        Outcome::NeedsHuge => {
-            fault.set_compacted(reclaim::block_for_fault(fault.engine));
-            Ok(())
-        }
-    };
-    made.err().map(Err)
-}
-
-/// A fault to be awaited. Dropping it in the middle leaves the page as it was.
-pub(crate) struct FaultFuture<'a> {
-    fault: Fault<'a>,
-}
-
-impl<'a> FaultFuture<'a> {
-    pub(crate) fn new(engine: &'a Engine, space: &'a SpaceState, address: u64, access: Access) -> Self {
-        Self { fault: Fault::new(engine, space, address, access) }
-    }
-}
-
-impl Future for FaultFuture<'_> {
-    type Output = Result<()>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let fault = &mut self.get_mut().fault;
-        fault.engine.check_process()?;
+impl Fault<'_> {
+    /// Polls until the fault is over, and provides what it lacks.
+    async fn resolve(mut self) -> Result<Resolved> {
         loop {
-            let Poll::Ready(outcome) = fault.poll(context.waker()) else { return Poll::Pending };
-            if let Some(result) = settle(fault, outcome) {
-                return Poll::Ready(result.map(|_| ()));
+            match self.outcome().await {
+                Outcome::Usable => return Ok(Resolved::Usable),
+                Outcome::Written => return Ok(Resolved::Written),
+                Outcome::Failed(error) => return Err(error),
+                Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
+                Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
+                Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
+                Outcome::NeedsHuge => {
+                    let block = reclaim::block_for_fault(self.engine, &mut self.waiter).await;
+                    self.set_compacted(block);
+                }
             }
         }
+    }
+
+    async fn outcome(&mut self) -> Outcome {
+        if self.waiter.blocks() {
+            let cell = RefCell::new(self);
+            return block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive());
+        }
+        poll_fn(|context| {
+            // In a forked child nothing of this may be touched.
+            if let Err(error) = self.engine.check_process() {
+                return Poll::Ready(Outcome::Failed(error));
+            }
+            let polled = self.poll(context.waker());
+            match self.waiter.set_alarm(context.waker()) {
+                Err(error) if polled.is_pending() => Poll::Ready(Outcome::Failed(error)),
+                _ => polled,
+            }
+        })
+        .await
+    }
+
+    async fn make_room_under_quota(&mut self, pages: u64) -> Result<()> {
+        let made = reclaim::make_room_under_quota(self.engine, self.space, pages, &mut self.waiter).await;
+        if made.is_err() && pages > 1 {
+            // A page may fit where a block does not.
+            self.give_blocks_up();
+            return Ok(());
+        }
+        made
     }
 }
 

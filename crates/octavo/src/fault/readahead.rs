@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, SpaceState, Window};
+use crate::engine::{Engine, Figure, SpaceState, Waiter, Window, in_place};
 use crate::frame::Block;
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
@@ -105,7 +105,7 @@ fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
         // Others may wait for what was collected: it does not wait for room.
         run.submit(Urgency::Queued);
         engine.swap.flush();
-        reclaim(engine, MAKE_WAY, Reclaimer::Direct);
+        in_place(reclaim(engine, MAKE_WAY, Reclaimer::Direct, &mut Waiter::never(engine)));
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);
     }

@@ -169,25 +169,18 @@ impl<'a> Fault<'a> {
     /// When the wait for this page began, if it is to tell the pool what a device costs: one wait in some, where a thread
     /// sleeps for it. What a future waits, its executor waits too.
     fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
-        let timed = self.blocking && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
+        let timed = self.waiter.blocks() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
         timed.then(Instant::now)
-    }
-
-    /// Whether the device has been waited for as long as it may take. The first look sets the clock.
-    fn is_too_late(&mut self) -> bool {
-        let Some(timeout) = self.engine.policy.io_timeout else { return false };
-        let now = Instant::now();
-        if self.give_up_at.is_none() {
-            // Beyond the end of time is for ever.
-            self.give_up_at = now.checked_add(timeout);
-        }
-        self.give_up_at.is_some_and(|at| now >= at)
     }
 
     /// A fault that its thread waits for may be read in place.
     fn urgency(&self) -> Urgency {
         // In place it could not be given up.
-        if self.blocking && self.engine.policy.io_timeout.is_none() { Urgency::Now } else { Urgency::Queued }
+        if self.waiter.blocks() && self.engine.policy.io_timeout.is_none() {
+            Urgency::Now
+        } else {
+            Urgency::Queued
+        }
     }
 
     /// Waits until nobody reads into the frame any more. Then the entry is to be looked at again.
@@ -201,11 +194,11 @@ impl<'a> Fault<'a> {
         // It may have ended, and only have to be taken note of.
         engine.swap.flush();
         engine.poll_transfers();
-        if self.is_too_late() && holds.load().is_reading() {
+        if self.waiter.is_too_late() && holds.load().is_reading() {
             return Some(Step::End(Outcome::Failed(engine.swap.timed_out())));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
-            if !self.blocking {
+            if !self.waiter.blocks() {
                 engine.swap.serve();
             }
             return Some(Step::Wait);

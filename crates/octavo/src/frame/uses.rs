@@ -36,6 +36,18 @@ impl UseCount {
         before - 1
     }
 
+    /// Takes the only use away, if it is the only one. From then on nobody can add another.
+    pub(crate) fn take_only(&self) -> bool {
+        // AcqRel: as `remove`.
+        self.0.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes [`UseCount::take_only`] back.
+    pub(crate) fn restore_only(&self) {
+        // Release: whoever adds a use finds what was done before.
+        self.0.store(1, Ordering::Release);
+    }
+
     pub(crate) fn get(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }

@@ -2,7 +2,7 @@
 //! lowered budget, zeroes free frames ahead, and lets per-CPU lists decay.
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Waiter, in_place};
 use crate::reclaim::{
     Reclaimer, compact_for_huge, most_writing_pages, reclaim, shrink_pool, shrink_to_budget,
 };
@@ -65,7 +65,7 @@ fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<threa
     thread::Builder::new()
         .name("octavo-background".into())
         .stack_size(1 << 20)
-        .spawn(move || run(&engine, &signal))
+        .spawn(move || keep_ahead(&engine, &signal))
 }
 
 impl Drop for Running {
@@ -98,7 +98,7 @@ impl Signal {
     }
 }
 
-fn run(engine: &Engine, signal: &Signal) {
+fn keep_ahead(engine: &Engine, signal: &Signal) {
     loop {
         let wanted = {
             let mut state = signal.state.lock();
@@ -171,7 +171,8 @@ fn work(engine: &Engine, signal: &Signal) {
             engine.wait_for_write_within(TICK);
             continue;
         }
-        if reclaim(engine, RECLAIM_BATCH, Reclaimer::Background).total() == 0 {
+        let mut waiter = Waiter::patient(engine);
+        if in_place(reclaim(engine, RECLAIM_BATCH, Reclaimer::Background, &mut waiter)).total() == 0 {
             // Nothing can go now; the access that needs the room will say why.
             break;
         }

@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Waiter};
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId};
 use crate::lru::{Isolated, List};
 use crate::reclaim::shrink_pool::fit_pool;
-use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim_and_settle};
+use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks tried for one request, emptiest first.
@@ -33,23 +33,25 @@ struct Candidate {
 
 /// A block of order 9 for an access that found none. `None` where no chunk can be emptied, or where that was tried in vain
 /// just before: after each failure twice as many requests are turned away at once.
-pub(crate) fn block_for_fault(engine: &Engine) -> Option<Block> {
+pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     if engine.compaction.turns_away() {
         return None;
     }
-    let block = evict_for_block(engine).or_else(|| compact(engine));
+    let block = evict_for_block(engine, waiter).await.or_else(|| compact(engine));
     engine.compaction.ended(block.is_some());
     block
 }
 
 /// Where memory is full, as many pages go as the block has: a cold block, whose chunk is this one's then, or pages whose frames
 /// give compaction room.
-fn evict_for_block(engine: &Engine) -> Option<Block> {
+async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     let missing = u64::from(CHUNK_FRAMES).saturating_sub(engine.frames.free_frames());
     if missing == 0 || !engine.swap.is_available() {
         return None;
     }
-    reclaim_and_settle(engine, missing, Reclaimer::Direct);
+    let ended = engine.transfers.ended_pages();
+    let done = reclaim(engine, missing, Reclaimer::Direct, waiter).await;
+    waiter.until_written(ended + done.started).await;
     engine.frames.alloc(Order::MAX)
 }
 
@@ -101,7 +103,7 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
             return true;
         }
         if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0
-            || give_one_back(engine)
+            || give_one_back(engine, Elsewhere::Made)
         {
             failures = 0;
             continue;
@@ -114,10 +116,27 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     }
 }
 
-fn give_one_back(engine: &Engine) -> bool {
+/// As [`shrink_to_budget`], as far as it goes without waiting: pages move to frames that are free, and what others shrink just
+/// now is theirs.
+pub(super) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
+    let Some(_single) = engine.shrinking.try_lock() else { return false };
+    loop {
+        let missing = room_bytes as i64 - engine.budget.room_bytes();
+        if missing <= 0 {
+            return true;
+        }
+        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) == 0
+            && !give_one_back(engine, Elsewhere::Free)
+        {
+            return false;
+        }
+    }
+}
+
+fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
     candidates(engine).into_iter().any(|candidate| {
-        let gone = empty_chunk(engine, candidate.chunk, Elsewhere::Made)
-            && engine.frames.take_offline(candidate.chunk);
+        let gone =
+            empty_chunk(engine, candidate.chunk, elsewhere) && engine.frames.take_offline(candidate.chunk);
         if !gone {
             engine.frames.putback(candidate.chunk);
         }
@@ -220,7 +239,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
         if engine.frames.words(frame).order() != Order::ZERO {
             engine.lru.put_back(&engine.frames, frame, List::Inactive);
             engine.drop_pin(frame);
-            return Moved::MustGoOut;
+            break;
         }
         if migrate(engine, frame) != Migrated::NoFrame {
             return Moved::Settled;

@@ -25,15 +25,16 @@ mod shrink_pool;
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Waiter, in_place};
 use crate::error::{Error, Result};
 use crate::lru::{ISOLATED, Isolated, List};
-use crate::sync::{Duration, Instant, Ordering, thread};
+use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
-use crate::units::{CHUNK_BYTES, FrameId};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId};
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
+use compact::try_shrink;
 pub(crate) use compact::{block_for_fault, compact_for_huge, shrink_to_budget};
 pub(crate) use evict::evict_batch;
 use evict::{Evict, evict};
@@ -46,6 +47,16 @@ pub(crate) use shrink_pool::shrink_pool;
 pub(crate) enum Reclaimer {
     Direct,
     Background,
+}
+
+impl Reclaimer {
+    /// Pages looked at, and pages that went.
+    fn counters(self) -> (Counter, Counter) {
+        match self {
+            Self::Direct => (Counter::ScanDirect, Counter::StealDirect),
+            Self::Background => (Counter::ScanBackground, Counter::StealBackground),
+        }
+    }
 }
 
 /// Frames that direct reclaim tries to free before the access goes on.
@@ -65,6 +76,8 @@ const LOOKS: u64 = 8;
 const MOST_WRITING_PAGES: u64 = 8192;
 /// Pages looked at in vain before giving up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
+/// Rounds of reclaim to bring what is charged under the budget.
+const SHRINK_LOOKS: u32 = 16;
 /// How long to wait for what others are freeing: longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -83,9 +96,30 @@ impl Reclaimed {
     }
 }
 
-/// Frees about `target` frames, or as many as can be, or starts to.
-pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed {
-    engine.reclaimers.fetch_add(1, Ordering::AcqRel);
+/// Counts a thread or task that reclaims, for as long as it lives.
+struct Reclaiming<'e>(&'e Engine);
+
+impl<'e> Reclaiming<'e> {
+    fn begin(engine: &'e Engine) -> Self {
+        engine.reclaimers.fetch_add(1, Ordering::AcqRel);
+        Self(engine)
+    }
+}
+
+impl Drop for Reclaiming<'_> {
+    fn drop(&mut self) {
+        self.0.reclaimers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Frees about `target` frames, or as many as can be, or starts to. What cannot be waited for is left.
+pub(crate) async fn reclaim(
+    engine: &Engine,
+    target: u64,
+    who: Reclaimer,
+    waiter: &mut Waiter<'_>,
+) -> Reclaimed {
+    let _reclaiming = Reclaiming::begin(engine);
     // Frames may only wait for somebody to take note: of reads that were given up, nobody else may.
     engine.poll_transfers();
     let mut done = Reclaimed::default();
@@ -97,27 +131,16 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
     let mut stuck = false;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
-        if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine) {
-            engine.wait_for_write();
+        if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine)
+            && !waiter.until_some_write_ends().await
+            && waiter.has_given_up()
+        {
+            // More would only be in flight for longer.
+            break;
         }
         if stuck {
             demote(engine);
         }
-        let (looked, batch) = next_batch(engine);
-        if looked == 0 {
-            // What is left may be on its way there, in some CPU's batch.
-            engine.lru.drain_all(&engine.frames);
-            if listed_pages(engine) == 0 {
-                break;
-            }
-            in_vain += 32;
-            continue;
-        }
-        let (scan, steal) = match who {
-            Reclaimer::Direct => (Counter::ScanDirect, Counter::StealDirect),
-            Reclaimer::Background => (Counter::ScanBackground, Counter::StealBackground),
-        };
-        engine.counters.add(scan, looked);
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         // What has failed often enough to have been tried at other places need not be tried with each page; what is clean
         // goes without.
@@ -127,15 +150,23 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
         } else {
             Evict::All
         };
-        let mut outcome = evict(engine, &batch, what);
+        let Some((looked, mut outcome)) = evict_some(engine, what, who) else {
+            // What is left may be on its way there, in some CPU's batch.
+            engine.lru.drain_all(&engine.frames);
+            if listed_pages(engine) == 0 {
+                break;
+            }
+            in_vain += 32;
+            continue;
+        };
         if engine.swap.is_failing() {
             // Only what has got out counts.
-            engine.wait_until_ended(ended + outcome.started);
+            waiter.until_written(ended + outcome.started).await;
             outcome.freed += engine.transfers.freed_pages() - freed;
             outcome.started = 0;
         }
         let gone = outcome.freed + outcome.started;
-        engine.counters.add(steal, gone);
+        engine.counters.add(who.counters().1, gone);
         done.freed += outcome.freed;
         done.started += outcome.started;
         (fruitless, in_vain) = if gone > 0 { (0, 0) } else { (fruitless + 1, in_vain + looked) };
@@ -145,8 +176,18 @@ pub(crate) fn reclaim(engine: &Engine, target: u64, who: Reclaimer) -> Reclaimed
             break;
         }
     }
-    engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
     done
+}
+
+/// Evicts a batch of candidates. Says at how many it has looked; `None`: there were none. Apart from [`reclaim`], so that no
+/// batch is kept while somebody waits.
+fn evict_some(engine: &Engine, what: Evict, who: Reclaimer) -> Option<(u64, evict::Outcome)> {
+    let (looked, batch) = next_batch(engine);
+    if looked == 0 {
+        return None;
+    }
+    engine.counters.add(who.counters().0, looked);
+    Some((looked, evict(engine, &batch, what)))
 }
 
 /// As [`reclaim`], and waits for what it started. Says how many frames were freed meanwhile.
@@ -154,7 +195,7 @@ pub(crate) fn reclaim_and_settle(engine: &Engine, target: u64, who: Reclaimer) -
     let mut all = 0;
     while all < target {
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
-        let done = reclaim(engine, target - all, who);
+        let done = in_place(reclaim(engine, target - all, who, &mut Waiter::patient(engine)));
         engine.wait_until_ended(ended + done.started);
         let written = if done.started > 0 { engine.transfers.freed_pages() - freed } else { 0 };
         if done.freed + written == 0 {
@@ -225,32 +266,33 @@ fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64
 /// Makes room for an access that found no frame.
 ///
 /// # Errors
-/// What stands in the way: the swap area is full or failing, or nothing is left that could go.
-pub(crate) fn make_room(engine: &Engine) -> Result<()> {
+/// What stands in the way: the swap area is full or failing, or nothing is left that could go; `TimedOut` when the waiter's
+/// deadline has passed.
+pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     engine.counters.count(Counter::AllocationStall);
     let start = Instant::now();
-    let result = try_make_room(engine, start);
+    let result = try_make_room(engine, start, waiter).await;
     engine.counters.add(Counter::StallNanoseconds, start.elapsed().as_nanos() as u64);
     result
 }
 
-fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
+async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
     // What failed before is no reason now, unless it fails again.
     engine.swap.forget_failure();
     if engine.budget.room_bytes() < 0 {
         // Tables and maps took more than their share: chunks make up for it, though nobody may be in the background.
-        shrink_to_budget(engine, 0);
+        shrink(engine, 0, waiter).await?;
     }
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
-        let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct);
+        let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
         // What has only been started is no room yet.
         while gone.freed == 0
             && engine.frames.free_frames() < DIRECT_TARGET
             && engine.transfers.freed_pages() == ended
             && engine.transfers.writing_pages() > 0
         {
-            if !engine.wait_for_write() {
+            if !waiter.until_some_write_ends().await {
                 let has_room = engine.frames.free_frames() > 0;
                 return if has_room { Ok(()) } else { Err(engine.swap.timed_out()) };
             }
@@ -270,24 +312,49 @@ fn try_make_room(engine: &Engine, start: Instant) -> Result<()> {
             break;
         }
         // Pages that are read, and that nobody waits for any more, can go again.
-        if !engine.wait_for_read() {
+        if !waiter.until_some_read_ends().await {
             return Err(engine.swap.timed_out());
         }
-        thread::yield_now();
+        waiter.give_way().await;
     }
     Err(obstacle(engine))
 }
 
 /// Makes room in the budget for table nodes, by giving a chunk back.
-pub(crate) fn make_room_for_node(engine: &Engine) -> Result<()> {
+///
+/// # Errors
+/// As [`make_room`].
+pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     let needed = NodePool::growth_bytes() as i64;
-    for _ in 0..4 {
-        if engine.budget.room_bytes() >= needed {
-            return Ok(());
-        }
-        shrink_to_budget(engine, CHUNK_BYTES as u64 / 2);
+    if engine.budget.room_bytes() < needed {
+        shrink(engine, CHUNK_BYTES as u64 / 2, waiter).await?;
     }
     if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine)) }
+}
+
+/// Gives chunks back until what is charged leaves `room_bytes` under the limit, as far as that goes: pages move to frames that
+/// reclaim makes free.
+///
+/// # Errors
+/// `TimedOut` when the waiter's deadline has passed.
+async fn shrink(engine: &Engine, room_bytes: u64, waiter: &mut Waiter<'_>) -> Result<()> {
+    for _ in 0..SHRINK_LOOKS {
+        if try_shrink(engine, room_bytes) {
+            break;
+        }
+        let done = reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct, waiter).await;
+        if done.started > 0 {
+            let ended = engine.transfers.ended_pages() + done.started;
+            if !waiter.until_written(ended).await && waiter.has_given_up() {
+                return Err(engine.swap.timed_out());
+            }
+        }
+        if done.total() == 0 {
+            // Others may have in hand what could go.
+            waiter.give_way().await;
+        }
+    }
+    Ok(())
 }
 
 fn obstacle(engine: &Engine) -> Error {

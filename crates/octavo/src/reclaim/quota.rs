@@ -4,12 +4,11 @@
 //! gone through in the order of their addresses, from where the last look ended: a clock whose hand is in the
 //! space. Neighbours go out together, and come back together.
 
-use crate::engine::{Engine, Figure, SpaceState};
+use crate::engine::{Engine, Figure, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lru::Isolated;
 use crate::reclaim::compact::pin_page;
 use crate::reclaim::evict_batch;
-use crate::sync::thread;
 use crate::table::PageNumberRange;
 use crate::table::entry::State;
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
@@ -25,7 +24,12 @@ const LOOKS: u32 = 64;
 ///
 /// # Errors
 /// `QuotaExceeded` when nothing of the space can go, and what stands in the way when that is the device.
-pub(crate) fn make_room_under_quota(engine: &Engine, space: &SpaceState, needed: u64) -> Result<()> {
+pub(crate) async fn make_room_under_quota(
+    engine: &Engine,
+    space: &SpaceState,
+    needed: u64,
+    waiter: &mut Waiter<'_>,
+) -> Result<()> {
     let Some(quota) = space.quota.pages() else { return Ok(()) };
     let resident = || engine.space_use.get(space.id, Figure::Resident);
     if needed > quota {
@@ -39,11 +43,11 @@ pub(crate) fn make_room_under_quota(engine: &Engine, space: &SpaceState, needed:
         let (ended, before) = (engine.transfers.ended_pages(), resident());
         // A little more than needed, so that not every fault comes by here; but not what a small quota needs itself.
         let started = send_out(engine, space, excess + BATCH.min(quota / 8));
-        if !engine.wait_until_ended(ended + started) && resident() + needed > quota {
+        if !waiter.until_written(ended + started).await && resident() + needed > quota {
             return Err(engine.swap.timed_out());
         }
         if resident() >= before && started == 0 {
-            thread::yield_now();
+            waiter.give_way().await;
             if resident() >= before {
                 break;
             }

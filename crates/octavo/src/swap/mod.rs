@@ -47,8 +47,8 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
 
 use areas::Areas;
 use bounce::BounceFrames;
-use cache::{Cache, FreeSlot};
 pub(crate) use cache::{Begun, Evicted, Found, Orphan, Started};
+use cache::{Cache, FreeSlot};
 use clusters::Clusters;
 pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
@@ -250,7 +250,12 @@ impl Swap {
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
     /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
-    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun<Shadow> {
+    pub(crate) fn begin_read(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: FrameId,
+    ) -> Begun<Shadow> {
         forget_queue(frames, fresh);
         match self.cache.begin_read(frames, slot, fresh) {
             Begun::Reading(kept) => Begun::Reading(left_behind(kept)),

@@ -9,7 +9,7 @@
 //!
 //! A face owns all that the list below takes from it, and `percpu`: the storage behind [`percpu`]. A further face (a
 //! seeded simulator) is one more folder with the same names, and one more line here. Everything above a face is written
-//! once: [`percpu`], [`park`], [`wait`].
+//! once: [`percpu`], [`park`], [`timer`], [`wait`].
 //!
 //! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
@@ -19,6 +19,7 @@ pub(crate) mod park;
 pub(crate) mod percpu;
 #[cfg(not(loom))]
 mod real;
+pub(crate) mod timer;
 pub(crate) mod wait;
 
 #[cfg(loom)]

@@ -423,7 +423,9 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
         model.begin(last, 9);
         race(
             &model,
-            move |model| assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Begun::Reading(None)),
+            move |model| {
+                assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Begun::Reading(None))
+            },
             |model| {
                 model.unpin_orphan(model.cache.drop_reference(&model.frames, SLOT));
                 model.drop_pin(neighbour);

@@ -310,7 +310,12 @@ impl Cache {
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
     /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
-    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Begun<Shadow> {
+    pub(crate) fn begin_read(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: FrameId,
+    ) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
         if words.references() == 0 {
@@ -476,11 +481,11 @@ impl Cache {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // Nobody can add a use: that takes an entry that shows the frame, or one that refers to the slot. While the frame
-        // is being written the slot must not go to another; the writer comes by here again when it is done.
+        // While the frame is being written the slot must not go to another; the writer comes by here again when it is done. A
+        // fault that comes too late adds a use for a moment: it comes by here again when it takes its use back.
         if self.words(slot).references() != 0
-            || frame_words.uses.get() != 1
             || frame_words.holds.load().is_writeback()
+            || !frame_words.uses.take_only()
         {
             return Orphan::None;
         }
@@ -488,6 +493,7 @@ impl Cache {
         // must not be freed, by others who drop theirs, before all that is said of it here.
         frame_words.holds.take_pin();
         if !frame_words.holds.release_unless_writeback() {
+            frame_words.uses.restore_only();
             let dropped = frame_words.holds.drop_pin();
             debug_assert_eq!(dropped, Dropped::Kept, "a frame under writeback is live");
             return Orphan::None;
@@ -495,8 +501,6 @@ impl Cache {
         self.counters.count(Counter::SwapLockRemove);
         self.index.forget(slot, self.words(slot));
         set_slot(frame_words, None);
-        let uses = frame_words.uses.remove();
-        debug_assert_eq!(uses, 0, "an orphan came into use");
         self.free(lock, frames, slot);
         Orphan::Frame(frame)
     }

@@ -1,0 +1,212 @@
+//! Who waits for devices, how, and until when.
+//!
+//! One [`Waiter`] goes through all that one access waits for: its page, room, a place in a queue. What waits is written once,
+//! as an `async fn` that awaits the waiter. How it waits is the waiter's matter:
+//!
+//! | waiter | waits | until |
+//! |---|---|---|
+//! | [`Waiter::thread`] | in place: completes transfers itself, or sleeps | one deadline, set at the first wait |
+//! | [`Waiter::task`] | pending: wakers are left with what is waited for, and with a timer | the same |
+//! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each that ends is an answer |
+//! | [`Waiter::never`] | not at all | - |
+//!
+//! A waiter that waits in place never answers Pending, so [`in_place`] polls what awaits it exactly once.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::sync::timer::Alarm;
+use crate::sync::{Instant, thread};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Thread,
+    Task,
+    Patient,
+    Never,
+}
+
+/// Waits for devices on behalf of one access, or of one piece of work.
+pub(crate) struct Waiter<'e> {
+    engine: &'e Engine,
+    how: How,
+    /// When the whole access has taken too long; `None`: it has not waited yet, or may wait for ever.
+    until: Option<Instant>,
+    alarm: Option<Alarm>,
+}
+
+impl<'e> Waiter<'e> {
+    fn new(engine: &'e Engine, how: How) -> Self {
+        Self { engine, how, until: None, alarm: None }
+    }
+
+    /// A thread that sleeps until it is over.
+    pub(crate) fn thread(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Thread)
+    }
+
+    /// A future, which leaves wakers.
+    pub(crate) fn task(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Task)
+    }
+
+    /// A thread whose work has no deadline, as long as its device answers now and then.
+    pub(crate) fn patient(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Patient)
+    }
+
+    /// Nobody: what would have to be waited for is left.
+    pub(crate) fn never(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Never)
+    }
+
+    /// Whether a thread sleeps here, rather than a future.
+    pub(crate) fn blocks(&self) -> bool {
+        self.how != How::Task
+    }
+
+    /// The end of the wait, if it has begun and has one.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether the devices have been waited for as long as they may take. The first look sets the clock.
+    pub(crate) fn is_too_late(&mut self) -> bool {
+        let Some(timeout) = self.engine.policy.io_timeout else { return false };
+        let now = Instant::now();
+        if self.until.is_none() {
+            // Beyond the end of time is for ever.
+            self.until = now.checked_add(timeout);
+        }
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    /// Whether there is nothing that this waiter still waits for.
+    pub(crate) fn has_given_up(&mut self) -> bool {
+        match self.how {
+            How::Never => true,
+            How::Patient => false,
+            How::Thread | How::Task => self.is_too_late(),
+        }
+    }
+
+    /// Has a future woken at its deadline, if the wait has one.
+    ///
+    /// # Errors
+    /// `System` when there can be no thread that does it.
+    pub(crate) fn set_alarm(&mut self, waker: &Waker) -> Result<()> {
+        let Some(until) = self.until.filter(|_| self.how == How::Task) else { return Ok(()) };
+        match self.alarm {
+            Some(alarm) => self.engine.timer.renew(alarm, waker),
+            None => {
+                let failed = |error| Error::system("cannot start a thread that wakes futures", &error);
+                self.alarm = Some(self.engine.timer.set(until, waker).map_err(failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: not in
+    /// time. Where no write at all has ended meanwhile, the device counts as silent.
+    pub(crate) async fn until_written(&mut self, pages: u64) -> bool {
+        let engine = self.engine;
+        let transfers = &engine.transfers;
+        match self.how {
+            How::Never => return false,
+            How::Patient => return engine.wait_until_ended(pages),
+            How::Thread | How::Task => {}
+        }
+        let before = transfers.ended_pages();
+        let waits = move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages;
+        if engine.swap.is_silent() && waits() {
+            engine.poll_transfers();
+            return !waits();
+        }
+        let ended = self.wait_while(&waits).await;
+        if !ended && transfers.ended_pages() == before {
+            engine.swap.note_silence();
+        }
+        ended
+    }
+
+    /// Waits until some write has ended, or nothing is being written. As [`Waiter::until_written`].
+    pub(crate) async fn until_some_write_ends(&mut self) -> bool {
+        self.until_written(self.engine.transfers.ended_pages() + 1).await
+    }
+
+    /// Waits until some read has ended, or nothing is being read. False: not in time.
+    pub(crate) async fn until_some_read_ends(&mut self) -> bool {
+        let transfers = &self.engine.transfers;
+        let before = transfers.read_pages();
+        self.wait_while(&move || transfers.reading_pages() != 0 && transfers.read_pages() == before).await
+    }
+
+    /// Lets others run.
+    pub(crate) async fn give_way(&self) {
+        if self.blocks() {
+            return thread::yield_now();
+        }
+        let mut yielded = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn wait_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) -> bool {
+        let engine = self.engine;
+        if self.how == How::Never || !waits() {
+            return !waits();
+        }
+        if self.is_too_late() {
+            engine.poll_transfers();
+            return !waits();
+        }
+        if self.blocks() {
+            return engine.wait_while(self.until, waits);
+        }
+        engine.swap.flush();
+        std::future::poll_fn(|context| {
+            engine.poll_transfers();
+            let too_late = self.is_too_late();
+            if !waits()
+                || too_late
+                || engine.transfers.are_ending()
+                || self.set_alarm(context.waker()).is_err()
+            {
+                return Poll::Ready(());
+            }
+            let waiting = engine.poll_ends(context.waker(), waits);
+            if waiting.is_pending() {
+                // No thread of this future's sees to completions.
+                engine.swap.serve();
+            }
+            waiting
+        })
+        .await;
+        !waits()
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            self.engine.timer.cancel(alarm);
+        }
+    }
+}
+
+/// Runs what waits in place.
+pub(crate) fn in_place<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("a waiter that waits in place is never pending"),
+    }
+}

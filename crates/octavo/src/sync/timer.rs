@@ -1,0 +1,164 @@
+//! Alarms: wakers that are called at a moment, for futures whose wait has an end.
+//!
+//! A thread that blocks keeps its own deadline, by parking for so long. A future has no thread; [`Timer`] has one for all
+//! futures of a manager. The thread starts with the first alarm and ends with the timer.
+//!
+//! Locking: one lock, a leaf; wakers are called outside of it, as a waker may do anything. Cost of an alarm that is set and
+//! cancelled: two acquisitions and a tree's insertion and removal, only where a future waits for a device with a timeout.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::task::Waker;
+
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, thread};
+
+/// How long the thread sleeps where no alarm is set.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Names an alarm that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Alarm {
+    at: Instant,
+    number: u64,
+}
+
+/// The alarms of a manager.
+#[derive(Default)]
+pub(crate) struct Timer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    alarms: BTreeMap<Alarm, Waker>,
+    numbers: u64,
+    thread: Option<thread::JoinHandle<()>>,
+    ending: bool,
+}
+
+impl Timer {
+    /// Has `waker` called at that moment, unless the alarm is cancelled before.
+    ///
+    /// # Errors
+    /// The kernel's, when there can be no thread.
+    pub(crate) fn set(&self, at: Instant, waker: &Waker) -> io::Result<Alarm> {
+        let mut state = self.shared.state.lock();
+        if state.thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let thread = thread::Builder::new().name("octavo-timer".into()).spawn(move || shared.run())?;
+            state.thread = Some(thread);
+        }
+        let alarm = Alarm { at, number: state.numbers };
+        state.numbers += 1;
+        state.alarms.insert(alarm, waker.clone());
+        let is_next = state.alarms.first_key_value().is_some_and(|(first, _)| *first == alarm);
+        drop(state);
+        if is_next {
+            self.shared.changed.notify_one();
+        }
+        Ok(alarm)
+    }
+
+    /// Has another waker called in place of the one before. Nothing happens where the alarm has gone off.
+    pub(crate) fn renew(&self, alarm: Alarm, waker: &Waker) {
+        if let Some(known) = self.shared.state.lock().alarms.get_mut(&alarm) {
+            known.clone_from(waker);
+        }
+    }
+
+    /// The alarm does not go off any more.
+    pub(crate) fn cancel(&self, alarm: Alarm) {
+        let waker = self.shared.state.lock().alarms.remove(&alarm);
+        // Outside the lock: what a waker keeps may end with it.
+        drop(waker);
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let thread = {
+            let mut state = self.shared.state.lock();
+            state.ending = true;
+            state.thread.take()
+        };
+        self.shared.changed.notify_one();
+        let Some(thread) = thread else { return };
+        // A waker may hold the manager's last handle: then it is the timer's own thread that comes by here.
+        if thread.thread().id() != thread::current().id() {
+            // A waker that panicked has ended the thread; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while !state.ending {
+            let now = Instant::now();
+            let Some(first) = state.alarms.first_entry() else {
+                state = self.changed.wait_for(state, LONG);
+                continue;
+            };
+            let at = first.key().at;
+            if at > now {
+                state = self.changed.wait_for(state, at - now);
+                continue;
+            }
+            let waker = first.remove();
+            drop(state);
+            waker.wake();
+            state = self.state.lock();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Notes its name when it is woken.
+    struct Note(u32, Arc<StdMutex<Vec<u32>>>);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    #[test]
+    fn alarms_go_off_in_their_order_and_cancelled_ones_do_not() {
+        let timer = Timer::default();
+        let heard = Arc::new(StdMutex::new(Vec::new()));
+        let note = |name| Waker::from(Arc::new(Note(name, Arc::clone(&heard))));
+        let now = Instant::now();
+        let last = timer.set(now + Duration::from_millis(60), &note(1)).unwrap();
+        timer.set(now + Duration::from_millis(40), &note(2)).unwrap();
+        let never = timer.set(now + Duration::from_millis(20), &note(3)).unwrap();
+        timer.cancel(never);
+        timer.renew(last, &note(4));
+        let patience = now + Duration::from_secs(60);
+        while heard.lock().unwrap().len() < 2 {
+            assert!(Instant::now() < patience, "an alarm did not go off");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*heard.lock().unwrap(), [2, 4]);
+        timer.cancel(last);
+    }
+
+    #[test]
+    fn a_timer_ends_with_alarms_still_set() {
+        let timer = Timer::default();
+        timer.set(Instant::now() + LONG, Waker::noop()).unwrap();
+        drop(timer);
+    }
+}
