@@ -24,7 +24,7 @@ use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::{AreaShape, SwapParts};
 use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Shared, bounded, thread};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
@@ -36,16 +36,21 @@ struct Model {
 }
 
 /// The first word of each page, and whether a transfer is under way.
-struct WordDevice(Vec<(AtomicU64, AtomicU32)>);
+struct WordDevice {
+    places: Vec<(AtomicU64, AtomicU32)>,
+    /// Reads end only when somebody asks to be served: those that are here by then.
+    reads: Option<Mutex<Vec<Transfer>>>,
+}
 
-impl Device for WordDevice {
-    fn capacity_pages(&self) -> u32 {
-        self.0.len() as u32
+impl WordDevice {
+    fn new(places: u32, keeps_reads: bool) -> Self {
+        let places = (0..places).map(|_| Default::default()).collect();
+        Self { places, reads: keeps_reads.then(Mutex::default) }
     }
 
-    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+    fn transfer(&self, transfer: Transfer) {
         for (index, bytes) in transfer.pages().enumerate() {
-            let (word, busy) = &self.0[transfer.place() as usize + index];
+            let (word, busy) = &self.places[transfer.place() as usize + index];
             let mut page = [0; PAGE_BYTES];
             match transfer.direction() {
                 Direction::Write => {
@@ -61,6 +66,26 @@ impl Device for WordDevice {
             }
         }
         transfer.complete(Ok(()));
+    }
+}
+
+impl Device for WordDevice {
+    fn capacity_pages(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+        match &self.reads {
+            Some(reads) if transfer.direction() == Direction::Read => reads.lock().push(transfer),
+            _ => self.transfer(transfer),
+        }
+    }
+
+    fn serve(&self) {
+        if let Some(reads) = &self.reads {
+            let reads = std::mem::take(&mut *reads.lock());
+            reads.into_iter().for_each(|transfer| self.transfer(transfer));
+        }
     }
 
     fn describe(&self) -> String {
@@ -83,7 +108,10 @@ fn race(
 
 impl Model {
     fn new(swap_slots: u32) -> Arc<Self> {
-        let device = WordDevice((0..swap_slots).map(|_| Default::default()).collect());
+        Self::on(WordDevice::new(swap_slots, false))
+    }
+
+    fn on(device: WordDevice) -> Arc<Self> {
         let engine = Engine::new(EngineConfig {
             policy: Policy {
                 huge: HugePolicy::Never,

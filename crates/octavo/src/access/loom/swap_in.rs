@@ -1,15 +1,24 @@
 //! Models of a page on its way in: its entry stays Swapped, so everybody else may come by meanwhile.
 
-use super::{Model, bounded, race};
-use crate::fault::prefetch;
+use std::future::Future;
+use std::pin::pin;
+use std::task::Context;
+
+use super::{Model, WordDevice, bounded, race};
+use crate::fault::{prefetch, resolve_async};
 use crate::reclaim::evict_batch;
 use crate::sync::Arc;
-use crate::table::{PageNumberRange, Protection};
+use crate::sync::park::block_until;
+use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::PageNumber;
 
 /// The first page holds 7 and is out; it and its neighbour are mapped.
 fn page_that_is_out() -> Arc<Model> {
-    let shared = Model::new(4);
+    page_out_on(WordDevice::new(4, false))
+}
+
+fn page_out_on(device: WordDevice) -> Arc<Model> {
+    let shared = Model::on(device);
     shared.map(0, 0, 2);
     assert!(shared.store(0, 0, 7));
     shared.evict_all();
@@ -51,7 +60,7 @@ fn loom_two_faults_on_a_page_that_is_out() {
 /// now, or with none, and what is mapped now is empty.
 #[test]
 fn loom_a_swap_in_against_unmap_and_remap() {
-    bounded(2, || {
+    bounded(1, || {
         let shared = page_that_is_out();
         race(
             &shared,
@@ -120,5 +129,31 @@ fn loom_a_swap_in_against_readahead() {
             },
         );
         assert_holds(&shared, 7);
+    });
+}
+
+/// A future comes for a page after its read was begun and before the device has it, and asks to be served too early: whoever
+/// starts the read asks again. (A future that nobody wakes is a deadlock, which the checker reports.)
+#[test]
+fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
+    bounded(2, || {
+        let shared = page_out_on(WordDevice::new(4, true));
+        race(
+            &shared,
+            |model| {
+                let address = PageNumber(0).address();
+                let mut fault =
+                    pin!(resolve_async(&model.engine, &model.spaces[0], address, Access::Read));
+                let outcome = block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker)));
+                assert!(outcome.is_ok());
+            },
+            |model| {
+                let range = PageNumberRange { start: PageNumber(0), end: PageNumber(2) };
+                prefetch(&model.engine, &model.spaces[0], range);
+            },
+        );
+        assert_eq!(shared.load(0, 0), Some(7));
+        shared.unmap(0, 0, 2);
+        shared.assert_all_is_free();
     });
 }
