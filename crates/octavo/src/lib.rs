@@ -68,6 +68,7 @@ pub use space::{Advice, Space, SpaceStats};
 pub use swap::StandaloneSlots;
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
+pub use sync::machine::{Cpus, Machine};
 pub use table::translation::{Installed, Run, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};

@@ -5,8 +5,6 @@ mod builder;
 use std::collections::HashSet;
 use std::fmt;
 
-use octavo_platform::usage;
-
 use crate::counters::CounterSnapshot;
 use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
@@ -147,7 +145,7 @@ impl Manager {
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;
-        check_budget(bytes, usage::machine_memory_bytes())?;
+        check_budget(bytes, engine.machine.memory.bytes)?;
         let before = engine.budget.limit_bytes();
         engine.budget.set_limit_bytes(bytes);
         // What failed before is no reason now, unless it fails again.

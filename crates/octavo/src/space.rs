@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{prefetch, resolve, resolve_async};
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
-use crate::sync::{Arc, Duration, Instant, Shared, pause};
+use crate::sync::{Arc, Duration, Shared, pause};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
@@ -242,7 +242,7 @@ impl Space {
                     in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine)))?
                 }
                 Obstacle::Pinned(block) => {
-                    let now = Instant::now();
+                    let now = self.engine.machine.clock.now();
                     if now >= *give_up_at.get_or_insert(now + PATIENCE) {
                         return Err(pinned(block));
                     }

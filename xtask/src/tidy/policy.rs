@@ -49,7 +49,7 @@ pub const UNSAFE_ELSEWHERE: &[Allowed] = &[Allowed {
     reason: "the peers' own interfaces are C functions and raw pointers",
 }];
 
-/// The folder of the facade over atomics, locks and threads.
+/// The folder of the facade over atomics, locks, threads, clocks, CPUs and randomness.
 pub const FACADE: &str = "crates/octavo/src/sync/";
 
 /// What the engine reaches only through the facade: paths, with everything below them.
@@ -62,6 +62,17 @@ pub const FACADE_ONLY: &[&str] = &[
     "loom::sync",
     "loom::thread",
     "std::thread_local",
+    // Clocks.
+    "std::time",
+    "core::time",
+    "rustix::time",
+    // The CPU's number, the CPU count and the machine's memory.
+    "octavo_platform::rseq",
+    "octavo_platform::usage",
+    // Randomness.
+    "getrandom",
+    "rand",
+    "rustix::rand",
 ];
 
 /// Sources that need a `//!` documentation at their head.

@@ -42,7 +42,7 @@ pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], f
     }
 }
 
-/// Atomics, locks and threads come from the facade, so that each of its faces sees all of them.
+/// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each of its faces sees all of them.
 pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
     let outside = |file: &&RustFile| file.path.starts_with(ENGINE_SOURCE) && !file.path.starts_with(FACADE);
     for file in sources.iter().filter(outside) {
@@ -159,13 +159,18 @@ mod tests {
             "use std::thread;",
             "fn f() { std::thread::yield_now() }",
             "thread_local! { static X: u8 = 0; }",
+            "use std::time::Duration;",
+            "use std::{fmt, time::Instant};",
+            "fn f() { std::time::Instant::now() }",
+            "use octavo_platform::{ArenaBytes, usage};",
+            "fn f() { octavo_platform::rseq::current_cpu() }",
+            "fn f(bytes: &mut [u8]) { getrandom::fill(bytes).unwrap() }",
         ] {
             assert_eq!(lines("crates/octavo/src/frame/a.rs", text, check_facade), [1], "{text}");
             assert!(lines("crates/octavo/src/sync/real/mod.rs", text, check_facade).is_empty());
             assert!(lines("crates/octavo/tests/a.rs", text, check_facade).is_empty());
         }
-        let through_it =
-            "use crate::sync::{thread, AtomicU32};\nuse std::fmt;\nfn f() { thread::yield_now() }";
+        let through_it = "use crate::sync::{thread, AtomicU32};\nuse std::fmt;\nuse octavo_platform::ArenaBytes;\nfn f() { thread::yield_now() }";
         assert!(lines("crates/octavo/src/frame/a.rs", through_it, check_facade).is_empty());
     }
 

@@ -41,7 +41,7 @@ fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
     // Bulk on two threads holds 8192 blocks of 2 MiB.
     let bytes = (2 * BULK as u64 + 1024) << 21;
     let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
-    (config.percpu_orders, config.form, config.populate) = (orders, Some(form), false);
+    (config.percpu_orders, config.form, config.populate) = (orders, form, false);
     let frames = FrameAllocator::standalone(&config, bytes * 2).expect("address space for the arena");
     Side { name, frames }
 }

@@ -16,10 +16,9 @@ use crate::frame::{FrameAllocator, FrameConfig};
 use crate::lru::Lru;
 use crate::rmap::ReverseMap;
 use crate::swap::{Swap, SwapParts};
-use crate::sync::percpu::StackForm;
 use crate::sync::timer::Timer;
 use crate::sync::wait::WaitTable;
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Shared, WeakShared};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Machine, Mutex, Shared, WeakShared};
 use crate::table::Table;
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
@@ -28,6 +27,7 @@ const POOL_VICTIMS: usize = 2048;
 
 /// What to build an [`Engine`] from.
 pub(crate) struct EngineConfig {
+    pub(crate) machine: Machine,
     pub(crate) policy: Policy,
     pub(crate) budget: Budget,
     pub(crate) frames: FrameConfig,
@@ -35,8 +35,6 @@ pub(crate) struct EngineConfig {
     /// Table nodes at the most.
     pub(crate) max_nodes: usize,
     pub(crate) reclaim_policy: ReclaimPolicy,
-    /// How the LRU's batches are protected, one for each of the CPUs that `swap` names.
-    pub(crate) batches: StackForm,
     pub(crate) swap: SwapParts,
 }
 
@@ -53,10 +51,9 @@ impl Engine {
             .map_err(system("cannot reserve page tables"))?;
         let small_zero = take_small_zero(&frames)?;
         let huge_zero = HugeZero::new(config.zero_page, &frames, Arc::clone(&counters));
-        let (cpus, _) = config.swap.cpus;
-        let lru = Lru::new(cpus, config.batches, config.reclaim_policy)
+        let lru = Lru::new(config.machine.cpus, config.frames.form, config.reclaim_policy)
             .map_err(system("cannot reserve LRU batches"))?;
-        let swap = Swap::new(config.swap, &frames, &budget, &counters)
+        let swap = Swap::new(config.swap, &config.machine, &frames, &budget, &counters)
             .map_err(system("cannot make the swap's maps, pool or key"))?;
         let space_use = SpaceUse::new().map_err(system("cannot reserve counters of spaces"))?;
         Ok(Shared::new_cyclic(|itself| Self {
@@ -72,7 +69,8 @@ impl Engine {
             lru,
             swap,
             waits: WaitTable::new(),
-            timer: Timer::default(),
+            timer: Timer::new(config.machine.clock.clone()),
+            machine: config.machine,
             spaces: Mutex::new(BTreeMap::new()),
             any_translation: AtomicBool::new(false),
             reclaimers: AtomicU32::new(0),

@@ -49,7 +49,7 @@ use crate::swap::{self, Found, Handle, Orphan, Swap};
 use crate::sync::park::block_until;
 use crate::sync::timer::Timer;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Mutex, Ordering, Shared, WeakShared};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Machine, Mutex, Ordering, Shared, WeakShared};
 use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
@@ -82,6 +82,7 @@ pub(crate) struct Policy {
 /// The structures of one manager.
 pub(crate) struct Engine {
     pub(crate) policy: Policy,
+    pub(crate) machine: Machine,
     pub(crate) canary: ForkCanary,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,

@@ -217,7 +217,7 @@ impl Engine {
 
     fn wait_for_writes(&self, pages: u64, patience: Option<Duration>) -> bool {
         let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
-        self.wait_while(after(patience), &|| {
+        self.wait_while(self.after(patience), &|| {
             writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
         })
     }
@@ -225,13 +225,19 @@ impl Engine {
     /// Waits until nothing is under way, or for so long. Says whether nothing is.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         self.swap.serve();
-        self.wait_while(after(Some(patience)), &|| self.transfers.are_under_way())
+        self.wait_while(self.after(Some(patience)), &|| self.transfers.are_under_way())
+    }
+
+    /// The end of a wait that begins now. Beyond the end of time is for ever.
+    fn after(&self, patience: Option<Duration>) -> Option<Instant> {
+        patience.and_then(|patience| self.machine.clock.now().checked_add(patience))
     }
 
     /// Waits as long as `waits` says, and until then. Says whether it does not any more.
     pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
         let ending = || self.transfers.are_ending();
-        let still_waits = || waits() && !ending() && until.is_none_or(|until| Instant::now() < until);
+        let still_waits =
+            || waits() && !ending() && until.is_none_or(|until| self.machine.clock.now() < until);
         self.swap.flush();
         block_until_driven(
             |waker| self.poll_ends(waker, &still_waits),
@@ -400,11 +406,6 @@ impl Engine {
             frame = next;
         }
     }
-}
-
-/// The end of a wait that begins now. Beyond the end of time is for ever.
-fn after(patience: Option<Duration>) -> Option<Instant> {
-    patience.and_then(|patience| Instant::now().checked_add(patience))
 }
 
 impl Host for Engine {

@@ -76,7 +76,7 @@ impl<'e> Waiter<'e> {
     /// Whether the devices have been waited for as long as they may take. The first look sets the clock.
     pub(crate) fn is_too_late(&mut self) -> bool {
         let Some(timeout) = self.engine.policy.io_timeout else { return false };
-        let now = Instant::now();
+        let now = self.engine.machine.clock.now();
         if self.until.is_none() {
             // Beyond the end of time is for ever.
             self.until = now.checked_add(timeout);

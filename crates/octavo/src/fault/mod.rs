@@ -39,7 +39,7 @@ use crate::reclaim;
 use crate::region::Region;
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::Waiting;
-use crate::sync::{Instant, park_for, thread};
+use crate::sync::{park_for, thread};
 use crate::table::entry::State;
 use crate::table::{Access, Grown, Walk};
 use crate::units::{CHUNK_FRAMES, Order, PageNumber};
@@ -127,7 +127,7 @@ impl<'a> Fault<'a> {
         if let Some(until) = self.waiter.until() {
             // Woken when the read ends, or to give it up.
             self.engine.swap.serve();
-            park_for(until.saturating_duration_since(Instant::now()));
+            park_for(self.engine.machine.clock.sleep_until(until));
             return true;
         }
         self.engine.drive(reading.frame()) == Waited::Progress

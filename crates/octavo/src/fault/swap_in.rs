@@ -170,7 +170,7 @@ impl<'a> Fault<'a> {
     /// sleeps for it. What a future waits, its executor waits too.
     fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
         let timed = self.waiter.blocks() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
-        timed.then(Instant::now)
+        timed.then(|| self.engine.machine.clock.now())
     }
 
     /// A fault that its thread waits for may be read in place.
@@ -216,7 +216,8 @@ impl<'a> Fault<'a> {
             return self.fail(reading);
         }
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
-            pool.weights(Some(self.space.id)).note_wait(began.elapsed().as_nanos() as u64);
+            pool.weights(Some(self.space.id))
+                .note_wait(self.engine.machine.clock.since(began).as_nanos() as u64);
         }
         if swap::slot_of(&engine.frames, reading.frame) != Some(reading.slot) {
             // It was unmapped meanwhile, and what leads to the slot now is another page.

@@ -22,16 +22,16 @@ use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::chunk::ChunkId;
-use crate::frame::config::{FrameConfig, PercpuForm};
+use crate::frame::config::FrameConfig;
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
 use crate::frame::watermark::Watermarks;
 use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
-use crate::sync::percpu::{Pop, Push, StackForm};
+use crate::sync::percpu::{Pop, Push};
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
-use octavo_platform::{ArenaBytes, usage};
+use octavo_platform::ArenaBytes;
 
 /// An allocated block of 2^order frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,18 +138,13 @@ impl FrameAllocator {
         let zones = ZoneList::new(&sizes);
         let system =
             |error: std::io::Error| Error::system("cannot reserve address space for the arena", &error);
-        let (form, cpus) = match config.form {
-            None => (StackForm::probe(), usage::possible_cpus()),
-            Some(PercpuForm::Sections) => (StackForm::Sections, usage::possible_cpus()),
-            Some(PercpuForm::TryLock) => (StackForm::trylock(), usage::possible_cpus()),
-            Some(PercpuForm::TryLockOn(cpu, cpus)) => (StackForm::TryLock(cpu), cpus),
-        };
+        let cpus = config.cpus.count();
         let most_bytes: u64 = sizes.iter().map(|&(chunks, ..)| u64::from(chunks) * CHUNK_BYTES as u64).sum();
         let now_bytes = most_bytes.min(budget.limit_bytes());
         let lists = PerCpuLists::new(
-            cpus,
+            config.cpus,
             config.percpu_orders,
-            form,
+            config.form,
             tuning(most_bytes, cpus),
             tuning(now_bytes, cpus),
         )
@@ -181,7 +176,7 @@ impl FrameAllocator {
         let one_node = cpu_nodes.iter().all(|&node| node == first_node)
             && config.zones.iter().all(|zone| zone.node == first_node);
         let listed = Order::all().filter(|&order| config.percpu_orders.holds(order));
-        let sections = matches!(lists.stacks().form(), StackForm::Sections);
+        let sections = lists.stacks().are_sections();
         let popped_orders = listed.filter(|_| sections).fold(0, |bits, order| bits | 1 << order.0);
         Ok(Self {
             lists,

@@ -2,6 +2,9 @@
 
 use crate::config::PercpuOrders;
 use crate::frame::zone::Backing;
+use crate::sync::Cpus;
+
+pub use crate::sync::percpu::StackForm as PercpuForm;
 
 /// One zone to be made.
 #[derive(Clone, Copy, Debug)]
@@ -26,19 +29,10 @@ pub struct FrameConfig {
     pub populate: bool,
     /// The node of each CPU. Empty: all are on node 0.
     pub cpu_nodes: Vec<u8>,
-    /// How the per-CPU lists are protected; chosen by probing where `None`.
-    pub form: Option<PercpuForm>,
-}
-
-/// How the per-CPU lists are protected.
-#[derive(Clone, Copy, Debug)]
-pub enum PercpuForm {
-    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none.
-    Sections,
-    /// A lock word that is only ever tried: one compare-and-swap for each operation.
-    TryLock,
-    /// As `TryLock`, with the CPU's number supplied by the caller: for tests and simulations.
-    TryLockOn(fn() -> u32, usize),
+    /// The CPUs that the lists are for.
+    pub cpus: Cpus,
+    /// How the per-CPU lists are protected.
+    pub form: PercpuForm,
 }
 
 impl FrameConfig {
@@ -49,7 +43,8 @@ impl FrameConfig {
             percpu_orders: PercpuOrders::default(),
             populate: true,
             cpu_nodes: Vec::new(),
-            form: None,
+            cpus: Cpus::real(),
+            form: PercpuForm::default(),
         }
     }
 
@@ -59,7 +54,7 @@ impl FrameConfig {
         Self {
             percpu_orders: PercpuOrders::OrderZero,
             populate: false,
-            form: Some(PercpuForm::TryLockOn(|| 0, 1)),
+            cpus: Cpus::pretended(1, || 0),
             ..Self::one_zone(4 * crate::units::CHUNK_BYTES as u64, Backing::BasePages)
         }
     }

@@ -23,7 +23,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::config::PercpuOrders;
 use crate::sync::percpu::{Exclusive, PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Cpus, Ordering};
 use crate::units::{FrameId, Order};
 
 /// The class of order-0 frames that are all zeros.
@@ -98,7 +98,7 @@ pub(crate) struct PerCpuLists {
 impl PerCpuLists {
     /// Empty lists for `cpus`, never to hold more than `most` figures' `high_max`.
     pub(crate) fn new(
-        cpus: usize,
+        cpus: Cpus,
         orders: PercpuOrders,
         form: StackForm,
         most: Tuning,
@@ -113,7 +113,7 @@ impl PerCpuLists {
             .collect();
         capacities[0] = (most.high_max as usize).min(MOST_FRAMES);
         capacities.push((most.high_max as usize).min(MOST_ZEROED));
-        let figures = (0..cpus).map(|_| CachePadded::new(CpuFigures::default())).collect();
+        let figures = (0..cpus.count()).map(|_| CachePadded::new(CpuFigures::default())).collect();
         let lists = Self {
             stacks: PerCpuStacks::new(cpus, &capacities, form)?,
             figures,
@@ -432,7 +432,8 @@ mod tests {
     const TUNING: Tuning = Tuning { batch: 63, high_min: 640, high_max: 8192 };
 
     fn lists(tuning: Tuning) -> PerCpuLists {
-        PerCpuLists::new(1, PercpuOrders::All, StackForm::TryLock(|| 0), tuning, tuning).unwrap()
+        PerCpuLists::new(Cpus::pretended(1, || 0), PercpuOrders::All, StackForm::TryLock, tuning, tuning)
+            .unwrap()
     }
 
     fn refill(lists: &PerCpuLists, order: Order, next: &mut u32) -> u32 {

@@ -7,7 +7,7 @@ use octavo_platform::{forbid_io_uring, run_in_forked_child};
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::sync::{Duration, Instant, thread};
+use crate::sync::{Clock, Duration, thread};
 use crate::units::PAGE_BYTES;
 
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
@@ -167,9 +167,10 @@ fn what_was_flushed_ends_though_nobody_waits_for_it() {
         let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
         exercise.start(Direction::Write, 0, 0..256, Urgency::Queued);
         exercise.flush();
-        let patience = Instant::now() + Duration::from_secs(60);
+        let clock = Clock::default();
+        let patience = clock.now() + Duration::from_secs(60);
         while exercise.is_under_way(0) {
-            assert!(Instant::now() < patience, "{engine:?}: it is under way still");
+            assert!(clock.now() < patience, "{engine:?}: it is under way still");
             exercise.poll();
             thread::yield_now();
         }

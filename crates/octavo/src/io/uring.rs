@@ -21,16 +21,17 @@ use std::fs::File;
 use std::io;
 
 use crossbeam_utils::CachePadded;
+use octavo_platform::ForkCanary;
 use octavo_platform::uring::{Full, Lead, Ring};
-use octavo_platform::{ForkCanary, usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
 use super::engine::{Pending, counted, join_if_other};
 use super::file::MOST_PAGES;
 use super::{ANY_QUEUE, Device, Transfer, Urgency, Waited};
-use crate::sync::percpu::current_cpu;
-use crate::sync::{AtomicBool, AtomicU64, Condvar, Duration, Mutex, Ordering, Shared, fence, pause, thread};
+use crate::sync::{
+    AtomicBool, AtomicU64, Condvar, Cpus, Duration, Mutex, Ordering, Shared, fence, pause, thread,
+};
 
 /// Rings at the most: beyond that CPUs share them.
 const MOST_RINGS: usize = 16;
@@ -50,6 +51,7 @@ const SERVE: Duration = Duration::from_millis(100);
 /// Rings, and the thread that serves those who sleep.
 pub(super) struct UringEngine {
     rings: Shared<Rings>,
+    cpus: Cpus,
     thread: Option<thread::JoinHandle<()>>,
     canary: ForkCanary,
 }
@@ -72,7 +74,8 @@ impl UringEngine {
     /// # Errors
     /// Why there is no io_uring here.
     pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
-        let lanes = (0..usage::possible_cpus().clamp(1, MOST_RINGS))
+        let cpus = Cpus::real();
+        let lanes = (0..cpus.count().clamp(1, MOST_RINGS))
             .map(|_| {
                 let ring = Ring::new(Shared::clone(file), ENTRIES)?;
                 Ok(CachePadded::new(Lane { ring, announced: AtomicU64::new(0) }))
@@ -89,7 +92,7 @@ impl UringEngine {
         let served = Shared::clone(&rings);
         let thread =
             thread::Builder::new().name("octavo-io".into()).spawn(move || served.serve_sleepers())?;
-        Ok(Self { rings, thread: Some(thread), canary })
+        Ok(Self { rings, cpus, thread: Some(thread), canary })
     }
 }
 
@@ -103,7 +106,7 @@ impl Device for UringEngine {
             transfer.note_queue(IN_PLACE);
             return Pending::new(transfer).in_place(&self.rings.file);
         }
-        let index = current_cpu() as usize % self.rings.lanes.len();
+        let index = self.cpus.current() % self.rings.lanes.len();
         let lane = &*self.rings.lanes[index];
         // Before the number is noted: see the module doc.
         lane.announced.fetch_add(1, Ordering::SeqCst);

@@ -33,7 +33,7 @@ use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator};
 use crate::policy::{self, Arrival, Links, Place, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
-use crate::sync::{AtomicU32, Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, Cpus, Mutex, Ordering, fence};
 use crate::units::FrameId;
 
 use links::EngineLinks;
@@ -113,7 +113,7 @@ pub(crate) struct Lru {
 }
 
 impl Lru {
-    pub(crate) fn new(cpus: usize, form: StackForm, policy: ReclaimPolicy) -> std::io::Result<Self> {
+    pub(crate) fn new(cpus: Cpus, form: StackForm, policy: ReclaimPolicy) -> std::io::Result<Self> {
         let batches = PerCpuStacks::new(cpus, &[BATCH], form)?;
         for cpu in 0..batches.cpus() {
             batches.exclusive(cpu).expect("nobody else knows the stacks yet").set_limit(0, BATCH);

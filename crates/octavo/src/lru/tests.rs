@@ -5,6 +5,7 @@ use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::frame::{FrameConfig, FrameId};
 use crate::sync::Arc;
+use crate::sync::Cpus;
 use crate::units::Order;
 
 const POLICIES: [ReclaimPolicy; 6] = [
@@ -25,7 +26,7 @@ impl Fixture {
     fn new(policy: ReclaimPolicy) -> Self {
         let (budget, counters) = (Arc::new(Budget::new(1 << 30)), Arc::new(Counters::new().unwrap()));
         let frames = FrameAllocator::new(&FrameConfig::tiny(), budget, counters).unwrap();
-        Self { frames, lru: Lru::new(1, StackForm::TryLock(|| 0), policy).unwrap() }
+        Self { frames, lru: Lru::new(Cpus::pretended(1, || 0), StackForm::TryLock, policy).unwrap() }
     }
 
     fn add(&self, order: Order) -> FrameId {

@@ -1,7 +1,5 @@
 //! What a manager is built from: every choice, with its default, and how the choices become structures.
 
-use octavo_platform::usage;
-
 use super::Manager;
 use crate::budget::Budget;
 use crate::config::{
@@ -13,8 +11,7 @@ use crate::frame::{Backing, FrameConfig, PercpuForm, ZoneConfig};
 use crate::io::{Device, IoEngine, Opened, SwapArea, SwapFile};
 use crate::reclaim::Running;
 use crate::swap::{AreaShape, SwapParts};
-use crate::sync::percpu::{StackForm, current_cpu};
-use crate::sync::{Arc, Duration};
+use crate::sync::{Arc, Duration, Machine};
 use crate::units::{CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
 
 /// The smallest budget that leaves room to work in.
@@ -32,7 +29,7 @@ pub struct ManagerBuilder {
     budget_bytes: Option<u64>,
     zero_page: ZeroPage,
     percpu_orders: PercpuOrders,
-    percpu_form: Option<PercpuForm>,
+    percpu_form: PercpuForm,
     policy: Policy,
     swap_file: SwapFile,
     swap_limit_bytes: u64,
@@ -45,6 +42,7 @@ pub struct ManagerBuilder {
     encrypt: bool,
     background: bool,
     backing: Backing,
+    machine: Machine,
 }
 
 impl Default for ManagerBuilder {
@@ -53,7 +51,7 @@ impl Default for ManagerBuilder {
             budget_bytes: None,
             zero_page: ZeroPage::default(),
             percpu_orders: PercpuOrders::default(),
-            percpu_form: None,
+            percpu_form: PercpuForm::default(),
             policy: Policy {
                 huge: HugePolicy::default(),
                 huge_zero_write: HugeZeroWrite::default(),
@@ -72,6 +70,7 @@ impl Default for ManagerBuilder {
             encrypt: false,
             background: true,
             backing: Backing::HugePages,
+            machine: Machine::real(),
         }
     }
 }
@@ -96,9 +95,9 @@ impl ManagerBuilder {
         self
     }
 
-    /// How the per-CPU lists are protected. Default: by probing.
+    /// How the per-CPU lists are protected. Default: by restartable sequences, where the kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
-        self.percpu_form = Some(form);
+        self.percpu_form = form;
         self
     }
 
@@ -202,14 +201,20 @@ impl ManagerBuilder {
         self
     }
 
+    /// The clock, the CPUs, the memory and the random bytes to go by. Default: the real ones.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = machine;
+        self
+    }
+
     /// Builds the manager.
     ///
     /// # Errors
     /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when a swap area cannot
     /// be made or opened; `Unsupported` when the chosen I/O engine does not work here; `System` when the kernel refuses address space or a thread.
     pub fn build(self) -> Result<Manager> {
-        let machine_bytes = usage::machine_memory_bytes();
-        let budget_bytes = self.budget_bytes.unwrap_or_else(|| default_budget_bytes(machine_bytes));
+        let machine_bytes = self.machine.memory.bytes;
+        let budget_bytes = self.budget_bytes.unwrap_or(self.machine.memory.usable_bytes / 5 * 4);
         check_budget(budget_bytes, machine_bytes)?;
         let mut areas = self.swap_areas;
         areas.extend(self.swap_device.map(SwapArea::device));
@@ -222,14 +227,17 @@ impl ManagerBuilder {
             Ok((device, AreaShape { capacity_pages, priority }))
         });
         let devices = devices.collect::<Result<Vec<_>>>()?;
+        let cpus = self.machine.cpus;
         let engine = Engine::new(EngineConfig {
             policy: self.policy,
+            machine: self.machine,
             budget: Budget::with_headroom(budget_bytes, HEADROOM_SHIFT),
             frames: FrameConfig {
                 zones: vec![
                     ZoneConfig { bytes: machine_bytes, backing: self.backing, node: 0 },
                     ZoneConfig { bytes: machine_bytes, backing: Backing::HugePages, node: 0 },
                 ],
+                cpus,
                 form: self.percpu_form,
                 percpu_orders: self.percpu_orders,
                 ..FrameConfig::one_zone(machine_bytes, self.backing)
@@ -237,11 +245,9 @@ impl ManagerBuilder {
             zero_page: self.zero_page,
             max_nodes: (machine_bytes / PAGE_BYTES as u64) as usize,
             reclaim_policy: self.reclaim_policy,
-            batches: StackForm::probe(),
             swap: SwapParts {
                 devices,
                 form: self.swap_cache,
-                cpus: (usage::possible_cpus(), current_cpu),
                 compression: self.compression,
                 encrypt: self.encrypt,
             },
@@ -250,12 +256,6 @@ impl ManagerBuilder {
             .map_err(|error| Error::system("cannot start the background thread", &error))?;
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
-}
-
-/// 80 % of what the process may have.
-fn default_budget_bytes(machine_bytes: u64) -> u64 {
-    let limit = usage::cgroup_memory_limit_bytes().map_or(machine_bytes, |limit| limit.min(machine_bytes));
-    limit / 5 * 4
 }
 
 pub(super) fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {

@@ -270,9 +270,9 @@ fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64
 /// deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     engine.counters.count(Counter::AllocationStall);
-    let start = Instant::now();
+    let start = engine.machine.clock.now();
     let result = try_make_room(engine, start, waiter).await;
-    engine.counters.add(Counter::StallNanoseconds, start.elapsed().as_nanos() as u64);
+    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
     result
 }
 
@@ -308,7 +308,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         // waiting for the same.
         let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
         let reading = engine.transfers.reading_pages() > 0;
-        if look >= 2 && (alone && !reading || start.elapsed() > PATIENCE) {
+        if look >= 2 && (alone && !reading || engine.machine.clock.since(start) > PATIENCE) {
             break;
         }
         // Pages that are read, and that nobody waits for any more, can go again.

@@ -110,7 +110,7 @@ mod tests {
     use crate::budget::Budget;
     use crate::io::test_device::TestDevice;
     use crate::swap::clusters::{CLUSTER_SLOTS, Clusters};
-    use crate::sync::Arc;
+    use crate::sync::{Arc, Cpus};
 
     fn areas(devices: &[(&'static str, u32, i32)]) -> Areas {
         Areas::new(devices.iter().map(|&(name, capacity_pages, priority)| {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn clusters(areas: &Areas) -> Clusters {
-        Clusters::new(&areas.shapes(), Arc::new(Budget::new(1 << 30)), 0, (1, || 0)).unwrap()
+        Clusters::new(&areas.shapes(), Arc::new(Budget::new(1 << 30)), 0, Cpus::pretended(1, || 0)).unwrap()
     }
 
     #[test]

@@ -41,7 +41,7 @@ mod tests;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, WordArray};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Mutex, MutexGuard, Ordering, WordArray};
 use crate::units::SwapSlot;
 
 use bits::{SlotBits, WORDS};
@@ -153,7 +153,7 @@ pub(crate) struct Clusters {
     /// Highest priority first.
     groups: Box<[Group]>,
     capacity: u32,
-    cpu: fn() -> u32,
+    cpus: Cpus,
     budget: Arc<Budget>,
     bytes_per_cluster: u64,
 }
@@ -168,7 +168,7 @@ impl Clusters {
         shapes: &[AreaShape],
         budget: Arc<Budget>,
         bytes_per_cluster: u64,
-        (cpus, cpu): (usize, fn() -> u32),
+        cpus: Cpus,
     ) -> std::io::Result<Self> {
         let mut next = 0;
         let areas: Box<[_]> = shapes
@@ -193,7 +193,7 @@ impl Clusters {
         priorities.dedup();
         let group = |&priority: &i32| Group {
             members: (0..shapes.len()).filter(|&area| shapes[area].priority == priority).collect(),
-            currents: (0..cpus).map(|_| CachePadded::new(AtomicU64::new(NONE))).collect(),
+            currents: (0..cpus.count()).map(|_| CachePadded::new(AtomicU64::new(NONE))).collect(),
             turn: AtomicU32::new(0),
         };
         let clusters = areas.iter().rfind(has_slots).map_or(0, |area| area.first_cluster + area.clusters);
@@ -203,7 +203,7 @@ impl Clusters {
             capacity: areas.iter().map(|area| area.capacity).sum(),
             areas,
             groups: priorities.iter().rev().map(group).collect(),
-            cpu,
+            cpus,
             budget,
             bytes_per_cluster,
         })
@@ -300,7 +300,7 @@ impl Clusters {
     }
 
     fn current_of<'a>(&self, group: &'a Group) -> &'a AtomicU64 {
-        &group.currents[(self.cpu)() as usize % group.currents.len()]
+        &group.currents[self.cpus.current()]
     }
 
     fn allocate_in(&self, group: &Group, count: usize, may_grow: bool) -> Option<SlotRun> {

@@ -42,7 +42,7 @@ use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
-use crate::sync::{Arc, AtomicU32, Duration, Mutex, Ordering, Shared, pause};
+use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
 
 use areas::Areas;
@@ -127,8 +127,6 @@ pub(crate) struct SwapParts {
     /// Devices with what is used of them.
     pub(crate) devices: Vec<(Box<dyn Device>, AreaShape)>,
     pub(crate) form: SwapCache,
-    /// How many CPUs there are, and a function that says which the thread is on.
-    pub(crate) cpus: (usize, fn() -> u32),
     pub(crate) compression: Compression,
     pub(crate) encrypt: bool,
 }
@@ -144,23 +142,25 @@ impl Swap {
     /// The kernel's, when it has no address space, memory or random bytes.
     pub(crate) fn new(
         parts: SwapParts,
+        machine: &Machine,
         frames: &FrameAllocator,
         budget: &Arc<Budget>,
         counters: &Arc<Counters>,
     ) -> io::Result<Self> {
         let areas = Areas::new(parts.devices);
         let shapes = areas.shapes();
-        let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, parts.cpus)?;
+        let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, machine.cpus)?;
         let clusters = Shared::new(clusters);
         let unwritable = Shared::<Unwritable>::default();
         let wants_pool = parts.compression != Compression::Off && !areas.is_empty();
         let limit_bytes = budget.limit_bytes() / Contents::POOL_SHARE;
         let pool = wants_pool
             .then(|| {
-                Pool::new(frames, parts.compression, limit_bytes, Arc::clone(budget), Arc::clone(counters))
+                let (budget, counters) = (Arc::clone(budget), Arc::clone(counters));
+                Pool::new(frames, parts.compression, limit_bytes, budget, counters, machine)
             })
             .transpose()?;
-        let seal = parts.encrypt.then(|| new_seal(&areas, frames, budget)).transpose()?;
+        let seal = parts.encrypt.then(|| new_seal(&areas, frames, budget, &machine.random)).transpose()?;
         let contents = Shared::new(Contents::new(pool, seal, Arc::clone(counters)));
         let sink = GiveBack {
             clusters: Shared::clone(&clusters),
@@ -655,8 +655,9 @@ fn new_seal(
     areas: &Areas,
     frames: &FrameAllocator,
     budget: &Arc<Budget>,
+    random: &Random,
 ) -> io::Result<(Seal, BounceFrames)> {
-    let seal = Seal::new(Method::probe(), areas.end_slot(), Arc::clone(budget))?;
+    let seal = Seal::new(Method::probe(), areas.end_slot(), Arc::clone(budget), random)?;
     let bounce = BounceFrames::new(frames, SEALED_ORDER).ok_or(io::ErrorKind::OutOfMemory)?;
     Ok((seal, bounce))
 }

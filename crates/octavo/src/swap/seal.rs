@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 use crate::budget::Budget;
 use crate::frame::FrameAllocator;
 use crate::swap::content::Corrupt;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, WordArray, fence};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, Random, WordArray, fence};
 use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 
 const KEY_BYTES: usize = 32;
@@ -98,11 +98,16 @@ impl Seal {
     ///
     /// # Errors
     /// The kernel's, when it gives no random bytes or no address space.
-    pub(crate) fn new(method: Method, slots: u32, budget: Arc<Budget>) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        method: Method,
+        slots: u32,
+        budget: Arc<Budget>,
+        random: &Random,
+    ) -> std::io::Result<Self> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        getrandom::fill(&mut *key)?;
+        random.fill(&mut *key)?;
         let mut prefix = [0; 4];
-        getrandom::fill(&mut prefix)?;
+        random.fill(&mut prefix)?;
         let cipher = match method {
             Method::Aes => Cipher::Aes(Aes256Gcm::new((&*key).into())),
             Method::ChaCha => Cipher::ChaCha(ChaCha20Poly1305::new((&*key).into())),
@@ -213,7 +218,7 @@ mod tests {
         let [page, bounce] = [0; 2].map(|_| frames.alloc(Order::ZERO).unwrap().frame);
         let bytes: Vec<u8> = (0..PAGE_BYTES).map(|at| (at % 249) as u8).collect();
         frames.bytes().copy_in(page.home_offset(), &bytes);
-        let seal = Seal::new(method, 10_000, Arc::new(Budget::new(1 << 20))).unwrap();
+        let seal = Seal::new(method, 10_000, Arc::new(Budget::new(1 << 20)), &Random::default()).unwrap();
         Fixture { frames, seal, page, bounce, bytes }
     }
 

@@ -7,14 +7,16 @@
 //! | `real/` | default | the machine's atomics, the standard library's locks and threads, restartable sequences |
 //! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
 //!
-//! A face owns all that the list below takes from it, and `percpu`: the storage behind [`percpu`]. A further face (a
+//! A face owns all that the list below takes from it, the storage behind [`percpu`], and the five functions behind [`machine`].
+//! A further face (a
 //! seeded simulator) is one more folder with the same names, and one more line here. Everything above a face is written
-//! once: [`percpu`], [`park`], [`timer`], [`wait`].
+//! once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
 //!
 //! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
 #[cfg(loom)]
 mod loom;
+pub(crate) mod machine;
 pub(crate) mod park;
 pub(crate) mod percpu;
 #[cfg(not(loom))]
@@ -27,7 +29,7 @@ use self::loom as face;
 #[cfg(not(loom))]
 use real as face;
 
-pub(crate) use std::time::{Duration, Instant};
+pub(crate) use std::time::Duration;
 
 /// A reference count that orders nothing else: the same in every face.
 pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
@@ -38,6 +40,8 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
 pub(crate) use face::{park_for, pause, spin_hint, thread};
+// The machine: behind each of these stands what a face knows of the clock, the CPUs, memory and random bytes.
+pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 
 #[cfg(all(test, loom))]
 pub(crate) use face::bounded;

@@ -17,31 +17,20 @@
 //! A thread that holds one CPU takes no second one. The zone locks come after.
 
 use super::face::percpu::{self as face, CellArea, Storage, sections_work};
-use super::{Ordering, spin_hint};
+use super::{Cpus, Ordering, spin_hint};
 
-pub(crate) use super::face::percpu::current_cpu;
 #[cfg(all(test, loom))]
 pub(crate) use super::face::percpu::run_on;
 
-/// Which form the fast paths take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StackForm {
-    /// Restartable sequences.
+/// How the per-CPU lists are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackForm {
+    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none, and where the
+    /// CPUs are pretended.
+    #[default]
     Sections,
-    /// A lock word for each CPU, only ever tried. Says which CPU the thread is on.
-    TryLock(fn() -> u32),
-}
-
-impl StackForm {
-    /// The best form this machine offers.
-    pub(crate) fn probe() -> Self {
-        if sections_work() { Self::Sections } else { Self::trylock() }
-    }
-
-    /// The lock words, with the CPU this thread really is on.
-    pub(crate) fn trylock() -> Self {
-        Self::TryLock(current_cpu)
-    }
+    /// A lock word that is only ever tried: one compare-and-swap for each operation.
+    TryLock,
 }
 
 /// Outcome of [`PerCpuStacks::pop`].
@@ -92,27 +81,25 @@ pub(super) fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u
 #[derive(Debug)]
 pub(crate) struct PerCpuStacks {
     storage: Storage,
-    cpus: usize,
-    form: StackForm,
-    /// `form` is `Sections`: what the fast paths ask.
+    cpus: Cpus,
+    /// The form in use is `Sections`.
     sections: bool,
 }
 
 impl PerCpuStacks {
     /// Empty stacks with every limit 0: nothing can be pushed before a holder raises one.
-    pub(crate) fn new(cpus: usize, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
-        let form = if matches!(form, StackForm::Sections) { StackForm::probe() } else { form };
-        let sections = matches!(form, StackForm::Sections);
-        Ok(Self { storage: Storage::new(cpus, capacities)?, cpus, form, sections })
+    pub(crate) fn new(cpus: Cpus, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
+        let sections = form == StackForm::Sections && cpus.are_real() && sections_work();
+        Ok(Self { storage: Storage::new(cpus.count(), capacities)?, cpus, sections })
     }
 
-    /// The form in use.
-    pub(crate) fn form(&self) -> StackForm {
-        self.form
+    /// Whether the fast paths are restartable sequences.
+    pub(crate) fn are_sections(&self) -> bool {
+        self.sections
     }
 
     pub(crate) fn cpus(&self) -> usize {
-        self.cpus
+        self.cpus.count()
     }
 
     /// Bytes of memory the stacks can come to use.
@@ -123,11 +110,7 @@ impl PerCpuStacks {
     /// The CPU this thread is on; it may be another one at the next instruction.
     #[inline]
     pub(crate) fn cpu(&self) -> usize {
-        let cpu = match self.form {
-            StackForm::Sections => current_cpu(),
-            StackForm::TryLock(cpu) => cpu(),
-        };
-        cpu as usize % self.cpus
+        self.cpus.current()
     }
 
     /// As [`PerCpuStacks::pop`], for a caller who knows that the form is `Sections` (else: `Busy`).
@@ -184,14 +167,13 @@ impl PerCpuStacks {
 
     /// Holds the CPU this thread is on; `None` where someone else does. One locked instruction.
     pub(crate) fn exclusive_here(&self) -> Option<Exclusive<'_>> {
-        let cpu = match self.form {
-            StackForm::Sections => self.storage.stop_here()?,
-            StackForm::TryLock(_) => {
-                let cpu = self.cpu();
-                // Acquire: see `pop_locked`.
-                self.storage.stop(cpu).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-                cpu
-            }
+        let cpu = if self.sections {
+            self.storage.stop_here()?
+        } else {
+            let cpu = self.cpu();
+            // Acquire: see `pop_locked`.
+            self.storage.stop(cpu).compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+            cpu
         };
         Some(Exclusive { stacks: self, cpu })
     }
@@ -226,7 +208,7 @@ impl PerCpuStacks {
     /// nobody is at work. `None` where a CPU is held.
     pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {
         let (mut pops, mut pushes) = (0u64, 0u64);
-        for cpu in 0..self.cpus {
+        for cpu in 0..self.cpus() {
             let stop = self.storage.stop(cpu);
             let net = self.storage.net(cpu, class);
             // A holder changes `net` and the top together, and only while stopped. Acquire loads keep the order.
@@ -360,7 +342,7 @@ pub(crate) struct PerCpuCells {
 impl PerCpuCells {
     /// All cells 0.
     pub(crate) fn new(counters: usize) -> std::io::Result<Self> {
-        Ok(Self { cells: CellArea::new(octavo_platform::usage::possible_cpus(), counters)? })
+        Ok(Self { cells: CellArea::new(super::face::possible_cpus(), counters)? })
     }
 
     /// Adds `n`: a plain addition in a restartable sequence, or an atomic one on this CPU's line.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::task::Waker;
 
-use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, thread};
+use crate::sync::{Arc, Clock, Condvar, Duration, Instant, Mutex, thread};
 
 /// How long the thread sleeps where no alarm is set.
 const LONG: Duration = Duration::from_secs(3600);
@@ -23,13 +23,12 @@ pub(crate) struct Alarm {
 }
 
 /// The alarms of a manager.
-#[derive(Default)]
 pub(crate) struct Timer {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
+    clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -43,6 +42,11 @@ struct State {
 }
 
 impl Timer {
+    /// A timer that goes by this clock.
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { shared: Arc::new(Shared { clock, state: Mutex::default(), changed: Condvar::default() }) }
+    }
+
     /// Has `waker` called at that moment, unless the alarm is cancelled before.
     ///
     /// # Errors
@@ -101,14 +105,14 @@ impl Shared {
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.ending {
-            let now = Instant::now();
             let Some(first) = state.alarms.first_entry() else {
                 state = self.changed.wait_for(state, LONG);
                 continue;
             };
             let at = first.key().at;
-            if at > now {
-                state = self.changed.wait_for(state, at - now);
+            let left = self.clock.sleep_until(at);
+            if !left.is_zero() {
+                state = self.changed.wait_for(state, left);
                 continue;
             }
             let waker = first.remove();
@@ -137,10 +141,11 @@ mod tests {
 
     #[test]
     fn alarms_go_off_in_their_order_and_cancelled_ones_do_not() {
-        let timer = Timer::default();
+        let clock = Clock::default();
+        let timer = Timer::new(clock.clone());
         let heard = Arc::new(StdMutex::new(Vec::new()));
         let note = |name| Waker::from(Arc::new(Note(name, Arc::clone(&heard))));
-        let now = Instant::now();
+        let now = clock.now();
         let last = timer.set(now + Duration::from_millis(60), &note(1)).unwrap();
         timer.set(now + Duration::from_millis(40), &note(2)).unwrap();
         let never = timer.set(now + Duration::from_millis(20), &note(3)).unwrap();
@@ -148,7 +153,7 @@ mod tests {
         timer.renew(last, &note(4));
         let patience = now + Duration::from_secs(60);
         while heard.lock().unwrap().len() < 2 {
-            assert!(Instant::now() < patience, "an alarm did not go off");
+            assert!(clock.now() < patience, "an alarm did not go off");
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(*heard.lock().unwrap(), [2, 4]);
@@ -157,8 +162,9 @@ mod tests {
 
     #[test]
     fn a_timer_ends_with_alarms_still_set() {
-        let timer = Timer::default();
-        timer.set(Instant::now() + LONG, Waker::noop()).unwrap();
+        let clock = Clock::default();
+        let timer = Timer::new(clock.clone());
+        timer.set(clock.now() + LONG, Waker::noop()).unwrap();
         drop(timer);
     }
 }

@@ -23,8 +23,7 @@ use crate::lru::Isolated;
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
 use crate::swap::{AreaShape, SwapParts};
-use crate::sync::percpu::StackForm;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, Shared, bounded, thread};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Machine, Mutex, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
@@ -120,16 +119,15 @@ impl Model {
                 readahead_pages: 0,
                 io_timeout: None,
             },
+            machine: Machine::real().with_cpus(Cpus::pretended(1, || 0)),
             budget: Budget::new(1 << 20),
             frames: FrameConfig::tiny(),
             zero_page: ZeroPage::PerUse,
             max_nodes: 16,
             reclaim_policy: ReclaimPolicy::default(),
-            batches: StackForm::TryLock(|| 0),
             swap: SwapParts {
                 devices: vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
                 form: SwapCache::default(),
-                cpus: (1, || 0),
                 compression: Compression::Off,
                 encrypt: false,
             },

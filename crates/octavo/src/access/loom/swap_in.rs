@@ -142,8 +142,7 @@ fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
             &shared,
             |model| {
                 let address = PageNumber(0).address();
-                let mut fault =
-                    pin!(resolve_async(&model.engine, &model.spaces[0], address, Access::Read));
+                let mut fault = pin!(resolve_async(&model.engine, &model.spaces[0], address, Access::Read));
                 let outcome = block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker)));
                 assert!(outcome.is_ok());
             },

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::config::PercpuOrders;
-use crate::frame::config::ZoneConfig;
+use crate::frame::config::{PercpuForm, ZoneConfig};
 use crate::frame::zone::Backing;
-use crate::sync::{AtomicBool, AtomicU32, thread};
+use crate::sync::{AtomicBool, AtomicU32, Cpus, thread};
 use proptest::prelude::*;
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ fn pretended_cpu() -> u32 {
 /// One zone of so many MiB whose budget allows all of it, on `cpus` pretended CPUs. Pages come at first touch.
 fn config(mib: u64, cpus: usize) -> FrameConfig {
     let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
-    config.form = Some(PercpuForm::TryLockOn(pretended_cpu, cpus));
+    config.cpus = Cpus::pretended(cpus, pretended_cpu);
     config.populate = false;
     config
 }
@@ -47,7 +47,7 @@ fn every_order_goes_round_in_every_form() {
     for orders in [PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All] {
         for form in [PercpuForm::Sections, PercpuForm::TryLock] {
             let mut config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
-            (config.percpu_orders, config.form) = (orders, Some(form));
+            (config.percpu_orders, config.form) = (orders, form);
             let frames = FrameAllocator::standalone(&config, 80 << 20).unwrap();
             for order in Order::all() {
                 let blocks: Vec<_> = (0..8).map(|_| frames.alloc(order).unwrap()).collect();
@@ -439,7 +439,7 @@ proptest! {
     ) {
         let mut config = config(32, 2);
         if sections {
-            config.form = Some(PercpuForm::Sections);
+            config.form = PercpuForm::Sections;
         }
         let budget_bytes = if tight { 12 << 20 } else { 64 << 20 };
         let frames = FrameAllocator::standalone(&config, budget_bytes).unwrap();
@@ -466,7 +466,7 @@ proptest! {
 #[test]
 fn sections_and_remote_drains_keep_every_frame_single() {
     let mut config = config(64, 1);
-    config.form = Some(PercpuForm::Sections);
+    config.form = PercpuForm::Sections;
     let frames = FrameAllocator::standalone(&config, 128 << 20).unwrap();
     let owners = Owners((0..frames.end_frame().0).map(|_| AtomicU32::new(0)).collect());
     let over = AtomicBool::new(false);

@@ -11,7 +11,7 @@ fn loom_a_freed_frame_goes_to_the_drain_or_back_to_its_cpu() {
     ::loom::model(|| {
         let tuning = Tuning { batch: 1, high_min: 2, high_max: 2 };
         let orders = PercpuOrders::OrderZero;
-        let lists = PerCpuLists::new(1, orders, StackForm::Sections, tuning, tuning).unwrap();
+        let lists = PerCpuLists::new(Cpus::real(), orders, StackForm::Sections, tuning, tuning).unwrap();
         lists.make_room(&lists.stacks().exclusive(0).unwrap(), 0, 2);
         let shared = Arc::new((lists, StateWord::default()));
         shared.1.set(Kind::Owned, Order::ZERO, false);

@@ -3,7 +3,7 @@
 //! Clusters have two slots here.
 
 use super::*;
-use crate::sync::percpu::{current_cpu, run_on};
+use crate::sync::percpu::run_on;
 use crate::sync::{bounded, thread};
 
 /// Areas as given, and a flag for each slot: whoever is given the slot finds it down.
@@ -16,7 +16,7 @@ impl Model {
     fn new(capacity: u32) -> Arc<Self> {
         let shape = AreaShape { capacity_pages: capacity, priority: 0 };
         let budget = Arc::new(Budget::new(u64::MAX));
-        let clusters = Clusters::new(&[shape], budget, 0, (2, current_cpu)).unwrap();
+        let clusters = Clusters::new(&[shape], budget, 0, Cpus::real()).unwrap();
         Arc::new(Self { clusters, owned: (0..capacity).map(|_| AtomicU32::new(0)).collect() })
     }
 

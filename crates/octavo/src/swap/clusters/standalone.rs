@@ -3,7 +3,7 @@
 use super::{AreaShape, Clusters, SlotRun};
 use crate::budget::Budget;
 use crate::sync::Arc;
-use crate::sync::percpu::current_cpu;
+use crate::sync::Cpus;
 use crate::units::SwapSlot;
 
 /// Slots of an area of no device. Not for programs.
@@ -17,9 +17,8 @@ impl StandaloneSlots {
     /// The kernel's, when the address space is exhausted.
     pub fn new(capacity_pages: u32) -> std::io::Result<Self> {
         let shape = AreaShape { capacity_pages, priority: 0 };
-        let cpus = octavo_platform::usage::possible_cpus();
         let budget = Arc::new(Budget::new(u64::MAX));
-        Ok(Self(Clusters::new(&[shape], budget, 0, (cpus, current_cpu))?))
+        Ok(Self(Clusters::new(&[shape], budget, 0, Cpus::real())?))
     }
 
     /// First slot and length of a run of up to `count`.

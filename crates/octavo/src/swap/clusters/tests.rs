@@ -19,7 +19,7 @@ fn clusters(shapes: &[(u32, i32)]) -> Clusters {
     let shapes: Vec<_> =
         shapes.iter().map(|&(capacity_pages, priority)| AreaShape { capacity_pages, priority }).collect();
     let budget = Arc::new(Budget::new(1 << 30));
-    Clusters::new(&shapes, budget, BYTES, (3, || CPU.get())).unwrap()
+    Clusters::new(&shapes, budget, BYTES, Cpus::pretended(3, || CPU.get())).unwrap()
 }
 
 fn run(first: u32, count: u32) -> SlotRun {
@@ -365,7 +365,8 @@ fn a_slot_freed_twice_or_never_allocated_is_a_bug_that_is_told() {
 fn more_slots_than_numbers_are_refused() {
     let shape = AreaShape { capacity_pages: u32::MAX - 512, priority: 0 };
     let make = |shapes: &[AreaShape]| {
-        Clusters::new(shapes, Arc::new(Budget::new(1 << 30)), BYTES, (1, || 0)).map(|it| it.capacity())
+        Clusters::new(shapes, Arc::new(Budget::new(1 << 30)), BYTES, Cpus::pretended(1, || 0))
+            .map(|it| it.capacity())
     };
     assert_eq!(make(&[shape]).unwrap(), u32::MAX - 512);
     assert_eq!(make(&[shape, shape]).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);

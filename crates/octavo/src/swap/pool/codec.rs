@@ -5,14 +5,12 @@
 
 use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
-use octavo_platform::usage;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::MAX_PACKED_BYTES;
 use crate::budget::Budget;
 use crate::config::Compression;
-use crate::sync::percpu::current_cpu;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU64, Cpus, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
 /// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
@@ -55,12 +53,13 @@ pub(super) struct Codec {
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
     budget: Arc<Budget>,
+    cpus: Cpus,
 }
 
 impl Codec {
-    pub(super) fn new(compression: Compression, budget: Arc<Budget>) -> Self {
-        let at_home = (0..usage::possible_cpus()).map(|_| CachePadded::new(Mutex::new(None))).collect();
-        Self { compression, at_home, others: Mutex::new(Vec::new()), made: AtomicU64::new(0), budget }
+    pub(super) fn new(compression: Compression, budget: Arc<Budget>, cpus: Cpus) -> Self {
+        let at_home = (0..cpus.count()).map(|_| CachePadded::new(Mutex::new(None))).collect();
+        Self { compression, at_home, others: Mutex::new(Vec::new()), made: AtomicU64::new(0), budget, cpus }
     }
 
     fn scratch_bytes(&self) -> u64 {
@@ -82,7 +81,7 @@ impl Codec {
     }
 
     fn home(&self) -> &Home {
-        &self.at_home[current_cpu() as usize % self.at_home.len()]
+        &self.at_home[self.cpus.current()]
     }
 
     #[cold]

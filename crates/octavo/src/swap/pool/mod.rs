@@ -55,7 +55,7 @@ use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
@@ -117,6 +117,7 @@ pub(crate) struct PoolStats {
 /// The compressed pool of a manager.
 pub(crate) struct Pool {
     spans: Spans,
+    time: Clock,
     codec: Codec,
     counters: Arc<Counters>,
     budget: Arc<Budget>,
@@ -154,11 +155,13 @@ impl Pool {
         limit_bytes: u64,
         budget: Arc<Budget>,
         counters: Arc<Counters>,
+        machine: &Machine,
     ) -> std::io::Result<Self> {
         let most_spans = (frames.end_frame().index() >> SPAN_ORDER.0).min(Handle::SPANS);
         Ok(Self {
             spans: Spans::new(most_spans)?,
-            codec: Codec::new(compression, Arc::clone(&budget)),
+            time: machine.clock.clone(),
+            codec: Codec::new(compression, Arc::clone(&budget), machine.cpus),
             counters,
             budget,
             limit_bytes: AtomicU64::new(limit_bytes),
@@ -194,7 +197,7 @@ impl Pool {
 
     /// How the devices do, with so many pages written so far, and so many on their way.
     pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
-        self.pace.look(Look { ended_pages, under_way_pages, at: Instant::now() });
+        self.pace.look(Look { ended_pages, under_way_pages, at: self.time.now() });
         let assumed = DeviceView::UNMEASURED;
         DeviceView {
             in_flight_bytes: u64::from(under_way_pages) * PAGE_BYTES as u64,
@@ -212,9 +215,9 @@ impl Pool {
         slot: SwapSlot,
         frame: FrameId,
     ) -> Stored {
-        let began = Self::is_timed(slot).then(Instant::now);
+        let began = Self::is_timed(slot).then(|| self.time.now());
         let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame) };
-        weights.note_store(stored, began.map(|began| began.elapsed().as_nanos() as u64));
+        weights.note_store(stored, began.map(|began| self.time.since(began).as_nanos() as u64));
         self.counters.count(match stored {
             Stored::Kept(_) => Counter::PoolSwapOut,
             Stored::Incompressible => Counter::PoolRejectIncompressible,
@@ -281,10 +284,10 @@ impl Pool {
         handle: Handle,
         to: FrameId,
     ) -> Result<(), LoadFailure> {
-        let began = Self::is_timed(slot).then(Instant::now);
+        let began = Self::is_timed(slot).then(|| self.time.now());
         let loaded = self.unpack(frames, slot, handle, to);
         if loaded.is_ok() {
-            weights.note_load(began.map(|began| began.elapsed().as_nanos() as u64));
+            weights.note_load(began.map(|began| self.time.since(began).as_nanos() as u64));
             self.counters.count(Counter::PoolSwapIn);
         }
         loaded

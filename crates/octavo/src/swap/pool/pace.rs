@@ -75,7 +75,7 @@ mod tests {
 
     /// A device that takes `ns` for a page, with up to `queue` pages under way; looked at each time `every` pages ended.
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
-        let (mut at, mut ended) = (Instant::now(), 0);
+        let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {
             pace.look(Look { ended_pages: ended, under_way_pages: queue as u32, at });
             at += Duration::from_nanos(ns * every) + idle;

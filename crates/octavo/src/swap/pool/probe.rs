@@ -7,7 +7,7 @@ use crate::frame::{Backing, FrameAllocator, FrameConfig, FrameId, Order};
 use crate::swap::content;
 use crate::swap::pool::{Handle, Pool, Stored};
 use crate::swap::seal::{Method, Seal};
-use crate::sync::Arc;
+use crate::sync::{Arc, Machine};
 use crate::units::SwapSlot;
 
 /// A frame allocator, and on top of it a pool and a seal.
@@ -22,12 +22,13 @@ pub struct PoolProbe {
 #[allow(missing_docs, reason = "for benches: each is the method of the same name")]
 impl PoolProbe {
     pub fn new(compression: Compression, bytes: u64) -> std::io::Result<Self> {
+        let machine = Machine::real();
         let budget = Arc::new(Budget::new(bytes * 2));
         let counters = Arc::new(Counters::new()?);
         let config = FrameConfig::one_zone(bytes, Backing::HugePages);
         let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters))?;
-        let pool = Pool::new(&frames, compression, bytes, Arc::clone(&budget), counters)?;
-        let seal = Seal::new(Method::probe(), 1 << 20, budget)?;
+        let pool = Pool::new(&frames, compression, bytes, Arc::clone(&budget), counters, &machine)?;
+        let seal = Seal::new(Method::probe(), 1 << 20, budget, &machine.random)?;
         Ok(Self { frames, pool, seal })
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{Backing, FrameConfig};
-use crate::sync::{Duration, pause, thread};
+use crate::sync::{Clock, Duration, Machine, pause, thread};
 
 /// What pages are filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +69,15 @@ fn fixture(compression: Compression, limit_bytes: u64) -> Fixture {
     let counters = Arc::new(Counters::new().unwrap());
     let config = FrameConfig::one_zone(128 << 20, Backing::BasePages);
     let frames = FrameAllocator::new(&config, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
-    let pool =
-        Pool::new(&frames, compression, limit_bytes, Arc::clone(&budget), Arc::clone(&counters)).unwrap();
+    let pool = Pool::new(
+        &frames,
+        compression,
+        limit_bytes,
+        Arc::clone(&budget),
+        Arc::clone(&counters),
+        &Machine::real(),
+    )
+    .unwrap();
     let frame = || frames.alloc(Order::ZERO).unwrap().frame;
     let (from, to) = (frame(), frame());
     Fixture { frames, pool, budget, counters, from, to }
@@ -386,11 +393,13 @@ fn threads_store_load_free_shrink_and_move_at_once() {
     // Held to change what a slot is for, as the cache's lock and the frame's flags would be.
     let owners: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
     let (loads, moved, left) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let began = Instant::now();
+    let clock = Clock::default();
+    let began = clock.now();
     // For a while, and until everything has happened at least once: on a busy machine that takes longer.
     let goes_on = || {
         let missing = || [&loads, &moved, &left].iter().any(|count| count.load(Ordering::Relaxed) == 0);
-        began.elapsed() < Duration::from_secs(2) || began.elapsed() < Duration::from_secs(60) && missing()
+        clock.since(began) < Duration::from_secs(2)
+            || clock.since(began) < Duration::from_secs(60) && missing()
     };
     let change = |slot: u32, from: u64, to: u64| {
         contents[slot as usize].compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -1,6 +1,7 @@
 //! The model-checked face: loom explores every order the memory model allows.
 
 mod locks;
+mod machine;
 pub(super) mod percpu;
 mod threads;
 
@@ -8,6 +9,7 @@ pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, time};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{park_for, pause, spin_hint, thread};
 

@@ -1,13 +1,13 @@
 //! Models of the per-CPU stacks: sections, and the tried lock, against drains from another CPU.
 
-use super::{PerCpuStacks, Pop, Push, StackForm, current_cpu, run_on};
-use crate::sync::{Arc, thread};
+use super::{PerCpuStacks, Pop, Push, StackForm, run_on};
+use crate::sync::{Arc, Cpus, thread};
 
 const CLASS: usize = 0;
 
 /// Two CPUs' stacks; CPU 0's holds 1 and has room for two.
 fn stacks(form: StackForm) -> Arc<PerCpuStacks> {
-    let stacks = PerCpuStacks::new(2, &[2], form).unwrap();
+    let stacks = PerCpuStacks::new(Cpus::real(), &[2], form).unwrap();
     let held = stacks.exclusive(0).unwrap();
     held.set_limit(CLASS, 2);
     assert!(held.insert(CLASS, 1));
@@ -54,7 +54,7 @@ fn loom_sections_against_a_remote_drain() {
 
 #[test]
 fn loom_trylock_against_a_remote_drain() {
-    owner_against_remote_drain(StackForm::TryLock(current_cpu));
+    owner_against_remote_drain(StackForm::TryLock);
 }
 
 /// Two threads of one CPU: one holds it for a refill, the other goes the fast way or is told `Busy`.

@@ -1,6 +1,7 @@
 //! The real face: the machine's atomics, the standard library's locks, the system's threads.
 
 mod locks;
+mod machine;
 pub(super) mod percpu;
 mod threads;
 
@@ -8,6 +9,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize
 pub(crate) use std::sync::{Arc, OnceLock};
 
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, time};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{park_for, pause, spin_hint, thread};
 

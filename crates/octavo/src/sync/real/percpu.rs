@@ -5,7 +5,6 @@ use octavo_platform::rseq::{self, StackArea};
 use crate::sync::percpu::{Pop, Push};
 
 pub(crate) use octavo_platform::rseq::CellArea;
-pub(crate) use octavo_platform::rseq::current_cpu;
 
 pub(crate) fn sections_work() -> bool {
     rseq::Rseq::probe().is_some()

@@ -1,0 +1,23 @@
+//! The machine of a model: time stands still, two CPUs, and the same random bytes each time.
+
+use crate::sync::Duration;
+use crate::sync::machine::Memory;
+
+pub(crate) use super::percpu::current_cpu;
+
+pub(crate) fn possible_cpus() -> usize {
+    2
+}
+
+pub(crate) fn time() -> Duration {
+    Duration::ZERO
+}
+
+pub(crate) fn memory() -> Memory {
+    Memory { bytes: 1 << 30, usable_bytes: 1 << 30 }
+}
+
+pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    bytes.fill(4);
+    Ok(())
+}

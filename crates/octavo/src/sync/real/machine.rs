@@ -1,0 +1,30 @@
+//! The machine that this process runs on.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use octavo_platform::usage;
+
+use crate::sync::Duration;
+use crate::sync::machine::Memory;
+
+pub(crate) use octavo_platform::rseq::current_cpu;
+pub(crate) use octavo_platform::usage::possible_cpus;
+
+/// The moment that times are counted from.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+pub(crate) fn time() -> Duration {
+    let beginning = *BEGINNING;
+    Instant::now().saturating_duration_since(beginning)
+}
+
+pub(crate) fn memory() -> Memory {
+    let bytes = usage::machine_memory_bytes();
+    let limit_bytes = usage::cgroup_memory_limit_bytes().unwrap_or(u64::MAX);
+    Memory { bytes, usable_bytes: limit_bytes.min(bytes) }
+}
+
+pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    Ok(getrandom::fill(bytes)?)
+}

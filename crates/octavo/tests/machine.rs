@@ -1,0 +1,152 @@
+//! A manager goes by the machine it is given: its clock, its CPUs, its memory, its random bytes.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use octavo::io::{Device, Direction, SwapArea, Transfer, Urgency};
+use octavo::{Advice, Compression, Cpus, ErrorKind, Machine, Manager, RegionOptions};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A clock that stands still until somebody moves it.
+#[derive(Clone, Default)]
+struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    fn machine(&self) -> Machine {
+        let hands = self.clone();
+        Machine::real().with_clock(move || Duration::from_secs(hands.0.load(Ordering::SeqCst)))
+    }
+
+    fn move_on(&self, time: Duration) {
+        self.0.fetch_add(time.as_secs(), Ordering::SeqCst);
+    }
+}
+
+/// Takes writes, and keeps reads to itself.
+#[derive(Clone, Default)]
+struct NeverReads {
+    kept: Arc<Mutex<Vec<Transfer>>>,
+    places: Arc<Mutex<HashMap<u32, [u8; PAGE as usize]>>>,
+}
+
+impl Device for NeverReads {
+    fn capacity_pages(&self) -> u32 {
+        4096
+    }
+
+    fn submit(&self, transfer: Transfer, _: Urgency) {
+        match transfer.direction() {
+            Direction::Write => {
+                for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+                    let mut bytes = [0; PAGE as usize];
+                    transfer.copy_out(&page, &mut bytes);
+                    self.places.lock().unwrap().insert(place, bytes);
+                }
+                transfer.complete(Ok(()));
+            }
+            Direction::Read => self.kept.lock().unwrap().push(transfer),
+        }
+    }
+
+    fn describe(&self) -> String {
+        "a device that never reads".into()
+    }
+}
+
+impl NeverReads {
+    fn answer(&self) {
+        for transfer in std::mem::take(&mut *self.kept.lock().unwrap()) {
+            for (place, page) in (transfer.place()..).zip(transfer.pages()) {
+                transfer.copy_in(&page, &self.places.lock().unwrap()[&place]);
+            }
+            transfer.complete(Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_timeout_goes_by_the_clock_that_the_manager_was_given() {
+    let (device, hands) = (NeverReads::default(), Hands::default());
+    let manager = Manager::builder()
+        .machine(hands.machine())
+        .budget_bytes(16 * MIB)
+        .swap_area(SwapArea::device(Box::new(device.clone())))
+        .compression(Compression::Off)
+        .background(false)
+        .io_timeout(HOUR)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(64 * PAGE, RegionOptions::default()).unwrap();
+    space.store(at, 7_u64).unwrap();
+    space.advise(at, PAGE, Advice::PageOut).unwrap();
+    let over = AtomicBool::new(false);
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            // Hours pass while the load waits, whenever it begins to.
+            while !over.load(Ordering::SeqCst) {
+                if !device.kept.lock().unwrap().is_empty() {
+                    hands.move_on(HOUR);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let error = space.load::<u64>(at).unwrap_err();
+        over.store(true, Ordering::SeqCst);
+        error
+    });
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    device.answer();
+    assert_eq!(space.load::<u64>(at).unwrap(), 7);
+}
+
+#[test]
+fn budgets_go_by_the_memory_that_the_machine_was_given() {
+    let machine = || Machine::real().with_memory_bytes(32 * MIB);
+    let error = Manager::builder().machine(machine()).budget_bytes(64 * MIB).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidBudget, "{error}");
+    assert!(error.to_string().contains("32 MiB"), "{error}");
+    let manager = Manager::builder().machine(machine()).build().unwrap();
+    assert_eq!(manager.stats().unwrap().budget_bytes, 32 * MIB / 5 * 4, "the default");
+    assert_eq!(manager.set_budget(64 * MIB).unwrap_err().kind(), ErrorKind::InvalidBudget);
+}
+
+#[test]
+fn a_manager_works_on_pretended_cpus() {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    // Another CPU at every question, as if the thread were moved all the time.
+    let cpus = Cpus::pretended(5, || TURN.fetch_add(1, Ordering::Relaxed) as u32);
+    let manager =
+        Manager::builder().machine(Machine::real().with_cpus(cpus)).budget_bytes(16 * MIB).build().unwrap();
+    let space = manager.space().unwrap();
+    let pages = 8192;
+    let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
+    for page in 0..pages {
+        space.store(at + page * PAGE, page).unwrap();
+    }
+    for page in 0..pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page);
+    }
+    assert!(TURN.load(Ordering::Relaxed) > 0);
+    manager.validate();
+}
+
+#[test]
+fn the_key_of_encryption_comes_from_the_random_bytes_given() {
+    let refuse = |_: &mut [u8]| Err(std::io::ErrorKind::Unsupported.into());
+    let built = |encrypt| {
+        Manager::builder()
+            .machine(Machine::real().with_random(refuse))
+            .budget_bytes(16 * MIB)
+            .encrypt(encrypt)
+            .build()
+    };
+    assert_eq!(built(true).unwrap_err().kind(), ErrorKind::System);
+    built(false).unwrap();
+}
