@@ -1,9 +1,11 @@
 //! Bytes that several threads, and devices, may read and write at once.
 //!
-//! Words go by relaxed atomics; ranges by `rep movsb`/`rep stosb`, which the compiler cannot see into, so a
-//! racing copy is a torn copy and never undefined behaviour in Rust's terms. Whoever needs an untorn copy
-//! holds the frame, or re-checks the entry afterwards: what fills a frame anew (`zero`, `copy_within`, `read_file`)
-//! begins with a release fence, so that a reader who meets the new bytes also finds the entry changed.
+//! Words go by relaxed atomics. Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into.
+//! So a racing copy is a torn copy, and never undefined behaviour in Rust's terms.
+//!
+//! A caller that needs an untorn copy holds the frame, or checks the entry again afterwards. Functions that
+//! fill a frame anew (`zero`, `fill`, `copy_within`, `copy_to`, reads from a file) begin with a release
+//! fence. So a reader that meets the new bytes also finds the entry changed.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -19,15 +21,13 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A machine word that can be read or written in one access.
+/// A machine word that one access reads or writes.
 pub trait Word: sealed::Sealed + Copy + Default + Send + 'static {
     #[doc(hidden)]
-    /// # Safety
-    /// `at` is aligned for `Self`, and its bytes are mapped and only accessed by atomics or assembly.
+    /// `at` is aligned for `Self`. Its bytes are mapped, and only atomics or assembly access them.
     unsafe fn load_from(at: *mut u8) -> Self;
     #[doc(hidden)]
-    /// # Safety
-    /// As `load_from`.
+    /// The conditions of `load_from`.
     unsafe fn store_to(self, at: *mut u8);
 }
 
@@ -37,7 +37,7 @@ macro_rules! words {
         impl Word for $word {
             #[inline(always)]
             unsafe fn load_from(at: *mut u8) -> Self {
-                // SAFETY: the caller's promise is exactly `from_ptr`'s condition.
+                // SAFETY: the caller promises exactly what `from_ptr` asks for.
                 let $raw: $bits = unsafe { <$atomic>::from_ptr(at.cast()) }.load(Ordering::Relaxed);
                 $from
             }
@@ -63,23 +63,23 @@ words! {
     f64, AtomicU64, u64, |v| v.to_bits(), |raw| f64::from_bits(raw);
 }
 
-/// The memory of an arena, addressed by byte offset. Every access is bounds-checked. A clone is the same memory, which
-/// stays mapped until the last clone is dropped.
+/// The memory of an arena, addressed by byte offset. Every access checks its bounds. A clone is the same
+/// memory, which stays mapped until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct ArenaBytes {
-    // Inline, so that an access follows no pointer to find them.
+    // Inline, so that an access follows no pointer to find the two.
     base: NonNull<u8>,
     len: usize,
     memory: Arc<Memory>,
 }
 
-// SAFETY: `base` is the start of `memory`, a range of addresses that is `Send` and `Sync` itself; bytes behind it are only
-// reached by atomics, assembly and system calls.
+// SAFETY: `base` is the start of `memory`, a range of addresses that is `Send` and `Sync` itself. Only
+// atomics, assembly and system calls reach the bytes behind it.
 unsafe impl Send for ArenaBytes {}
 // SAFETY: as above.
 unsafe impl Sync for ArenaBytes {}
 
-/// What clones share.
+/// The part that all clones share.
 #[derive(Debug)]
 struct Memory {
     reservation: ManuallyDrop<Reservation>,
@@ -88,9 +88,9 @@ struct Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A forked child did not inherit the range, and may have mapped something else there.
+        // A forked child did not inherit the range, and may have mapped something else at the same addresses.
         if self.canary.is_original_process() {
-            // SAFETY: dropped once, here, and not used after.
+            // SAFETY: the reservation is dropped here, once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.reservation) }
         }
     }
@@ -99,8 +99,7 @@ impl Drop for Memory {
 impl ArenaBytes {
     /// Reserves `len` bytes at 2 MiB alignment. A forked child does not inherit them.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub fn new(len: usize) -> io::Result<Self> {
         let reservation = Reservation::new(len, 2 << 20)?;
         reservation.exclude_from_fork()?;
@@ -109,31 +108,30 @@ impl ArenaBytes {
         Ok(Self { base, len, memory: Arc::new(memory) })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Makes the range present, backed as asked. Freshly present bytes are zero.
+    /// Makes the range present, backed as asked. Bytes that become present are zero.
     ///
-    /// # Errors
-    /// `OutOfMemory` when the kernel has none.
+    /// `OutOfMemory` when the kernel has no memory.
     pub fn bring_online(&self, range: Range<usize>, backing: Backing) -> io::Result<()> {
         self.memory.reservation.advise_backing(range.clone(), backing);
         self.memory.reservation.populate(range)
     }
 
-    /// Gives the range back to the kernel. Its bytes read as zero until written again.
+    /// Gives the range back to the kernel. Its bytes read as zero until they are written again.
     ///
-    /// # Errors
-    /// The kernel's; the memory then stays.
+    /// The kernel's error. The memory then stays.
     pub fn take_offline(&self, range: Range<usize>) -> io::Result<()> {
         self.memory.reservation.discard(range)
     }
 
-    /// Address of the byte at `offset`, for a device or a C caller. Dereferencing it is the caller's affair.
+    /// Returns the address of the byte at `offset`, for a device or a C caller. The caller answers for
+    /// dereferencing it.
     #[inline]
     pub fn pointer(&self, offset: usize) -> *mut u8 {
         self.at(offset, 1)
@@ -142,15 +140,15 @@ impl ArenaBytes {
     #[inline(always)]
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "offset inside the arena");
-        // SAFETY: inside the reservation, just checked.
+        // SAFETY: the offset is inside the reservation (just checked).
         unsafe { self.base.as_ptr().add(offset) }
     }
 
     /// Loads the word at `offset`, rounded down to a multiple of its size. Relaxed.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> W {
-        // SAFETY: in bounds (`at`), aligned (by `aligned`, and the base is 2 MiB aligned), and arena bytes are only
-        // accessed by atomics, assembly and devices.
+        // SAFETY: the word is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB aligned). Only
+        // atomics, assembly and devices access arena bytes.
         unsafe { W::load_from(self.at(aligned::<W>(offset), size_of::<W>())) }
     }
 
@@ -161,29 +159,29 @@ impl ArenaBytes {
         unsafe { value.store_to(self.at(aligned::<W>(offset), size_of::<W>())) }
     }
 
-    /// Copies bytes out; torn if someone writes them meanwhile.
+    /// Copies bytes out. The copy is torn if someone writes the bytes meanwhile.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
-        // SAFETY: source in bounds (`at`), destination an exclusive slice of the same length; they cannot
-        // overlap, as no `&mut [u8]` into the arena is ever made.
+        // SAFETY: the source is in bounds (`at`), and the destination is an exclusive slice of the same
+        // length. The two cannot overlap, because nobody ever makes a `&mut [u8]` into the arena.
         unsafe { copy_bytes(self.at(offset, to.len()), to.as_mut_ptr(), to.len()) }
     }
 
     /// Copies bytes in.
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
-        // SAFETY: as `copy_out`, with the sides exchanged.
+        // SAFETY: as in `copy_out`, with the sides exchanged.
         unsafe { copy_bytes(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
-    /// Copies `len` bytes from here at `from` to `target` at `to`.
+    /// Copies `len` bytes from `from` in this arena to `to` in `target`.
     pub fn copy_to(&self, from: usize, target: &Self, to: usize, len: usize) {
         if self.base == target.base {
             return self.copy_within(from, to, len);
         }
         // See the module doc.
         fence(Ordering::Release);
-        // SAFETY: both in bounds (`at`), and in two reservations, which do not overlap.
+        // SAFETY: both ranges are in bounds (`at`). They lie in two reservations, which do not overlap.
         unsafe { copy_bytes(self.at(from, len), target.at(to, len), len) }
     }
 
@@ -192,7 +190,7 @@ impl ArenaBytes {
         assert!(from.abs_diff(to) >= len, "copies inside the arena do not overlap");
         // See the module doc.
         fence(Ordering::Release);
-        // SAFETY: both in bounds (`at`) and disjoint (asserted).
+        // SAFETY: both ranges are in bounds (`at`) and disjoint (asserted).
         unsafe { copy_bytes(self.at(from, len), self.at(to, len), len) }
     }
 
@@ -202,25 +200,27 @@ impl ArenaBytes {
         let to = self.at(offset, len);
         // See the module doc.
         fence(Ordering::Release);
-        // SAFETY: in bounds (`at`); `rep stosb` writes exactly `len` bytes upwards from `to`, and the
-        // direction flag is clear by the ABI.
+        // SAFETY: the range is in bounds (`at`). `rep stosb` writes exactly `len` bytes upwards from `to`,
+        // because the ABI keeps the direction flag clear.
         unsafe {
             std::arch::asm!("rep stosb", inout("rcx") len => _, inout("rdi") to => _, in("al") 0u8,
                 options(nostack, preserves_flags));
         }
     }
 
-    /// Whether the range holds only zeros. `offset` and `len` are multiples of 8. Stops at the first other word.
+    /// Returns whether the range holds only zeros. `offset` and `len` are multiples of 8. The look ends at
+    /// the first other word.
     pub fn is_zero(&self, offset: usize, len: usize) -> bool {
         (offset..offset + len).step_by(8).all(|at| self.load::<u64>(at) == 0)
     }
 
-    /// The word that the range repeats, if it repeats one. `offset` and `len` are multiples of 64. Two words decide
-    /// for most pages; a page that does repeat one costs 512 loads.
+    /// Returns the word that the range repeats, if it repeats one. `offset` and `len` are multiples of 64.
+    /// For most pages two words decide; a page that does repeat a word costs 512 loads.
     pub fn repeated_word(&self, offset: usize, len: usize) -> Option<u64> {
         assert!(len >= 64 && (offset | len).is_multiple_of(64), "whole lines");
         let start = self.at(offset, len);
-        // SAFETY: in bounds (`at` checked all of it, and each use below stays under `len`), aligned; see `load`.
+        // SAFETY: `at` checked the whole range, and each use below stays under `len`. The words are aligned.
+        // See `load` for the rest.
         let word = |at: usize| unsafe { u64::load_from(start.add(at)) };
         let first = word(0);
         if word(8) != first || word(len - 8) != first || word(len / 2) != first {
@@ -241,20 +241,21 @@ impl ArenaBytes {
         // See the module doc.
         fence(Ordering::Release);
         for at in (0..len).step_by(8) {
-            // SAFETY: in bounds (`at` checked all of it), aligned; see `load`.
+            // SAFETY: `at` checked the whole range, and the word is aligned. See `load` for the rest.
             unsafe { word.store_to(start.add(at)) };
         }
     }
 
-    /// Runs `look` on a copy of the range, which is at most a page and lies on the stack: how functions that want a
-    /// slice get at arena bytes. The copy of a page costs some 60 ns.
+    /// Runs `look` on a copy of the range, for functions that want a slice of arena bytes. The range is at
+    /// most a page, and the copy lies on the stack. Copying a page costs some 60 ns.
     #[inline]
     pub fn with_copy<R>(&self, offset: usize, len: usize, look: impl FnOnce(&[u8]) -> R) -> R {
         assert!(len <= PAGE_BYTES, "at most a page");
         let mut copy = MaybeUninit::<[u8; PAGE_BYTES]>::uninit();
         let from = self.at(offset, len);
-        // SAFETY: source in bounds (`at`), destination our own and large enough (asserted); the assembly writes exactly
-        // `len` bytes of it, which the slice then covers, and nobody writes them while the slice lives.
+        // SAFETY: the source is in bounds (`at`); the destination is our own and large enough (asserted). The
+        // assembly writes exactly the `len` bytes that the slice then covers. Nobody writes them while the
+        // slice lives.
         let copied = unsafe {
             copy_bytes(from, copy.as_mut_ptr().cast(), len);
             std::slice::from_raw_parts(copy.as_ptr().cast::<u8>(), len)
@@ -262,10 +263,10 @@ impl ArenaBytes {
         look(copied)
     }
 
-    /// Reads from `file` at `file_offset` into consecutive `segments` of the arena (page-aligned).
+    /// Reads from `file` at `file_offset` into consecutive `segments` of the arena, which are page-aligned.
     ///
-    /// # Errors
-    /// The kernel's; `UnexpectedEof` when the file ends first. The segments' bytes are then unspecified.
+    /// The kernel's error, or `UnexpectedEof` when the file ends first. The bytes of the segments are then
+    /// unspecified.
     pub fn read_file(
         &self,
         file: BorrowedFd<'_>,
@@ -277,10 +278,9 @@ impl ArenaBytes {
         self.transfer(file, file_offset, segments, Direction::Read)
     }
 
-    /// Writes consecutive `segments` of the arena (page-aligned) to `file` at `file_offset`.
+    /// Writes consecutive `segments` of the arena, which are page-aligned, to `file` at `file_offset`.
     ///
-    /// # Errors
-    /// The kernel's; what was written before the failure stays written.
+    /// The kernel's error. Bytes written before the failure stay written.
     pub fn write_file(
         &self,
         file: BorrowedFd<'_>,
@@ -290,12 +290,12 @@ impl ArenaBytes {
         self.transfer(file, file_offset, segments, Direction::Write)
     }
 
-    /// Moves bytes between `file` at `file_offset` and consecutive `segments` of the arena by one system call, which
-    /// waits for the device. Answers how many it moved: fewer than asked for at the end of the file, when interrupted,
-    /// or when there are more than [`TRANSFER_VECTORS`] segments that do not touch.
+    /// Moves bytes between `file` at `file_offset` and consecutive `segments` of the arena. It makes one
+    /// system call, which waits for the device, and returns how many bytes moved. Fewer bytes than asked for
+    /// move at the end of the file, after a signal, or when more than [`TRANSFER_VECTORS`] segments stand
+    /// apart.
     ///
-    /// # Errors
-    /// The kernel's, when it moved nothing.
+    /// The kernel's error when it moved nothing.
     pub fn transfer_some(
         &self,
         file: BorrowedFd<'_>,
@@ -316,7 +316,9 @@ impl ArenaBytes {
         }
         let (fd, first, offset) = (file.as_raw_fd(), vectors.as_ptr().cast(), file_offset as libc::off_t);
         loop {
-            // SAFETY: as in `transfer`: `count` vectors are initialised, and each is a range inside the arena.
+            // SAFETY: each of the `count` initialised vectors is a range inside the arena (`at`), which stays
+            // mapped during the call. The kernel reads and writes arena bytes as another party does, and
+            // every access to the arena allows for that.
             let moved = unsafe {
                 match direction {
                     Direction::Read => libc::preadv(fd, first, count as libc::c_int, offset),
@@ -340,7 +342,7 @@ impl ArenaBytes {
         segments: &[Range<usize>],
         direction: Direction,
     ) -> io::Result<()> {
-        // A short transfer restarts inside a segment, so position is (segment, bytes done in it).
+        // A short transfer goes on inside a segment, so the position is a segment and the bytes done in it.
         let (mut index, mut done) = (0, 0);
         while index < segments.len() {
             let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS];
@@ -352,9 +354,8 @@ impl ArenaBytes {
                 count += 1;
             }
             let (fd, offset) = (file.as_raw_fd(), file_offset as libc::off_t);
-            // SAFETY: each vector is a range inside the arena (`at`), which stays mapped during the call, and
-            // `count` of them are initialised. The kernel's racing reads and writes of arena bytes are those of
-            // another party, which every access to the arena allows for.
+            // SAFETY: as in `transfer_some`: `count` vectors are initialised, and each is a range inside the
+            // arena.
             let moved = unsafe {
                 match direction {
                     Direction::Read => libc::preadv(fd, vectors.as_ptr(), count, offset),
@@ -391,20 +392,21 @@ impl ArenaBytes {
     }
 }
 
-/// One instruction where a check would be a branch; callers refuse unaligned words with an error of their own.
+/// Rounds down, which takes one instruction where a check would take a branch. Callers refuse unaligned words
+/// with an error of their own.
 #[inline(always)]
 fn aligned<W>(offset: usize) -> usize {
     debug_assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
     offset & !(size_of::<W>() - 1)
 }
 
-/// Segments handed to the kernel in one call.
+/// Most segments that one call hands to the kernel.
 const VECTORS: usize = 64;
 
 /// Most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.
 pub const TRANSFER_VECTORS: usize = 256;
 
-/// Which way bytes go.
+/// The way that bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the file into the arena.
@@ -413,7 +415,7 @@ pub enum Direction {
     Write,
 }
 
-/// Segments with neighbours that touch made one.
+/// Merges neighbouring segments that touch into one run.
 #[derive(Debug)]
 pub(crate) struct Runs<I> {
     segments: I,
@@ -444,17 +446,17 @@ impl<I: Iterator<Item = Range<usize>>> Iterator for Runs<I> {
     }
 }
 
-/// Copies by `rep movsb`, or word by word where that instruction's start-up (some 30 cycles) would dominate.
+/// Copies by `rep movsb`, or word by word where the start-up of that instruction (some 30 cycles) would
+/// dominate.
 ///
-/// # Safety
-/// Both ranges are mapped for `len` bytes and do not overlap. Either may be accessed concurrently by atomics
-/// or assembly; neither by plain accesses of another thread.
+/// Both ranges are mapped for `len` bytes and do not overlap. Another thread may access either range by
+/// atomics or assembly at the same time, but by nothing else.
 #[inline]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     if len <= 64 && len.is_multiple_of(8) {
         for at in (0..len).step_by(8) {
-            // SAFETY: inside both ranges by the loop bound. A single `mov` each way, aligned or not, in assembly: one side
-            // may be the caller's own slice, which is no place for an atomic.
+            // SAFETY: the loop bound keeps `at` inside both ranges. One side may be the caller's own slice,
+            // where an atomic has no place. So assembly copies by a single `mov` each way, aligned or not.
             unsafe {
                 std::arch::asm!("mov {word}, [{from}]", "mov [{to}], {word}", word = out(reg) _, from = in(reg) from.add(at),
                     to = in(reg) to.add(at), options(nostack, preserves_flags));
@@ -462,8 +464,8 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
         }
         return;
     }
-    // SAFETY: the caller's promise; the instruction reads and writes exactly `len` bytes upwards, and the
-    // direction flag is clear by the ABI.
+    // SAFETY: the caller promises the ranges. The instruction reads and writes exactly `len` bytes upwards,
+    // because the ABI keeps the direction flag clear.
     unsafe {
         std::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
             options(nostack, preserves_flags));
@@ -549,7 +551,7 @@ mod tests {
         let other = ArenaBytes::new(2 << 20).unwrap();
         let file = tempfile::tempfile().unwrap();
         (0..512).for_each(|page| arena.store(page * 4096, page as u64));
-        // 300 neighbours are one run; 300 that do not touch are more than one call takes.
+        // 300 neighbours are one run. 300 pages that do not touch are more runs than one call takes.
         let together = (0..300).map(|page| page * 4096..(page + 1) * 4096);
         let apart = (0..300).map(|page| page * 8192..page * 8192 + 4096);
         let moved = arena.transfer_some(file.as_fd(), 0, Direction::Write, together).unwrap();
@@ -574,8 +576,9 @@ mod tests {
         assert_eq!(clone.load::<u64>(64), 7);
         let (at, len) = (clone.pointer(0), clone.len());
         let code = crate::run_in_forked_child(|| {
-            // What the child maps at the same addresses is the child's.
-            // SAFETY: the range was not inherited, so nothing lies there; MAP_FIXED_NOREPLACE would say so.
+            // The child's mapping at the same addresses belongs to the child.
+            // SAFETY: the child did not inherit the range, so nothing lies there; MAP_FIXED_NOREPLACE would
+            // fail otherwise.
             let mine = unsafe {
                 libc::mmap(
                     at.cast(),
@@ -590,7 +593,7 @@ mod tests {
                 return 1;
             }
             drop(clone);
-            // SAFETY: asks about a range, touches nothing.
+            // SAFETY: the call asks about a range and touches nothing.
             u8::from(unsafe { libc::msync(mine, len, libc::MS_ASYNC) } != 0) * 2
         });
         assert_eq!(code.unwrap(), 0);

@@ -1,29 +1,28 @@
-//! The kernel's own swap, switched on and off: the other side of a comparison.
+//! A switch for the kernel's own swap: the other side of a comparison.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Above every area that chose its own priority.
+/// The priority above every area that chose its own.
 const HIGHEST_PRIORITY: i32 = 32767;
 /// `SWAP_FLAG_PREFER` of linux/swap.h: the low 15 bits are a priority.
 const PREFER: i32 = 0x8000;
 
-/// Lets the kernel swap to a prepared file or block device, before all its other areas.
+/// Lets the kernel swap to a prepared file or block device before it uses its other areas.
 ///
-/// # Errors
-/// The kernel's: without the capability to administer the system, or where the file is not a swap area.
+/// The kernel's error: without the capability to administer the system, or where the file is not a swap area.
 pub fn swap_on(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
-    // SAFETY: the path is a string that ends in zero and outlives the call, which takes no other memory of ours.
+    // SAFETY: the path is a string that ends in zero and outlives the call. The call takes no other memory of
+    // ours.
     outcome(unsafe { libc::swapon(path.as_ptr(), PREFER | HIGHEST_PRIORITY) })
 }
 
-/// Takes an area from the kernel; returns when its pages are back in memory.
+/// Takes an area from the kernel. The call returns when the area's pages are back in memory.
 ///
-/// # Errors
-/// The kernel's; `EINVAL` where it is not an area in use.
+/// The kernel's error: `EINVAL` where the path is not an area in use.
 pub fn swap_off(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: as in `swap_on`.

@@ -1,27 +1,27 @@
 //! The unsafe floor of Octavo.
 //!
-//! Everything here that can be misused is behind a safe function whose conditions are checked, or a
-//! type that makes the misuse impossible; `docs/soundness.md` argues the whole once. Two rules come first:
+//! Every operation that could be misused stands behind a safe function that checks its conditions, or behind
+//! a type that rules the misuse out. `docs/soundness.md` argues the whole once. Two rules come first:
 //!
-//! 1. **Bytes that another thread may write are never borrowed as `&[u8]`.** They are read and written by
-//!    relaxed atomics or by string instructions in assembly, always as copies ([`ArenaBytes`]).
-//! 2. **Memory handed out by reference is only ever atomics, and stays mapped** as long as its owner lives
+//! 1. **Bytes that another thread may write are never borrowed as `&[u8]`.** [`ArenaBytes`] copies such bytes
+//!    in and out, by relaxed atomics or by string instructions in assembly.
+//! 2. **References lead only to atomics, and their memory stays mapped** as long as its owner lives
 //!    ([`ZeroedArray`]).
 //!
-//! | module | what |
+//! | module | what it holds |
 //! |---|---|
-//! | `reservation` | address space taken once; pages come and go inside it |
+//! | `reservation` | address space that is taken once, and whose pages come and go |
 //! | `zeroed_array` | a reserved array of atomics, zero until written |
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
-//! | `seccomp` | system calls forbidden to a thread, for tests |
-//! | `kernel_swap` | the kernel's own swap, switched on and off, to compare with |
+//! | `seccomp` | a filter that forbids system calls to a thread, for tests |
+//! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
-//! | `page_crc` | the checksum of a page in such memory |
-//! | `plain_memory` | the kernel's own memory, word by word, to compare with |
-//! | `secret` | a value locked in memory and out of core dumps |
-//! | `usage` | what the kernel says this process and machine use |
+//! | `page_crc` | the checksum of a page of the arena |
+//! | `plain_memory` | the kernel's own memory, word by word, for comparisons |
+//! | `secret` | a value locked in memory and kept out of core dumps |
+//! | `usage` | the memory and the CPUs that the kernel reports |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("octavo-platform supports Linux on x86-64 only");

@@ -1,6 +1,6 @@
-//! CRC-32C of a page of the arena, read where it lies.
+//! CRC-32C of a page of the arena, computed where the page lies.
 //!
-//! The instruction takes 8 bytes and answers three cycles later, so the page is read in three lanes:
+//! The instruction takes 8 bytes and answers three cycles later. So the loop reads the page in three lanes:
 //!
 //! ```text
 //!  0              1360            2720            4080  4096
@@ -9,7 +9,8 @@
 //! +---------------+---------------+---------------+----+
 //! ```
 //!
-//! A lane's sum is moved past the next lane by a table: what so many zero bytes make of it, which is linear.
+//! A table moves a lane's sum past the next lane. It holds what a lane of zero bytes makes of a sum, which is
+//! a linear function.
 
 use std::arch::x86_64::_mm_crc32_u64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,26 +18,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::{ArenaBytes, PAGE_BYTES};
 
 const LANE_WORDS: usize = PAGE_BYTES / 8 / 3;
-/// Reflected polynomial of CRC-32C.
+/// The reflected polynomial of CRC-32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 impl ArenaBytes {
-    /// CRC-32C of the page at `offset`, without copying it first. `None` where the processor has no instruction for it.
-    /// Of no single moment where the page is written meanwhile.
+    /// Computes the CRC-32C of the page at `offset` without copying the page first. `None` where the
+    /// processor has no instruction for it. The sum of a page that is being written belongs to no single
+    /// moment.
     pub fn page_crc32c(&self, offset: usize) -> Option<u32> {
         assert!(offset.is_multiple_of(8) && offset <= self.len() - PAGE_BYTES, "a page inside the arena");
         let start = self.pointer(offset).cast::<u64>();
-        // SAFETY: the page is inside the arena and aligned for words (asserted; the base is 2 MiB aligned), and arena
-        // bytes are only accessed by atomics, assembly and devices. The instruction is there.
+        // SAFETY: the page is inside the arena and aligned for words (asserted; the base is 2 MiB aligned).
+        // Only atomics, assembly and devices access arena bytes. The processor has the instruction (checked).
         std::arch::is_x86_feature_detected!("sse4.2").then(|| unsafe { three_lanes(start) })
     }
 }
 
-/// # Safety
-/// A page of words from `start` is mapped and only accessed by atomics or assembly.
+/// A page of words from `start` is mapped, and only atomics or assembly access it.
 #[target_feature(enable = "sse4.2")]
 unsafe fn three_lanes(start: *mut u64) -> u32 {
-    // SAFETY: `at` is below the words of a page in all uses below.
+    // SAFETY: `at` is below the number of words of a page in all uses below.
     let word = |at: usize| unsafe { AtomicU64::from_ptr(start.add(at)) }.load(Ordering::Relaxed);
     let mut lanes = [u64::from(!0_u32), 0, 0];
     for at in 0..LANE_WORDS {
@@ -57,7 +58,7 @@ fn past_a_lane(crc: u32) -> u32 {
     (0..4).fold(0, |sum, at| sum ^ PAST_A_LANE[at][usize::from(bytes[at])])
 }
 
-/// What a lane of zeros makes of each byte of a sum.
+/// The contribution of each byte of a sum after a lane of zeros.
 static PAST_A_LANE: [[u32; 256]; 4] = past_lane_tables();
 
 const fn past_lane_tables() -> [[u32; 256]; 4] {
@@ -71,7 +72,7 @@ const fn past_lane_tables() -> [[u32; 256]; 4] {
     tables
 }
 
-/// A linear function of 32 bits: what it makes of each.
+/// A linear function of 32 bits, given by its value for each single bit.
 type Linear = [u32; 32];
 
 const fn apply(function: &Linear, bits: u32) -> u32 {
@@ -85,7 +86,7 @@ const fn apply(function: &Linear, bits: u32) -> u32 {
     sum
 }
 
-/// First one, then the other.
+/// Composes two functions: `one` first, then `other`.
 const fn chain(one: &Linear, other: &Linear) -> Linear {
     let (mut both, mut at) = ([0; 32], 0);
     while at < 32 {
@@ -116,7 +117,7 @@ const fn past_zero_bits(mut n: usize) -> Linear {
 mod tests {
     use super::*;
 
-    /// Bit by bit.
+    /// CRC-32C by its definition, bit by bit.
     fn plain(bytes: &[u8]) -> u32 {
         let step = |crc: u32, _| if crc & 1 != 0 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
         !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))

@@ -1,23 +1,22 @@
-//! Plain memory of the kernel's, touched word by word: the other side of a comparison.
+//! Plain memory of the kernel's, accessed word by word: the other side of a comparison.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Backing, PAGE_BYTES, Reservation};
 
-/// A private anonymous mapping, all zero at first, whose faults are the kernel's. Accesses are plain machine
-/// loads and stores (relaxed atomics), bounds-checked.
+/// A private anonymous mapping, all zero at first. The kernel handles its faults. Accesses are plain machine
+/// loads and stores (relaxed atomics), and check their bounds.
 #[derive(Debug)]
 pub struct PlainMemory {
     memory: Reservation,
 }
 
 impl PlainMemory {
-    /// Maps `len` bytes (rounded up to pages), aligned to 2 MiB where they are as many, and says how the kernel
-    /// should back them.
+    /// Maps `len` bytes, rounded up to pages, and asks the kernel to back them as given. The mapping is
+    /// aligned to 2 MiB if it is at least that long.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub fn new(len: usize, backing: Backing) -> io::Result<Self> {
         let align = if len < 2 << 20 { PAGE_BYTES } else { 2 << 20 };
         let memory = Reservation::new(len, align)?;
@@ -25,7 +24,7 @@ impl PlainMemory {
         Ok(Self { memory })
     }
 
-    /// How many words there are.
+    /// Returns the number of words.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
     pub fn len(&self) -> usize {
@@ -44,13 +43,13 @@ impl PlainMemory {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
-    /// Tells the kernel that the pages of these words will be needed soon: it starts to read them from swap.
-    /// Advice that is refused does no harm.
+    /// Tells the kernel that the pages of these words are needed soon. The kernel then starts to read them
+    /// from swap. A refusal does no harm.
     pub fn will_need(&self, words: std::ops::Range<usize>) {
         self.memory.advise_will_need(words.start * size_of::<u64>()..words.end * size_of::<u64>());
     }
 
-    /// Has the kernel send the pages of these words out to swap, as far as they go.
+    /// Asks the kernel to send the pages of these words out to swap, as far as they can go.
     pub fn page_out(&self, words: std::ops::Range<usize>) {
         self.memory.advise_page_out(words.start * size_of::<u64>()..words.end * size_of::<u64>());
     }
@@ -59,7 +58,7 @@ impl PlainMemory {
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len(), "word inside the mapping");
         // SAFETY: the reservation is readable and writable, at least page aligned, and holds the word (just
-        // checked); it lives as long as the loan, and nobody accesses it but through these atomics.
+        // checked). It lives as long as the loan, and all accesses go through these atomics.
         unsafe { AtomicU64::from_ptr(self.memory.base().as_ptr().cast::<u64>().add(index)) }
     }
 }

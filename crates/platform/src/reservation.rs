@@ -1,7 +1,7 @@
-//! A range of address space, taken once and unmapped when dropped.
+//! A range of address space, taken once and unmapped when it is dropped.
 //!
-//! Pages inside are faulted in by the kernel on first touch (zeros), or by [`Reservation::populate`], and
-//! given back by [`Reservation::discard`]. The range itself never moves.
+//! The kernel faults pages in at their first touch, as zeros; [`Reservation::populate`] does it ahead of
+//! time. [`Reservation::discard`] gives pages back. The range itself never moves.
 
 use std::io;
 use std::ops::Range;
@@ -9,38 +9,39 @@ use std::ptr::NonNull;
 
 use crate::PAGE_BYTES;
 
-/// How the kernel should back a range.
+/// The page size by which the kernel should back a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// 4 KiB pages only: single pages can be moved in and out without splitting a huge one.
+    /// 4 KiB pages only. The kernel can move a single page in and out without splitting a huge one.
     BasePages,
     /// 2 MiB pages where the kernel has them.
     HugePages,
 }
 
-/// A private anonymous reservation of address space, readable and writable, not counted as committed.
+/// A private anonymous range of addresses. It is readable and writable, and the kernel does not count it as
+/// committed memory.
 #[derive(Debug)]
 pub struct Reservation {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the reservation is a range of addresses; it hands out a raw pointer only, and every user of that
+// SAFETY: the reservation is a range of addresses and hands out a raw pointer only. Every user of that
 // pointer states its own rule for concurrent access.
 unsafe impl Send for Reservation {}
-// SAFETY: as above; `populate`, `discard` and `advise` are system calls, safe to make from several threads.
+// SAFETY: as above. `populate`, `discard` and the advice are system calls, which any number of threads may
+// make.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
-    /// Reserves `len` bytes (rounded up to pages), aligned to `align` (a power of two, at least a page).
+    /// Reserves `len` bytes, rounded up to pages. `align` is a power of two and at least a page.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted or limited (`RLIMIT_AS`).
+    /// The kernel's error when the address space is exhausted or limited (`RLIMIT_AS`).
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
         assert!(align.is_power_of_two() && align >= PAGE_BYTES, "alignment is a power of two of pages");
         let len = len.max(1).next_multiple_of(PAGE_BYTES);
         let padded = len.checked_add(align - PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice touches no memory
+        // SAFETY: a fresh private anonymous mapping at an address that the kernel chooses touches no memory
         // that anyone else knows of.
         let raw = unsafe {
             libc::mmap(
@@ -58,8 +59,8 @@ impl Reservation {
         let start = raw as usize;
         let aligned = start.next_multiple_of(align);
         let (head, tail) = (aligned - start, padded - (aligned - start) - len);
-        // SAFETY: both trimmed pieces lie in the mapping just made, outside the part that is kept, and no
-        // pointer into them exists.
+        // SAFETY: both trimmed pieces lie in the mapping just made, outside the part that is kept. No pointer
+        // into them exists.
         unsafe {
             if head > 0 {
                 libc::munmap(raw, head);
@@ -72,67 +73,66 @@ impl Reservation {
         Ok(Self { base, len })
     }
 
-    /// First byte. Valid for [`Reservation::len`] bytes while `self` lives.
+    /// Returns the first byte. The pointer is valid for [`Reservation::len`] bytes while `self` lives.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a reservation is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Says how the range should be backed. A kernel without transparent huge pages ignores it.
+    /// Asks the kernel to back the range as given. A kernel without transparent huge pages ignores the
+    /// request.
     pub fn advise_backing(&self, range: Range<usize>, backing: Backing) {
         let advice = match backing {
             Backing::BasePages => libc::MADV_NOHUGEPAGE,
             Backing::HugePages => libc::MADV_HUGEPAGE,
         };
-        // The kernel may lack the feature; that only costs speed.
+        // A kernel that lacks the feature only costs speed.
         let _ = self.madvise(range, advice);
     }
 
-    /// Has the kernel start reading the range's pages from its swap.
+    /// Asks the kernel to start reading the range's pages from its swap.
     pub fn advise_will_need(&self, range: Range<usize>) {
-        // Advice only: the pages are read when they are touched otherwise.
+        // A refusal does no harm: the kernel then reads a page when it is touched.
         let _ = self.madvise(range, libc::MADV_WILLNEED);
     }
 
-    /// Has the kernel send the range's pages out to its swap.
+    /// Asks the kernel to send the range's pages out to its swap.
     pub fn advise_page_out(&self, range: Range<usize>) {
-        // Advice only: what cannot go stays.
+        // A refusal does no harm: a page that cannot go stays.
         let _ = self.madvise(range, libc::MADV_PAGEOUT);
     }
 
     /// Makes every page of the range present and writable now.
     ///
-    /// # Errors
-    /// `OutOfMemory` when the kernel has no memory for it; nothing is lost.
+    /// `OutOfMemory` when the kernel has no memory for it. The range is then as it was.
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
         match self.madvise(range, libc::MADV_POPULATE_WRITE) {
-            // Linux before 5.14 has no such advice: the first touch will do it.
+            // Linux before 5.14 lacks this advice: the first touch brings the page.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             other => other,
         }
     }
 
-    /// Gives the pages of the range back to the kernel; they read as zeros afterwards.
+    /// Gives the pages of the range back to the kernel. They read as zeros afterwards.
     ///
-    /// # Errors
-    /// The kernel's; the pages then stay.
+    /// The kernel's error. The pages then stay.
     pub fn discard(&self, range: Range<usize>) -> io::Result<()> {
         self.madvise(range, libc::MADV_DONTNEED)
     }
 
-    /// A forked child does not inherit the range: touching it there faults instead of copying.
+    /// Keeps the range out of forked children: an access there faults instead of copying pages.
     pub fn exclude_from_fork(&self) -> io::Result<()> {
         self.madvise(0..self.len, libc::MADV_DONTFORK)
     }
 
-    /// A forked child finds the range zero-filled.
+    /// Makes forked children find the range filled with zeros.
     pub fn wipe_on_fork(&self) -> io::Result<()> {
         self.madvise(0..self.len, libc::MADV_WIPEONFORK)
     }
@@ -144,9 +144,9 @@ impl Reservation {
             return Ok(());
         }
         loop {
-            // SAFETY: the range lies inside this reservation (asserted), and the advice values used above
-            // only add pages, drop pages (to zeros) or set policy; every reader of the memory is an atomic
-            // or an assembly copy for which such a change is a write of zeros by another party.
+            // SAFETY: the range lies inside this reservation (asserted). The advice values used above only
+            // add pages, drop pages (to zeros) or set policy. Every reader of the memory is an atomic or an
+            // assembly copy, and takes such a change for a write of zeros by another party.
             let rc = unsafe {
                 libc::madvise(self.base.as_ptr().add(range.start).cast(), range.end - range.start, advice)
             };
@@ -154,7 +154,7 @@ impl Reservation {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
-            // A populate may be interrupted or transiently refused.
+            // The kernel may interrupt a populate, or refuse it for the moment.
             if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) {
                 return Err(error);
             }
@@ -164,8 +164,8 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and types that lend pointers into it own the reservation, so
-        // no loan outlives this.
+        // SAFETY: the mapping is ours alone. Types that lend pointers into it own the reservation, so no loan
+        // outlives it.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.len);
         }

@@ -1,13 +1,15 @@
-//! Restartable sequences: a few instructions that the kernel restarts when their thread is preempted, migrated
-//! or interrupted by a signal, so that a plain store at their end is atomic against everyone on this CPU.
+//! Restartable sequences: a few instructions that the kernel restarts when it preempts, migrates or
+//! interrupts their thread. So a plain store at their end is atomic against every other thread on this CPU.
 //!
-//! glibc registers the per-thread area (since 2.35); its place is found through `__rseq_offset` and
-//! `__rseq_size`, looked up at run time so that older systems start and use the other form.
+//! glibc registers the per-thread area (since 2.35). The probe looks its place up at run time, in
+//! `__rseq_offset` and `__rseq_size`, so that older systems start and use the other form.
 //!
-//! Every section below has one shape: announce the descriptor, read the CPU number *inside* the section,
-//! compute, and **commit by its last instruction**. An abort jumps to the announcement and starts over; all it
-//! had stored until then is invisible (slots above a stack's top). A thread's area may keep pointing at the
-//! last descriptor after the section: code that holds one must not be unloaded (`dlclose`) while its threads live.
+//! Every section below has one shape: it announces its descriptor, reads the CPU number *inside* the section,
+//! computes, and **commits by its last instruction**. An abort jumps to the announcement and starts over.
+//! Stores made before the commit stay invisible, since they go to slots above a stack's top.
+//!
+//! A thread's area may keep pointing at the last descriptor after the section. So nobody may unload code that
+//! holds a descriptor (`dlclose`) while its threads live.
 
 use std::arch::asm;
 use std::io;
@@ -21,7 +23,8 @@ mod stacks;
 pub use cells::CellArea;
 pub use stacks::{Pop, Push, StackArea};
 
-/// Where each thread's rseq area lies, relative to the thread pointer. Exists only where sections work.
+/// The place of each thread's rseq area, relative to the thread pointer. A value exists only where sections
+/// work.
 #[derive(Clone, Copy, Debug)]
 pub struct Rseq {
     offset: isize,
@@ -30,15 +33,16 @@ pub struct Rseq {
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const MEMBARRIER_FLAG_CPU: libc::c_uint = 1;
-/// The first version of the kernel's structure ends after `flags`.
+/// The kernel's structure ends after `flags` in its first version.
 const SMALLEST_AREA_BYTES: u32 = 20;
 
 impl Rseq {
-    /// Finds the registration and registers for `membarrier`. `None` where either is missing. Probes once.
+    /// Finds glibc's registration, and registers the process for `membarrier`. `None` where either is
+    /// missing. The probe runs once.
     pub fn probe() -> Option<Self> {
         static PROBED: OnceLock<Option<Rseq>> = OnceLock::new();
         *PROBED.get_or_init(|| {
-            // SAFETY: `dlsym` with a constant, terminated name; the symbols, where they exist, are glibc's
+            // SAFETY: `dlsym` gets a constant, terminated name. Where the symbols exist they are glibc's
             // constants of exactly these types (<sys/rseq.h>), initialised before `main`.
             let (offset, size) = unsafe {
                 let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
@@ -52,7 +56,7 @@ impl Rseq {
                 return None;
             }
             let rseq = Rseq { offset };
-            // A negative number (as u32: huge) says "not registered".
+            // A negative number, which is huge as a u32, says "not registered".
             if rseq.cpu() as usize >= usage::possible_cpus() {
                 return None;
             }
@@ -61,12 +65,12 @@ impl Rseq {
         })
     }
 
-    /// The CPU this thread runs on, at the moment of the load.
+    /// Returns the CPU that this thread runs on at the moment of the load.
     #[inline]
     pub fn cpu(self) -> u32 {
         let cpu;
-        // SAFETY: `Rseq` exists only where glibc registered an area of at least 20 bytes at this offset from the
-        // thread pointer, for every thread; a read of `cpu_id` (byte 4) touches nothing else.
+        // SAFETY: `Rseq` exists only where glibc registered an area of at least 20 bytes for every thread, at
+        // this offset from the thread pointer. A read of `cpu_id` (byte 4) touches nothing else.
         unsafe {
             asm!("mov {cpu:e}, dword ptr fs:[{offset} + 4]", cpu = lateout(reg) cpu, offset = in(reg) self.offset,
                 options(nostack, preserves_flags, readonly));
@@ -75,12 +79,12 @@ impl Rseq {
     }
 }
 
-/// The CPU this thread runs on, by the cheapest way there is; 0 where nobody knows.
+/// Returns the CPU that this thread runs on, by the cheapest way there is, or 0 where nobody knows.
 #[inline]
 pub fn current_cpu() -> u32 {
     match Rseq::probe() {
         Some(rseq) => rseq.cpu(),
-        // SAFETY: no arguments, no memory.
+        // SAFETY: the call takes no arguments and touches no memory.
         None => u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0),
     }
 }
@@ -91,7 +95,7 @@ fn membarrier(command: libc::c_int, flags: libc::c_uint, cpu: u32) -> io::Result
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What a section reads of an area that holds the same for each CPU.
+/// The fields of an area that a section reads. They are the same for every CPU.
 #[derive(Debug)]
 #[repr(C)]
 struct Shape {
@@ -102,7 +106,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Without sections no CPU number is below `cpus`, and every section's caller turns away.
+    /// Without sections `cpus` is 0. No CPU number is below it, and every section turns its caller away.
     fn new(memory: &Reservation, stride: usize, cpus: usize) -> Self {
         let rseq = Rseq::probe();
         Self {

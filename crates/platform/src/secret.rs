@@ -1,27 +1,29 @@
-//! A value that should leave no trace: not swapped out by the kernel, not in a core dump.
+//! A value that should leave no trace: the kernel does not swap it out, and core dumps do not hold it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use crate::PAGE_BYTES;
 
-/// Pages of its own for a value, so that what is asked of the kernel for them concerns nothing else.
+/// Gives a value pages of its own, so that requests to the kernel about them concern nothing else.
 #[repr(align(4096))]
 struct Alone<T>(ManuallyDrop<T>);
 
-/// A value in pages of its own that the kernel keeps in memory and out of core dumps, as far as it is willing: a limit
-/// on locked memory (`RLIMIT_MEMLOCK`) may forbid the first. Wiping the bytes at the end is for `T` to do.
+/// A value in pages of its own, which the kernel keeps in memory and out of core dumps as far as it is
+/// willing. A limit on locked memory (`RLIMIT_MEMLOCK`) may keep the kernel from locking them. `T` itself
+/// must wipe the bytes at the end.
 pub struct Secret<T> {
     value: Box<Alone<T>>,
 }
 
 impl<T> Secret<T> {
-    /// Moves a value there.
+    /// Moves a value into pages of its own.
     pub fn new(value: T) -> Self {
         let secret = Self { value: Box::new(Alone(ManuallyDrop::new(value))) };
         let (start, len) = secret.pages();
-        // SAFETY: whole pages of a live allocation of ours (aligned to pages, and as large as a multiple of them). Neither
-        // call changes their bytes or access; both may fail, which leaves them as they are.
+        // SAFETY: the range is whole pages of a live allocation of ours: aligned to pages, and as large as a
+        // multiple of them. Neither call changes their bytes or the access to them. A call that fails leaves
+        // the pages as they are.
         unsafe {
             libc::mlock(start, len);
             libc::madvise(start.cast_mut(), len, libc::MADV_DONTDUMP);
@@ -52,10 +54,11 @@ impl<T> std::fmt::Debug for Secret<T> {
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: dropped here and nowhere else, before its pages are as any others again.
+        // SAFETY: the value is dropped here and nowhere else, before its pages become ordinary pages again.
         unsafe { ManuallyDrop::drop(&mut self.value.0) };
         let (start, len) = self.pages();
-        // SAFETY: as in `new`. The allocator may give these pages to others next, who expect them like any other.
+        // SAFETY: as in `new`. The allocator may hand these pages out next, and their next owner expects
+        // ordinary pages.
         unsafe {
             libc::munlock(start, len);
             libc::madvise(start.cast_mut(), len, libc::MADV_DODUMP);

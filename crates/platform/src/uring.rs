@@ -1,30 +1,33 @@
-//! One io_uring for one file: transfers between it and arenas, queued, sent together, and pulled when they are done.
+//! One io_uring for one file. Threads queue transfers between the file and arenas, submit them together, and
+//! pull their completions.
 //!
-//! A transfer is a [`Payload`]: the caller's own value, which names an arena and segments of it. The ring keeps it, in
-//! a slab of fixed size, until the kernel is done, and then hands it back with how many bytes were moved. While it is
-//! kept the ring holds a share of the arena's memory, so whatever becomes of the caller, the kernel writes into memory
-//! that is there. Nothing is allocated after [`Ring::new`].
+//! A transfer is a [`Payload`]: the caller's own value, which names an arena and segments of it. The ring
+//! keeps the payload in a slab of fixed size until the kernel is done. Then it hands the payload back, with
+//! the number of bytes that moved. Meanwhile the ring holds a share of the arena's memory. So the kernel
+//! writes into mapped memory whatever becomes of the caller. The ring allocates nothing after [`Ring::new`].
 //!
-//! **Who does what.** Any thread may queue, submit, reap and lead; a ring for each CPU only keeps them out of each
-//! other's way. Nobody is told of a completion: somebody looks. [`Ring::reap`] looks in passing; [`Ring::try_lead`]
-//! sleeps in the kernel for one completion on behalf of all who wait; [`Ring::as_fd`] is readable for `poll(2)` while
-//! completions lie there.
+//! **Who does what.** Any thread may queue, submit, reap and lead. A ring for each CPU only keeps threads out
+//! of each other's way. The ring tells no thread of a completion; some thread has to look. [`Ring::reap`]
+//! looks in passing. [`Ring::try_lead`] sleeps in the kernel for one completion, on behalf of all threads
+//! that wait. [`Ring::as_fd`] is readable for `poll(2)` while completions lie there.
 //!
-//! **Locks.** `submission` is held to fill an entry, and while entries are handed to the kernel (which starts the
-//! device's work, and does not wait for it). `completion` is held to copy completions out, and by a leader while it
-//! sleeps. Nobody holds both, and what is done with a completed payload is done under neither.
+//! **Locks.** A thread holds `submission` to fill an entry, and while it hands entries to the kernel. That
+//! starts the device's work and does not wait for it. A thread holds `completion` to copy completions out,
+//! and a leader holds it while it sleeps. No thread holds both locks, and none is held while a completed
+//! payload is handed back.
 //!
-//! **Why a leader looks again under the lock.** Between the popping of a completion and the delivery of its payload
-//! nobody can tell that it is done. `delivering` counts such completions, and whoever finds it above zero does not go
-//! to sleep: the one it waits for may be among them.
+//! **Why a leader looks again under the lock.** Between the popping of a completion and the delivery of its
+//! payload, nobody can tell that the transfer is done. `delivering` counts such completions. A thread that
+//! finds it above zero does not go to sleep: its own transfer may be among them.
 //!
-//! **Costs**, beside the kernel's: queueing takes one uncontended lock, a share of the arena (one atomic addition) and
-//! 64 bytes of entry; submitting one lock and one system call for everything queued; a completion two atomic additions and one
-//! compare-and-swap. Reaping where nothing is in flight is one load.
+//! **Costs**, beside the kernel's. Queueing takes one uncontended lock, one atomic addition for the share of
+//! the arena, and 64 bytes of entry. Submitting takes one lock and one system call for everything queued. A
+//! completion takes two atomic additions and one compare-and-swap. Reaping with nothing in flight is one
+//! load.
 //!
-//! **Kernel.** Linux 5.11 or later: vectors are consumed when entries are submitted (`SUBMIT_STABLE`), and a wait can
-//! have a timeout (`EXT_ARG`). Completions are *not* left for the submitting thread's next system call
-//! (`COOP_TASKRUN`): other threads wait for them, and the submitter may be computing for as long as it likes.
+//! **Kernel.** Linux 5.11 or later: the kernel consumes vectors when it takes entries (`SUBMIT_STABLE`), and
+//! a wait can have a timeout (`EXT_ARG`). Completions are *not* left for the submitting thread's next system
+//! call (`COOP_TASKRUN`). Other threads wait for them, and the submitter may compute for as long as it likes.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -42,65 +45,69 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use crate::arena_bytes::Runs;
 use crate::{ArenaBytes, Direction, ForkCanary};
 
-/// What a transfer is to a ring, which keeps it until it is done.
+/// A transfer, as a ring sees it. The ring keeps it until it is done.
 pub trait Payload {
-    /// The arena whose bytes are moved.
+    /// The arena whose bytes move.
     fn arena(&self) -> &ArenaBytes;
 
-    /// Ranges of the arena, in the order in which their bytes lie in the file. Not empty.
+    /// Ranges of the arena, in the order in which their bytes lie in the file. There is at least one.
     fn segments(&self) -> impl Iterator<Item = Range<usize>>;
 }
 
-/// The payload of a transfer that found no room: reap, and try again.
+/// The payload of a transfer that found no room. The caller reaps and tries again.
 #[derive(Debug)]
 pub struct Full<T>(pub T);
 
-/// What became of an attempt to lead.
+/// The outcome of an attempt to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
-    /// So many transfers were handed back; none after a timeout, a signal, or where nobody needed to wait any more.
+    /// The leader handed back so many transfers: none after a timeout, after a signal, or where nobody needed
+    /// to wait any more.
     Reaped(usize),
-    /// Another thread leads, or is handing back what it found.
+    /// Another thread leads, or hands back completions that it found.
     Busy,
-    /// Nothing is in flight.
+    /// No transfer is in flight.
     Idle,
 }
 
 /// End of a list of slots.
 const NO_SLOT: u32 = u32::MAX;
-/// Vectors of all transfers that are queued and not yet submitted.
+/// Room for the vectors of all transfers that are queued and not yet submitted.
 const SCRATCH_VECTORS: usize = 1024;
-/// Most vectors of one transfer; what lies beyond is not moved.
+/// Most vectors of one transfer. Bytes beyond them do not move.
 const VECTORS: usize = 512;
-/// Most bytes of one transfer, below what the kernel moves at once.
+/// Most bytes of one transfer: fewer than the kernel moves at once.
 const BYTES: usize = 1 << 30;
-/// Completions copied out under one hold of the lock.
+/// Completions that a thread copies out under one hold of the lock.
 const BATCH: usize = 32;
 
 /// A ring for transfers between one file and arenas.
 pub struct Ring<T> {
-    // Both are left alone where dropping them would be wrong: see `drop`.
+    // `drop` leaves both alone where dropping them would be wrong.
     uring: ManuallyDrop<IoUring>,
     slots: ManuallyDrop<Box<[Slot<T>]>>,
     submission: Mutex<Submission>,
     completion: Mutex<()>,
-    /// As `Submission::queued`, for those who only ask.
+    /// A copy of `Submission::queued`, for threads that only ask.
     queued: AtomicU32,
-    /// Slots given back, a list through `Slot::next`. Reapers push, the queueing side takes all.
+    /// Slots given back: a list through `Slot::next`. Reapers push to it, and the queueing side takes it
+    /// whole.
     freed: AtomicU32,
-    /// Queued, or in the kernel, or completed and not popped.
+    /// Transfers that are queued, in the kernel, or completed and not popped.
     in_flight: AtomicU32,
-    /// Popped and not yet handed back.
+    /// Transfers whose completion was popped and whose payload is not handed back yet.
     delivering: AtomicU32,
     canary: ForkCanary,
-    /// How the kernel knows the file: its number there, or by descriptor where registering was refused.
+    /// Whether the kernel knows the file by its registered number; by its descriptor where registering was
+    /// refused.
     registered: bool,
     file: Arc<File>,
 }
 
-// SAFETY: payloads move from the thread that queues them to the one that reaps them, never shared, hence `T: Send`. A slot is
-// owned by the queueing thread (under `submission`) until its entry is published, by nobody while the kernel works, and by the
-// thread that popped its completion until it is pushed to `freed`. The queues are only borrowed under their locks.
+// SAFETY: a payload moves from the thread that queues it to the one that reaps it, and is never shared: hence
+// `T: Send`. The queueing thread owns a slot (under `submission`) until it publishes the entry. Nobody owns
+// the slot while the kernel works. The thread that popped its completion owns it until that thread pushes it
+// to `freed`. The queues are only borrowed under their locks.
 unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ring<T> {}
@@ -112,32 +119,31 @@ struct Slot<T> {
 
 struct Held<T> {
     payload: T,
-    // Whatever `payload` does with its own: this is where the kernel's pointers lead.
+    // The kernel's pointers lead here, whatever `payload` does with its own share.
     _arena: ArenaBytes,
 }
 
 struct Submission {
-    /// Slots to be used next, a list through `Slot::next`.
+    /// Slots to use next: a list through `Slot::next`.
     free: u32,
-    /// Entries that the kernel has not taken.
+    /// Entries that the kernel has not taken yet.
     queued: u32,
     vectors: Vectors,
 }
 
-/// The vectors of queued entries. The kernel reads them when it takes the entries, and not after.
+/// The vectors of queued entries. The kernel reads them when it takes the entries, and not afterwards.
 struct Vectors {
     all: Box<[libc::iovec]>,
     used: usize,
 }
 
-// SAFETY: the pointers are addresses for the kernel, never followed here.
+// SAFETY: the pointers are addresses for the kernel. Nothing here follows them.
 unsafe impl Send for Vectors {}
 
 impl<T: Payload> Ring<T> {
-    /// A ring for at most `entries` transfers in flight (rounded up to a power of two).
+    /// Makes a ring for at most `entries` transfers in flight, rounded up to a power of two.
     ///
-    /// # Errors
-    /// A sentence that says why there is no io_uring here.
+    /// A sentence that says why io_uring does not work here.
     pub fn new(file: Arc<File>, entries: u32) -> io::Result<Self> {
         let uring = build(entries).map_err(|error| explain(&error))?;
         let lacking = |what: &str| {
@@ -155,10 +161,12 @@ impl<T: Payload> Ring<T> {
         if !needed.iter().all(|&code| probe.is_supported(code)) {
             return lacking("READ, WRITE, READV and WRITEV");
         }
-        // Spares the kernel a look-up for each transfer, with a count that all threads share.
+        // A registered file spares the kernel a look-up for each transfer, with a count that all threads
+        // share.
         let registered = uring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
         let entries = uring.params().sq_entries();
-        // In flight are at most `entries`, and so never more completions than the queue holds.
+        // At most `entries` transfers are in flight, so there are never more completions than the queue
+        // holds.
         assert!(uring.params().cq_entries() >= entries, "room for every completion");
         let slots: Box<[Slot<T>]> = (1..=entries)
             .map(|next| Slot {
@@ -183,47 +191,47 @@ impl<T: Payload> Ring<T> {
         })
     }
 
-    /// Queues a transfer between the file at `file_offset` and the payload's segments. It starts at the next
-    /// [`Ring::submit`] of any thread, or before. Of more than 512 runs of segments, or of more than 1 GiB, only the first are
-    /// moved.
+    /// Queues a transfer between the file at `file_offset` and the payload's segments. The transfer starts at
+    /// the next [`Ring::submit`] of any thread, or before. A transfer moves at most 512 runs of segments and
+    /// 1 GiB; bytes beyond them do not move.
     ///
-    /// # Errors
-    /// [`Full`] when as many are in flight as there can be, when the kernel could not take what is queued, and in a
-    /// forked child.
+    /// [`Full`] when as many transfers are in flight as there can be, when the kernel could not take the
+    /// queued entries, and in a forked child.
     pub fn queue(&self, file_offset: u64, direction: Direction, payload: T) -> Result<(), Full<T>> {
         if !self.canary.is_original_process() {
             return Err(Full(payload));
         }
-        let mut submission = held(self.submission.lock());
+        let mut submission = unpoisoned(self.submission.lock());
         let submission = &mut *submission;
         let Some(slot) = self.take_slot(submission) else { return Err(Full(payload)) };
-        // Asked for once: what the pointers lead to is what is kept.
+        // The payload is asked only once, so that the slot keeps the very arena that the pointers lead to.
         let arena = payload.arena().clone();
         let Some((first, count, bytes)) = self.gather(submission, &arena, &payload) else {
             self.slots[slot as usize].next.store(submission.free, Ordering::Relaxed);
             submission.free = slot;
             return Err(Full(payload));
         };
-        // SAFETY: the slot came off the free list, so its last payload was taken out before (`push_freed` releases,
-        // `take_slot` acquires), and nobody has its number.
+        // SAFETY: the slot came off the free list, so its last payload was taken out before (`push_freed`
+        // releases, `take_slot` acquires). Nobody else has its number.
         unsafe { *self.slots[slot as usize].held.get() = Some(Held { payload, _arena: arena }) };
         if direction == Direction::Read {
-            // As for everything that fills a frame anew: see `arena_bytes`.
+            // A read fills frames anew: the module doc of `arena_bytes` explains the fence.
             fence(Ordering::Release);
         }
         let vectors = &submission.vectors.all[first..first + count];
         let entry = self.entry(file_offset, direction, vectors, bytes).user_data(u64::from(slot));
-        // A count that is seen late only makes others look again; who queued sees its own.
+        // A thread that sees the count late only looks again. The thread that queued sees its own addition.
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the submission lock is held, so this is the only borrow of the queue. The entry names a file that the ring
-        // keeps open and ranges of an arena that the slot keeps mapped until the completion was popped; several ranges are
-        // named by vectors in the scratch, which is not touched before the kernel has taken the entry (`hand_over`). What
-        // the kernel does to arena bytes is another party's doing, which every access to them allows for.
+        // SAFETY: this thread holds the submission lock, so this is the only borrow of the queue. The entry
+        // names a file that the ring keeps open, and ranges of an arena that the slot keeps mapped until the
+        // completion was popped. Vectors in the scratch name several ranges; nobody touches them before the
+        // kernel has taken the entry (`hand_over`). The kernel changes arena bytes as another party does, and
+        // every access to them allows for that.
         let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         pushed.expect("as many entries as slots");
         submission.queued += 1;
         self.queued.store(submission.queued, Ordering::Relaxed);
-        // One run is named by the entry itself.
+        // The entry itself names a single run.
         submission.vectors.used = if count == 1 { first } else { first + count };
         Ok(())
     }
@@ -260,8 +268,8 @@ impl<T: Payload> Ring<T> {
         if self.registered { entry!(types::Fixed(0)) } else { entry!(types::Fd(self.file.as_raw_fd())) }
     }
 
-    /// Writes the payload's vectors into the scratch: where they begin, how many, of how many bytes. `None` where there is
-    /// no room and the kernel does not make any.
+    /// Writes the payload's vectors into the scratch. Returns where they begin, how many they are, and their
+    /// bytes. `None` where there is no room and the kernel does not make any.
     fn gather(
         &self,
         submission: &mut Submission,
@@ -274,7 +282,8 @@ impl<T: Payload> Ring<T> {
                 break;
             }
             if first + count == SCRATCH_VECTORS {
-                // What others queued has to go first. Then the beginning is free again.
+                // Entries that others queued have to go first. Then the beginning of the scratch is free
+                // again.
                 if self.hand_over(submission).is_err() || submission.queued > 0 {
                     return None;
                 }
@@ -293,7 +302,7 @@ impl<T: Payload> Ring<T> {
 
     fn take_slot(&self, submission: &mut Submission) -> Option<u32> {
         if submission.free == NO_SLOT {
-            // Acquire: what was in the slots was taken out before they were pushed.
+            // Acquire: reapers took the payloads out of the slots before they pushed them.
             submission.free = self.freed.swap(NO_SLOT, Ordering::Acquire);
         }
         let slot = submission.free;
@@ -308,8 +317,8 @@ impl<T: Payload> Ring<T> {
         let mut head = self.freed.load(Ordering::Relaxed);
         loop {
             self.slots[slot as usize].next.store(head, Ordering::Relaxed);
-            // Release: publishes `next`, and that the slot is empty. Lists are only ever taken whole, so a head that
-            // comes again is the same list.
+            // Release: publishes `next`, and that the slot is empty. Lists are only ever taken whole, so a
+            // head that comes again is the same list.
             match self.freed.compare_exchange_weak(head, slot, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -317,11 +326,10 @@ impl<T: Payload> Ring<T> {
         }
     }
 
-    /// Hands everything queued to the kernel, in one system call. One load where nothing is: a thread sees what it queued
-    /// itself.
+    /// Hands everything queued to the kernel, in one system call. With nothing queued this is one load: a
+    /// thread sees the entries that it queued itself.
     ///
-    /// # Errors
-    /// The kernel's, when it takes nothing (it is short of memory): what is queued stays queued.
+    /// The kernel's error when it takes nothing because it is short of memory. Queued entries stay queued.
     pub fn submit(&self) -> io::Result<()> {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -329,13 +337,14 @@ impl<T: Payload> Ring<T> {
         if !self.canary.is_original_process() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let mut submission = held(self.submission.lock());
+        let mut submission = unpoisoned(self.submission.lock());
         self.hand_over(&mut submission)
     }
 
     fn hand_over(&self, submission: &mut Submission) -> io::Result<()> {
         while submission.queued > 0 {
-            // SAFETY: hands over entries that were pushed; each holds what `queue` promises.
+            // SAFETY: the call hands over entries that were pushed, each of which keeps the promises of
+            // `queue`.
             let taken =
                 unsafe { self.uring.submitter().enter::<libc::sigset_t>(submission.queued, 0, 0, None) };
             match taken {
@@ -352,11 +361,11 @@ impl<T: Payload> Ring<T> {
         Ok(())
     }
 
-    /// Hands back what is done, if nobody else is at it. Never sleeps.
+    /// Hands back the transfers that are done, unless another thread is doing so. Never sleeps.
     pub fn reap(&self, mut hand_back: impl FnMut(T, io::Result<usize>)) -> usize {
         let mut total = 0;
         while self.in_flight.load(Ordering::Relaxed) > 0 && self.canary.is_original_process() {
-            let Some(reaping) = try_held(self.completion.try_lock()) else { break };
+            let Some(reaping) = try_unpoisoned(self.completion.try_lock()) else { break };
             let popped = self.pop(&reaping);
             drop(reaping);
             let count = popped.count;
@@ -369,7 +378,8 @@ impl<T: Payload> Ring<T> {
         total
     }
 
-    /// Sleeps until a transfer is done, if nobody else does and the caller is `still_waiting`, and hands back what is.
+    /// Sleeps until a transfer is done, and hands back all that are. It does not sleep where another thread
+    /// leads, or where the caller is no longer `still_waiting`.
     pub fn try_lead(
         &self,
         still_waiting: impl Fn() -> bool,
@@ -379,8 +389,9 @@ impl<T: Payload> Ring<T> {
         if self.in_flight() == 0 || !self.canary.is_original_process() {
             return Lead::Idle;
         }
-        let Some(leading) = try_held(self.completion.try_lock()) else { return Lead::Busy };
-        // See the module doc. Acquire: pairs with the end of the delivery, so that `still_waiting` sees what it did.
+        let Some(leading) = try_unpoisoned(self.completion.try_lock()) else { return Lead::Busy };
+        // The module doc gives the reason. Acquire: pairs with the end of the delivery, so that
+        // `still_waiting` sees its effects.
         if self.delivering.load(Ordering::Acquire) > 0 {
             return Lead::Busy;
         }
@@ -403,9 +414,11 @@ impl<T: Payload> Ring<T> {
         Lead::Reaped(count)
     }
 
-    /// Transfers queued, in the kernel, or about to be handed back: at one moment or a later one.
+    /// Returns the number of transfers that are queued, in the kernel, or about to be handed back, at one
+    /// moment or a later one.
     pub fn in_flight(&self) -> usize {
-        // A completion counts as being delivered before it no longer counts as in flight, so the other order could miss it.
+        // A completion counts as being delivered before it stops counting as in flight. The other order of
+        // loads could miss it.
         let in_flight = self.in_flight.load(Ordering::Acquire);
         let delivering = self.delivering.load(Ordering::Acquire);
         if in_flight + delivering > 0 {
@@ -415,31 +428,31 @@ impl<T: Payload> Ring<T> {
         self.in_flight.load(Ordering::Acquire) as usize
     }
 
-    /// The ring, for `poll(2)`: readable while completions lie there.
+    /// Returns the ring's descriptor for `poll(2)`: readable while completions lie there.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the ring lives.
+        // SAFETY: the descriptor is open as long as the ring lives.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Copies completions out. They count as being delivered from here on.
+    /// Copies completions out. From here on they count as being delivered.
     fn pop(&self, _completion: &MutexGuard<'_, ()>) -> Popped {
         let mut popped = Popped { all: [(0, 0); BATCH], count: 0 };
-        // SAFETY: the completion lock is held, so this is the only borrow of the queue.
+        // SAFETY: this thread holds the completion lock, so this is the only borrow of the queue.
         let completions = unsafe { self.uring.completion_shared() };
-        // The room first: what was taken from the queue has to be kept.
+        // The zip asks for room first, since a completion taken from the queue has to be kept.
         for (room, completion) in popped.all.iter_mut().zip(completions) {
             *room = (completion.user_data() as u32, completion.result());
             popped.count += 1;
         }
         if popped.count > 0 {
-            // Up before down, so that their sum is never too small.
+            // `delivering` goes up before `in_flight` goes down, so that their sum is never too small.
             self.delivering.fetch_add(popped.count as u32, Ordering::Relaxed);
-            // Release: who sees it gone down sees the other gone up.
+            // Release: a thread that sees `in_flight` gone down sees `delivering` gone up.
             self.in_flight.fetch_sub(popped.count as u32, Ordering::Release);
         }
         popped
@@ -449,12 +462,12 @@ impl<T: Payload> Ring<T> {
         if popped.count == 0 {
             return;
         }
-        // Ends the delivery even if `hand_back` panics.
-        let _delivering = Delivering { ring: &self.delivering, count: popped.count as u32 };
+        // The guard ends the delivery even if `hand_back` panics.
+        let _delivering = Delivering { counter: &self.delivering, count: popped.count as u32 };
         for &(slot, result) in &popped.all[..popped.count] {
-            // SAFETY: this thread popped the one completion of the one entry that had this slot's number, so nobody else has it
-            // until it is pushed. The payload was written before the entry was published to the kernel, and the completion was
-            // read after the kernel published it.
+            // SAFETY: this thread popped the one completion of the one entry that had this slot's number. So
+            // nobody else has the slot until it is pushed. The payload was written before the entry was
+            // published to the kernel, and the completion was read after the kernel published it.
             let taken = unsafe { (*self.slots[slot as usize].held.get()).take() };
             self.push_freed(slot);
             let Held { payload, _arena } = taken.expect("a completion for each transfer");
@@ -466,13 +479,13 @@ impl<T: Payload> Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// Sleeps until there is a completion, or something else happens.
+    /// Sleeps until there is a completion, a timeout, a signal or a shortage.
     fn wait(&self, timeout: Duration) {
         let timeout = types::Timespec::from(timeout);
         let arguments = types::SubmitArgs::new().timespec(&timeout);
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: submits nothing; the arguments live across the call.
-        // A timeout, a signal or a shortage: the caller looks again in each case.
+        // SAFETY: the call submits nothing, and the arguments live across it.
+        // The caller looks again whatever ended the wait.
         let _ = unsafe { self.uring.submitter().enter(0, 1, flags.bits(), Some(&arguments)) };
     }
 }
@@ -483,30 +496,30 @@ struct Popped {
 }
 
 struct Delivering<'a> {
-    ring: &'a AtomicU32,
+    counter: &'a AtomicU32,
     count: u32,
 }
 
 impl Drop for Delivering<'_> {
     fn drop(&mut self) {
-        // Release: what the delivery did is seen by who finds it ended.
-        self.ring.fetch_sub(self.count, Ordering::Release);
+        // Release: a thread that finds the delivery ended sees its effects.
+        self.counter.fetch_sub(self.count, Ordering::Release);
     }
 }
 
 impl<T> Drop for Ring<T> {
-    /// Waits for everything that the kernel has; payloads are dropped.
+    /// Waits for every transfer that the kernel has. Payloads are dropped.
     fn drop(&mut self) {
-        // A forked child shares the queues with its parent, and did not inherit their memory: it leaves all alone, and what
-        // it holds copies of.
+        // A forked child shares the queues with its parent, and did not inherit their memory. So it leaves
+        // the ring and the copied payloads alone.
         if !self.canary.is_original_process() {
             return;
         }
-        let queued = held(self.submission.lock()).queued;
-        // What was queued and never submitted is unknown to the kernel, and goes with the ring.
+        let queued = unpoisoned(self.submission.lock()).queued;
+        // The kernel knows nothing of entries that were never submitted; they go with the ring.
         let mut in_kernel = self.in_flight.load(Ordering::Relaxed) - queued;
         while in_kernel > 0 {
-            // SAFETY: `&mut self`: there is no other borrow.
+            // SAFETY: `&mut self` rules out every other borrow.
             let completions = unsafe { self.uring.completion_shared() };
             let popped = completions.count() as u32;
             in_kernel -= popped;
@@ -514,9 +527,9 @@ impl<T> Drop for Ring<T> {
                 self.wait(Duration::from_secs(1));
             }
         }
-        // Or the file would be open until the kernel has taken the ring apart, in its own time.
+        // Otherwise the file would stay open until the kernel has taken the ring apart, in its own time.
         let _ = self.uring.submitter().unregister_files();
-        // SAFETY: dropped once, here, after the kernel was done with the memory that the slots hold.
+        // SAFETY: both are dropped here, once, after the kernel was done with the memory that the slots hold.
         unsafe {
             ManuallyDrop::drop(&mut self.uring);
             ManuallyDrop::drop(&mut self.slots);
@@ -533,13 +546,13 @@ impl<T> fmt::Debug for Ring<T> {
 fn build(entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::<squeue::Entry>::builder();
     builder.dontfork();
-    // One entry that the kernel refuses does not hold up the others; Linux 5.18.
+    // With this flag (Linux 5.18) an entry that the kernel refuses does not hold up the others.
     let uring = match builder.clone().setup_submit_all().build(entries) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder.build(entries)?,
         other => other?,
     };
-    // A filter may allow the one call and not the other: see that entries go round.
-    // SAFETY: this thread alone knows the ring; the entry names no memory.
+    // A filter may allow one call and forbid the other, so one entry has to go round.
+    // SAFETY: this thread alone knows the ring, and the entry names no memory.
     unsafe {
         let pushed = uring.submission_shared().push(&opcode::Nop::new().build());
         pushed.expect("an empty queue has room");
@@ -574,12 +587,13 @@ fn name(error: &io::Error) -> &'static str {
     if error.raw_os_error() == Some(libc::EPERM) { "EPERM" } else { "EACCES" }
 }
 
-/// A lock whatever happened under it before: what it guards is whole at every point where something could panic.
-fn held<G>(lock: Result<G, std::sync::PoisonError<G>>) -> G {
+/// Takes a lock even if a thread panicked under it. The guarded data is whole at every point where something
+/// could panic.
+fn unpoisoned<G>(lock: Result<G, std::sync::PoisonError<G>>) -> G {
     lock.unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn try_held<G>(lock: Result<G, TryLockError<G>>) -> Option<G> {
+fn try_unpoisoned<G>(lock: Result<G, TryLockError<G>>) -> Option<G> {
     match lock {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),

@@ -1,30 +1,30 @@
-//! What the kernel says this machine has and this process uses.
+//! The memory and the CPUs that the kernel reports for this machine and this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of RAM in the machine.
+/// Returns the bytes of RAM in the machine.
 pub fn machine_memory_bytes() -> u64 {
     field_kib(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0) << 10
 }
 
-/// Largest resident set of this process so far, in bytes.
+/// Returns the largest resident set of this process so far, in bytes.
 pub fn peak_resident_bytes() -> u64 {
     field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:").unwrap_or(0) << 10
 }
 
-/// Present resident set of this process, in bytes.
+/// Returns the present resident set of this process, in bytes.
 pub fn resident_bytes() -> u64 {
     field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:").unwrap_or(0) << 10
 }
 
-/// Starts [`peak_resident_bytes`] anew from the present resident set. False where the kernel refuses.
+/// Restarts [`peak_resident_bytes`] from the present resident set. Returns false where the kernel refuses.
 pub fn reset_peak_resident() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// The tightest memory limit of this process's control group and its ancestors (v1 or v2), in bytes.
-/// `None` where there is none.
+/// Returns the tightest memory limit of this process's control group and its ancestors (v1 or v2), in bytes.
+/// `None` where there is no limit.
 pub fn cgroup_memory_limit_bytes() -> Option<u64> {
     tightest_limit(
         &fs::read_to_string("/proc/self/cgroup").ok()?,
@@ -33,12 +33,12 @@ pub fn cgroup_memory_limit_bytes() -> Option<u64> {
     )
 }
 
-/// Processors this process may run on.
+/// Returns the number of processors that this process may run on.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Processors the machine may ever have: one more than the largest CPU number.
+/// Returns the number of processors that the machine may ever have: one more than the largest CPU number.
 pub fn possible_cpus() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<usize>().ok());
@@ -50,8 +50,8 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
-/// hierarchy of its own; under v2 the one line has no controllers. A container may see its group mounted as
-/// the root, so every prefix that exists is read, the mount point itself included.
+/// hierarchy of its own. Under v2 the one line names no controllers. A container may see its group mounted as
+/// the root, so the function reads every prefix that exists, and the mount point itself.
 fn tightest_limit(memberships: &str, mount: &Path, mountinfo: &str) -> Option<u64> {
     let mut tightest: Option<u64> = None;
     for line in memberships.lines() {
@@ -74,7 +74,7 @@ fn tightest_limit(memberships: &str, mount: &Path, mountinfo: &str) -> Option<u6
             }
         }
     }
-    // v1 says "unlimited" by the largest multiple of a page.
+    // v1 expresses "unlimited" by the largest multiple of a page.
     tightest.filter(|&limit| limit < 1 << 62)
 }
 

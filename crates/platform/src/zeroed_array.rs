@@ -1,5 +1,5 @@
-//! A large array of atomics in reserved address space: all zero at first, committed page by page as it is
-//! touched, at one address for life.
+//! A large array of atomics in reserved address space. Every element is zero at first. The kernel gives a
+//! page its memory when the page is touched. The array never moves.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use zerocopy::FromZeros;
 
 use crate::{PAGE_BYTES, Reservation};
 
-/// `len` values of `T`, zero until written. Costs address space until touched.
+/// `len` values of `T`, zero until written. An untouched page costs address space only.
 #[derive(Debug)]
 pub struct ZeroedArray<T> {
     memory: Reservation,
@@ -20,8 +20,7 @@ pub struct ZeroedArray<T> {
 impl<T: FromZeros + Sync> ZeroedArray<T> {
     /// Reserves room for `len` values.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub fn new(len: usize) -> io::Result<Self> {
         const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -30,20 +29,18 @@ impl<T: FromZeros + Sync> ZeroedArray<T> {
         Ok(Self { memory, len, element: PhantomData })
     }
 
-    /// As [`ZeroedArray::new`], but a forked child finds every value zero.
+    /// Reserves room as [`ZeroedArray::new`] does, but a forked child finds every value zero.
     ///
-    /// # Errors
-    /// The kernel's, also when it cannot wipe on fork (before Linux 4.14).
+    /// The kernel's error, also when the kernel cannot wipe memory on fork (before Linux 4.14).
     pub fn wiped_on_fork(len: usize) -> io::Result<Self> {
         let array = Self::new(len)?;
         array.memory.wipe_on_fork()?;
         Ok(array)
     }
 
-    /// Makes the memory of these elements present now, so that touching them later cannot fail.
+    /// Makes the memory of these elements present now. Touching them later cannot fail.
     ///
-    /// # Errors
-    /// `OutOfMemory` when the kernel has none.
+    /// `OutOfMemory` when the kernel has no memory.
     pub fn populate(&self, elements: Range<usize>) -> io::Result<()> {
         assert!(elements.end <= self.len, "elements inside the array");
         let start = elements.start * size_of::<T>() / PAGE_BYTES * PAGE_BYTES;
@@ -58,9 +55,9 @@ impl<T: FromZeros + Sync> Deref for ZeroedArray<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: the reservation holds `len * size_of::<T>()` bytes at page alignment, which is enough for
-        // `T` (checked in `new`); all-zero bytes are a valid `T` (`FromZeros`); the memory is never unmapped,
-        // discarded or borrowed mutably while `self` lives. Fork wiping happens before the child's first
-        // instruction, so within one process no value changes but through `T`'s own interior mutability.
+        // `T` (`new` checks it). All-zero bytes are a valid `T` (`FromZeros`). Nobody unmaps, discards or
+        // mutably borrows the memory while `self` lives. The kernel wipes it on fork before the child's first
+        // instruction, so within one process values change only through `T`'s own interior mutability.
         unsafe { std::slice::from_raw_parts(self.memory.base().as_ptr().cast(), self.len) }
     }
 }

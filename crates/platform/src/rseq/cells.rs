@@ -1,4 +1,4 @@
-//! Counters, some for each CPU.
+//! Counters that each CPU has its own copy of.
 
 use std::arch::asm;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Shape, current_cpu};
 use crate::{PAGE_BYTES, Reservation};
 
-/// Cells of `u64`, some for each CPU, added to by whoever runs there.
+/// Cells of `u64`: each CPU has its own, and a thread adds to those of the CPU it runs on.
 #[derive(Debug)]
 pub struct CellArea {
     shape: Shape,
@@ -17,10 +17,9 @@ pub struct CellArea {
 }
 
 impl CellArea {
-    /// Room for `cells` for each of `cpus`, all 0.
+    /// Makes room for `cells` cells on each of `cpus` CPUs, all 0.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub fn new(cpus: usize, cells: usize) -> io::Result<Self> {
         assert!(cpus > 0 && cells > 0, "at least one cell");
         let stride = (cells * 8).next_multiple_of(128);
@@ -33,8 +32,8 @@ impl CellArea {
     fn cell(&self, cpu: usize, index: usize) -> &AtomicU64 {
         let stride = self.shape.stride as usize;
         assert!(index < self.cells && cpu < self.cpus(), "cell inside the area");
-        // SAFETY: in bounds (checked), aligned (the stride is a multiple of 128), mapped while `self` lives,
-        // accessed only by atomics of this size and the section's single addition.
+        // SAFETY: the cell is in bounds (checked) and aligned (the stride is a multiple of 128). It stays
+        // mapped while `self` lives. Only atomics of this size and the section's single addition access it.
         unsafe { AtomicU64::from_ptr(self.memory.base().as_ptr().add(cpu * stride + index * 8).cast()) }
     }
 
@@ -42,7 +41,8 @@ impl CellArea {
         self.memory.len() / self.shape.stride as usize
     }
 
-    /// Adds to a cell of this CPU: a plain addition in a section where there is one, an atomic one elsewhere.
+    /// Adds to a cell of this CPU: by a plain addition in a section where there are sections, by an atomic
+    /// addition elsewhere.
     #[inline]
     pub fn add_here(&self, index: usize, n: u64) {
         assert!(index < self.cells, "cell inside the area");
@@ -51,9 +51,9 @@ impl CellArea {
             return;
         }
         let mut outside: u64;
-        // SAFETY: as `StackArea::pop_here`; the CPU number is checked against `cpus` and the index against `cells`,
-        // so the cell is inside `memory`. The addition to memory is one instruction, and commits: on its own
-        // CPU nothing comes between its halves, and no other CPU writes this cell.
+        // SAFETY: as in `StackArea::pop_here`. The CPU number is checked against `cpus` and the index against
+        // `cells`, so the cell is inside `memory`. The addition to memory is one instruction, and is the
+        // commit. On its own CPU nothing comes between its halves, and no other CPU writes this cell.
         unsafe {
             asm!(
                 ".pushsection __rseq_cs, \"aw\", @progbits",
@@ -99,7 +99,7 @@ impl CellArea {
         );
     }
 
-    /// A cell's sum over all CPUs.
+    /// Returns a cell's sum over all CPUs.
     pub fn sum(&self, index: usize) -> u64 {
         (0..self.cpus()).fold(0, |sum, cpu| sum.wrapping_add(self.cell(cpu, index).load(Ordering::Relaxed)))
     }

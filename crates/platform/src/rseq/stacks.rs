@@ -1,11 +1,11 @@
-//! Bounded stacks, one of each class for each CPU.
+//! Bounded stacks: each CPU has one of each class.
 //!
-//! | word of a CPU's area | bytes | written by |
+//! | word of a CPU's area | bytes | writer |
 //! |---|---|---|
-//! | stop: 0 open, 1 held by one thread | 0..4 | whoever takes or gives back the CPU |
+//! | stop: 0 is open, 1 is held by one thread | 0..4 | the thread that takes or gives back the CPU |
 //! | of class `c`, at `64 + 32 c`: top (16 bits) and pops so far (48 bits) | 0..8 | sections; the holder |
 //! | limit | 8..12 | the holder |
-//! | inserted by holders less removed by them | 16..24 | the holder |
+//! | values inserted by holders, less values removed by them | 16..24 | the holder |
 //! | slots of every class, u32 each | after the headers | sections (below top only by the commit); the holder |
 
 use std::arch::asm;
@@ -16,37 +16,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{MEMBARRIER_FLAG_CPU, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Shape, membarrier};
 use crate::{PAGE_BYTES, Reservation};
 
-/// What a section answered, in its high half; the value is in the low half.
+/// A section answers in one word: the outcome in its high half, the value in its low half.
 const EMPTY_OR_FULL: u64 = 1 << 32;
 const BUSY: u64 = 2 << 32;
 
-/// Outcome of [`StackArea::pop_here`].
+/// The outcome of [`StackArea::pop_here`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pop {
     /// The youngest value.
     Value(u32),
-    /// Nothing there.
+    /// The stack is empty.
     Empty,
-    /// Someone holds this CPU's area: use another way.
+    /// Another thread holds this CPU's area: the caller uses another way.
     Busy,
 }
 
-/// Outcome of [`StackArea::push_here`].
+/// The outcome of [`StackArea::push_here`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Push {
-    /// Stored.
+    /// The stack has the value.
     Done,
-    /// At the limit.
+    /// The stack is at its limit.
     Full,
-    /// Someone holds this CPU's area: use another way.
+    /// Another thread holds this CPU's area: the caller uses another way.
     Busy,
 }
 
-/// Place of one class of stacks within a CPU's area.
+/// The place of one class of stacks within a CPU's area.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Class {
-    /// Of CPU 0: addresses. Other CPUs' lie `cpu << STRIDE_SHIFT` above.
+    /// The addresses are those of CPU 0. The addresses of another CPU lie `cpu << STRIDE_SHIFT` above.
     header: u64,
     slots: u64,
     capacity: u64,
@@ -54,25 +54,27 @@ struct Class {
 
 /// Bounded stacks of `u32`, one of each class for each CPU, and a stop word for each CPU.
 ///
-/// The sections (`*_here`) exclude each other on one CPU, and are excluded by a holder of that CPU's stop word.
-/// The plain accessors are for holders; they are safe to misuse (bounds hold at all times) but then lose values.
+/// The sections (`*_here`) of one CPU exclude each other, and the holder of that CPU's stop word excludes
+/// them all. The plain accessors are for holders. Their misuse is safe, since bounds hold at all times, but
+/// it loses values.
 #[derive(Debug)]
 pub struct StackArea {
     shape: Shape,
-    /// Those beyond the last made share a header and have no room: empty and full at once.
+    /// Entries beyond the classes that were asked for share one header and have no room: each is empty and
+    /// full at once.
     classes: [Class; MOST_CLASSES],
     cpus: usize,
-    /// Bytes that one CPU can come to use.
+    /// The most bytes that one CPU can come to use.
     used_bytes: usize,
     memory: Reservation,
 }
 
-/// Classes of one area; a power of two.
+/// Classes of one area. A power of two.
 const MOST_CLASSES: usize = 16;
-/// Bits of the header's top.
+/// Width of the top in a header.
 const TOP_BITS: u32 = 16;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
-/// Each CPU has 256 KiB of address space; most of it is never touched.
+/// Each CPU has 256 KiB of address space. Nobody ever touches most of it.
 const STRIDE_SHIFT: u32 = 18;
 const STRIDE: usize = 1 << STRIDE_SHIFT;
 const FIRST_HEADER: usize = 64;
@@ -81,10 +83,10 @@ const LIMIT_OFFSET: usize = 8;
 const NET_OFFSET: usize = 16;
 
 impl StackArea {
-    /// Room for `cpus` times these `capacities` (each below 65536), all empty, every limit 0.
+    /// Makes room for stacks of these `capacities` (each below 65536) on each of `cpus` CPUs. Every stack is
+    /// empty, and every limit is 0.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub fn new(cpus: usize, capacities: &[usize]) -> io::Result<Self> {
         assert!(cpus > 0 && cpus < 1 << 20, "a sensible number of CPUs");
         assert!(capacities.len() <= MOST_CLASSES, "at most {MOST_CLASSES} classes");
@@ -109,12 +111,12 @@ impl StackArea {
         Ok(Self { shape, classes, cpus, used_bytes: at.next_multiple_of(PAGE_BYTES), memory })
     }
 
-    /// Bytes of memory that the stacks can come to use.
+    /// Returns the most bytes of memory that the stacks can come to use.
     pub fn bytes(&self) -> usize {
         self.used_bytes * self.cpus
     }
 
-    /// Offsets of a class's header and slots in its CPU's area.
+    /// Returns the offsets of a class's header and slots in a CPU's area.
     fn offsets(&self, class: usize) -> (usize, usize) {
         let Class { header, slots, .. } = self.classes[class];
         ((header - self.shape.base) as usize, (slots - self.shape.base) as usize)
@@ -122,30 +124,31 @@ impl StackArea {
 
     fn at(&self, cpu: usize, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset + bytes <= STRIDE && cpu < self.cpus, "inside a CPU's area");
-        // SAFETY: inside the reservation, just checked.
+        // SAFETY: the offset is inside the reservation (just checked).
         unsafe { self.memory.base().as_ptr().add((cpu << STRIDE_SHIFT) + offset) }
     }
 
     fn word32(&self, cpu: usize, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "word aligned");
-        // SAFETY: in bounds (`at`), aligned, mapped while `self` lives; accessed only through atomics of one
-        // size for each offset (the table at the head of this file) and by the sections' assembly.
+        // SAFETY: the word is in bounds (`at`) and aligned, and stays mapped while `self` lives. Only the
+        // sections' assembly and atomics access it, of one size for each offset (the table at the head of
+        // this file).
         unsafe { AtomicU32::from_ptr(self.at(cpu, offset, 4).cast()) }
     }
 
     fn word64(&self, cpu: usize, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "word aligned");
-        // SAFETY: as `word32`.
+        // SAFETY: as in `word32`.
         unsafe { AtomicU64::from_ptr(self.at(cpu, offset, 8).cast()) }
     }
 
-    /// The CPU's stop word. Non-zero keeps the sections of that CPU out, once they have left (see `stop_here`
-    /// and `expel`).
+    /// Returns the CPU's stop word. A word other than zero keeps the sections of that CPU out, once those
+    /// under way have left (see `stop_here` and `expel`).
     pub fn stop(&self, cpu: usize) -> &AtomicU32 {
         self.word32(cpu, 0)
     }
 
-    /// Capacity of a class.
+    /// Returns the capacity of a class.
     #[inline]
     pub fn capacity(&self, class: usize) -> usize {
         self.classes[class].capacity as usize
@@ -155,18 +158,19 @@ impl StackArea {
         self.word64(cpu, self.offsets(class).0)
     }
 
-    /// Values on the stack.
+    /// Returns the number of values on the stack.
     pub fn top(&self, cpu: usize, class: usize) -> usize {
         (self.header(cpu, class).load(Ordering::Relaxed) & TOP_MASK) as usize
     }
 
-    /// Values on the stack, and how many were popped by sections so far (48 bits), at one moment.
+    /// Returns, of one moment, the number of values on the stack and how many values sections have popped so
+    /// far (48 bits).
     pub fn top_and_pops(&self, cpu: usize, class: usize) -> (usize, u64) {
         let word = self.header(cpu, class).load(Ordering::Relaxed);
         ((word & TOP_MASK) as usize, word >> TOP_BITS)
     }
 
-    /// Sets how many values are on the stack (at most its capacity); and `pops` more were taken.
+    /// Sets the number of values on the stack, at most its capacity, and counts `pops` more as taken.
     pub fn set_top(&self, cpu: usize, class: usize, top: usize, pops: u64) {
         assert!(top <= self.capacity(class), "top within the capacity");
         let header = self.header(cpu, class);
@@ -174,33 +178,33 @@ impl StackArea {
         header.store((before.wrapping_add(pops) << TOP_BITS) | top as u64, Ordering::Relaxed);
     }
 
-    /// Up to how many values sections push.
+    /// Returns the number of values up to which sections push.
     pub fn limit(&self, cpu: usize, class: usize) -> usize {
         self.word32(cpu, self.offsets(class).0 + LIMIT_OFFSET).load(Ordering::Relaxed) as usize
     }
 
-    /// Sets it, at most to the capacity.
+    /// Sets the limit, at most to the capacity.
     pub fn set_limit(&self, cpu: usize, class: usize, limit: usize) {
         assert!(limit <= self.capacity(class), "limit within the capacity");
         let word = self.word32(cpu, self.offsets(class).0 + LIMIT_OFFSET);
         word.store(limit as u32, Ordering::Relaxed);
     }
 
-    /// What holders inserted less what they removed, modulo 2^64.
+    /// Returns the number of values that holders inserted, less those that they removed, modulo 2^64.
     pub fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
         self.word64(cpu, self.offsets(class).0 + NET_OFFSET)
     }
 
-    /// The slots of the stack; 0 is the oldest.
+    /// Returns the slots of the stack. Slot 0 is the oldest.
     pub fn slots(&self, cpu: usize, class: usize) -> &[AtomicU32] {
         let capacity = self.capacity(class);
         let first = self.at(cpu, self.offsets(class).1, 4 * capacity).cast::<AtomicU32>();
-        // SAFETY: in bounds (`at`), aligned (slots begin at multiples of 64), mapped while `self` lives; accessed as
-        // `word32` says.
+        // SAFETY: the slots are in bounds (`at`) and aligned (they begin at multiples of 64), and stay mapped
+        // while `self` lives. `word32` says who accesses them.
         unsafe { std::slice::from_raw_parts(first, capacity) }
     }
 
-    /// Takes the youngest value of this CPU's stack. No atomic read-modify-write.
+    /// Takes the youngest value of this CPU's stack, without an atomic read-modify-write.
     #[inline]
     pub fn pop_here(&self, class: usize) -> Pop {
         if self.shape.cpus == 0 {
@@ -208,13 +212,15 @@ impl StackArea {
         }
         let class: &Class = &self.classes[class % MOST_CLASSES];
         let mut result: u64;
-        // SAFETY: the section runs on the area of the CPU it is on, because the kernel restarts it otherwise.
+        // SAFETY: the section works on the area of the CPU that it runs on, because the kernel restarts it
+        // otherwise.
         // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only where `Rseq::probe` found it.
         // - The CPU number is checked against `cpus`, so the stop word, header and limit are inside `memory`.
-        // - The top is at most the class's capacity (`set_top`, `push_here`), and checked not to be 0, so the slot at
-        //   `top - 1` is inside `memory`.
-        // - The only store is the commit, of a header whose top is one smaller: within the capacity.
-        // - All memory it touches is accessed elsewhere only by atomics. No stack is used.
+        // - The top is at most the class's capacity (`set_top`, `push_here`) and is checked not to be 0. So
+        //   the slot at `top - 1` is inside `memory`.
+        // - The only store is the commit, of a header whose top is one smaller: the top stays within the
+        //   capacity.
+        // - Elsewhere only atomics access the memory that the section touches. The section uses no stack.
         unsafe {
             asm!(
                 ".pushsection __rseq_cs, \"aw\", @progbits",
@@ -284,7 +290,7 @@ impl StackArea {
         }
     }
 
-    /// Puts a value on this CPU's stack. No atomic read-modify-write.
+    /// Puts a value on this CPU's stack, without an atomic read-modify-write.
     #[inline]
     pub fn push_here(&self, class: usize, value: u32) -> Push {
         if self.shape.cpus == 0 {
@@ -292,8 +298,8 @@ impl StackArea {
         }
         let class: &Class = &self.classes[class % MOST_CLASSES];
         let mut result: u64;
-        // SAFETY: as `pop_here`. The index `top` is checked against the limit, which `set_limit` keeps within
-        // the capacity; the slot at `top` is above the stack until the commit raises the top by one.
+        // SAFETY: as in `pop_here`. The index `top` is checked against the limit, which `set_limit` keeps
+        // within the capacity. The slot at `top` is above the stack until the commit raises the top by one.
         unsafe {
             asm!(
                 ".pushsection __rseq_cs, \"aw\", @progbits",
@@ -365,16 +371,18 @@ impl StackArea {
         }
     }
 
-    /// Takes the stop word of the CPU this thread is on, and answers that CPU; `None` where it is held.
+    /// Takes the stop word of the CPU that this thread runs on, and returns that CPU. `None` where another
+    /// thread holds it.
     ///
-    /// No section of that CPU is under way afterwards: one that was interrupted will be restarted by the
-    /// kernel, because this thread ran on its CPU in between.
+    /// No section of that CPU is under way afterwards. The kernel restarts a section that was interrupted,
+    /// because this thread ran on its CPU in between.
     pub fn stop_here(&self) -> Option<usize> {
         if self.shape.cpus == 0 {
             return None;
         }
         let mut taken: u64;
-        // SAFETY: as `pop_here`. The only store is the compare-and-swap of the stop word, which commits.
+        // SAFETY: as in `pop_here`. The only store is the compare-and-swap of the stop word, which is the
+        // commit.
         unsafe {
             asm!(
                 ".pushsection __rseq_cs, \"aw\", @progbits",
@@ -423,14 +431,13 @@ impl StackArea {
         (taken < BUSY).then_some(taken as usize)
     }
 
-    /// Waits until no section that began before this call is under way on `cpu`. About a microsecond.
+    /// Waits until no section that began before this call is under way on `cpu`. Costs about a microsecond.
     ///
-    /// # Errors
-    /// The kernel's; nothing is then known about that CPU.
+    /// The kernel's error. The state of that CPU is then unknown.
     pub fn expel(&self, cpu: usize) -> io::Result<()> {
         match membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, MEMBARRIER_FLAG_CPU, cpu as u32) {
-            // Linux before 5.10 knows no CPU flag, and then no such barrier at all: the probe refused it. A CPU
-            // that is offline runs nothing.
+            // A CPU that is offline runs nothing. Linux before 5.10 has no CPU flag, and then no such barrier
+            // at all: the probe refused it.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
             other => other,
         }
@@ -459,7 +466,7 @@ mod tests {
             return;
         }
         let area = area();
-        // A migration in the middle shows as an unexpected answer: try until a quiet run.
+        // A migration in the middle shows as an unexpected answer, so the test tries until a run is quiet.
         for _ in 0..1000 {
             let cpu = current_cpu();
             let results = [area.push_here(1, 7), area.push_here(1, 8)];
@@ -495,7 +502,8 @@ mod tests {
         assert_eq!(area.stop(held).load(Ordering::Relaxed), 1);
     }
 
-    /// Values move between threads on stacks that a third thread keeps draining: none may be lost or doubled.
+    /// Values move between threads on stacks that a third thread keeps draining. No value may be lost or
+    /// doubled.
     #[test]
     fn values_survive_preemption_and_remote_drains() {
         if Rseq::probe().is_none() {
@@ -528,8 +536,8 @@ mod tests {
                 })
                 .collect();
             let mut drained = Vec::new();
-            // Long enough for hundreds of preemptions: a section is a few nanoseconds, and the tick comes every
-            // few milliseconds.
+            // The time is enough for hundreds of preemptions: a section takes a few nanoseconds, and the tick
+            // comes every few milliseconds.
             let began = std::time::Instant::now();
             for round in 0.. {
                 if began.elapsed().as_millis() > 1500 {
@@ -540,7 +548,7 @@ mod tests {
                     continue;
                 }
                 area.expel(cpu).unwrap();
-                // Take all, then give all back: the slots pass through this thread.
+                // This thread takes all values and gives them all back, so that the slots pass through it.
                 let top = area.top(cpu, 1);
                 drained.extend(area.slots(cpu, 1)[..top].iter().map(|slot| slot.load(Ordering::Relaxed)));
                 area.set_top(cpu, 1, 0, 0);

@@ -1,4 +1,4 @@
-//! Rings over real files, and over pipes, whose reads take as long as a test wants.
+//! Tests of rings over real files, and over pipes, whose reads take as long as a test wants.
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -43,7 +43,7 @@ fn accepted(queued: Result<(), Full<Job>>) {
     assert!(queued.is_ok(), "the ring has room");
 }
 
-/// Leads until nothing is in flight.
+/// Leads until no transfer is in flight.
 fn drain(ring: &Ring<Job>, mut hand_back: impl FnMut(Job, io::Result<usize>)) {
     ring.submit().unwrap();
     let began = Instant::now();
@@ -65,7 +65,8 @@ fn pages_come_back_by_one_run_and_by_many() {
     for page in 0..1024 {
         arena.store(page * PAGE, page as u64 + 1);
     }
-    // Neighbours; every second page; more runs than one queue of others leaves room for.
+    // The writes are of neighbours, of every second page, and of more runs than the scratch has room for
+    // beside others.
     accepted(ring.queue(0, Direction::Write, job(&arena, 256 * PAGE, 0..256)));
     for tag in 0..4 {
         let pages = (0..400).map(|page| page * 2);
@@ -97,7 +98,7 @@ fn more_completions_than_one_look_takes_are_all_handed_back() {
             accepted(ring.queue((tag * PAGE) as u64, Direction::Read, job(&arena, tag, [tag])));
         }
         ring.submit().unwrap();
-        // All of them lie there, or they come one by one.
+        // In every second round all completions lie there; in the others they come one by one.
         if round % 2 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -174,7 +175,7 @@ fn leading_waits_and_says_when_there_is_no_need() {
     assert!(began.elapsed() < PATIENCE / 2);
     assert_eq!(lead(Duration::from_millis(20)), Lead::Reaped(0));
     assert!(began.elapsed() >= Duration::from_millis(20), "it slept");
-    // Only queued before it was led: it was submitted on the way.
+    // The transfer was only queued before: the leader submits it on the way.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while ring.in_flight() > 0 {
@@ -201,13 +202,14 @@ fn nobody_sleeps_while_a_completion_is_being_handed_back() {
     accepted(ring.queue(0, Direction::Read, job(&arena, 1, [1])));
     ring.submit().unwrap();
     writer.write_all(&[1]).unwrap();
-    // Whichever of the two the byte went to.
+    // The byte may go to either of the two.
     let (mut tags, mut first) = (0, true);
     while first {
         ring.reap(|job, _| {
             first = false;
             tags += job.tag;
-            // The other transfer would take for ever. The one that was waited for may be the one in hand.
+            // The other transfer would take for ever. The transfer that a thread waits for may be the one in
+            // hand.
             let second = ring.try_lead(|| true, PATIENCE, |_, _| panic!("nothing is done"));
             assert_eq!(second, Lead::Busy);
             assert_eq!(ring.in_flight(), 2);
@@ -224,7 +226,7 @@ fn many_threads_share_a_ring() {
     const ROUNDS: usize = 300;
     let arena = ArenaBytes::new(64 << 20).unwrap();
     let ring = ring(tempfile::tempfile().unwrap(), 16);
-    // Bit set by whoever is handed the job of that number.
+    // The thread that is handed a job sets the bit of that number.
     let done: Vec<AtomicBool> = (0..THREADS * ROUNDS).map(|_| AtomicBool::new(false)).collect();
     let hand_back = |job: Job, moved: io::Result<usize>| {
         assert_eq!(moved.unwrap(), PAGE);
@@ -281,7 +283,7 @@ fn what_an_ended_thread_submitted_is_handed_back() {
     let mut count = 0;
     drain(&ring, |_, moved| {
         count += 1;
-        // The kernel may have given up what it had not started.
+        // The kernel may have given up transfers that it had not started.
         match moved {
             Ok(moved) => assert_eq!(moved, PAGE),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECANCELED)),
@@ -379,7 +381,7 @@ fn the_ring_is_readable_for_poll_when_something_is_done() {
     let ring = ring(reader, 4);
     let readable = |timeout_ms: i32| {
         let mut poll = libc::pollfd { fd: ring.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live entry.
+        // SAFETY: the call gets one live entry.
         unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
     };
     accepted(ring.queue(0, Direction::Read, job(&arena, 0, [0])));
