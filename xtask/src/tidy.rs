@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `layers` | an import of the engine that runs up its layers, or a circle inside one; a package depending upward |
 //! | `unsafe` | unsafe code outside its one crate |
-//! | `facade` | an atomic, a lock or a thread that does not come from `crate::sync` |
+//! | `facade` | an atomic, a lock, a thread, a clock, a CPU or a random byte that does not come from `crate::sync` |
+//! | `sizes` | a size that depends on what is compiled, outside `sizes.rs` |
 //! | `length` | a source file that has grown too long |
 //! | `unfinished` | placeholder macros and debt marks |
 //! | `docs` | a module without documentation at its head |
@@ -143,6 +144,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     packages::check_rust_version(tree, &mut findings);
     rust_rules::check_unsafe(tree, &sources, policy::UNSAFE_ELSEWHERE, &mut findings);
     rust_rules::check_facade(&sources, &mut findings);
+    rust_rules::check_sizes(&sources, &mut findings);
     rust_rules::check_unfinished(&sources, &mut findings);
     rust_rules::check_docs(&sources, &mut findings);
     text_rules::check_length(tree, &mut findings);

@@ -47,6 +47,7 @@ pub mod policy;
 mod reclaim;
 mod region;
 mod rmap;
+mod sizes;
 mod space;
 mod swap;
 pub(crate) mod sync;

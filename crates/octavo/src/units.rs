@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::sizes;
+
 /// Bytes of a frame and of a page: 4 KiB.
 pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
 /// log2 of [`PAGE_BYTES`].
@@ -50,7 +52,7 @@ impl Order {
     /// One frame.
     pub const ZERO: Order = Order(0);
     /// 512 frames: 2 MiB. (Two frames under the model checker, and nodes of two entries.)
-    pub const MAX: Order = Order(if cfg!(loom) { 1 } else { 9 });
+    pub const MAX: Order = Order(sizes::MAX_ORDER);
     /// How many orders there are.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 

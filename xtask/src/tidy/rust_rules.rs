@@ -1,9 +1,9 @@
-//! Rules about what Rust source may say: `unsafe`, `facade`, `unfinished`, `docs`.
+//! Rules about what Rust source may say: `unsafe`, `facade`, `sizes`, `unfinished`, `docs`.
 
 use std::collections::BTreeSet;
 
 use super::policy::{
-    Allowed, DOCUMENTED, ENGINE_SOURCE, FACADE, FACADE_ONLY, UNFINISHED_MACROS, UNSAFE_HOME,
+    Allowed, DOCUMENTED, ENGINE_SOURCE, FACADE, FACADE_ONLY, SIZES, UNFINISHED_MACROS, UNSAFE_HOME,
 };
 use super::source::RustFile;
 use super::{Finding, Tree, report_unused};
@@ -67,6 +67,20 @@ pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
         let calls = file.words.iter().filter(|word| word.is_macro_call && !word.in_tests);
         for word in calls.filter(|word| word.text == "thread_local") {
             report(word.line, "thread_local!");
+        }
+    }
+}
+
+/// A size that is small in models stands with the others, so that no code asks which face it runs on.
+pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Finding>) {
+    for file in sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE) && file.path != SIZES) {
+        for word in file.words.iter().filter(|word| word.is_macro_call && word.text == "cfg") {
+            findings.push(Finding {
+                path: file.path.clone(),
+                line: word.line,
+                rule: "sizes",
+                what: format!("a size that depends on what is compiled belongs in {SIZES}"),
+            });
         }
     }
 }
@@ -172,6 +186,15 @@ mod tests {
         }
         let through_it = "use crate::sync::{thread, AtomicU32};\nuse std::fmt;\nuse octavo_platform::ArenaBytes;\nfn f() { thread::yield_now() }";
         assert!(lines("crates/octavo/src/frame/a.rs", through_it, check_facade).is_empty());
+    }
+
+    #[test]
+    fn a_size_that_asks_what_is_compiled_is_reported_outside_its_file() {
+        let text = "const N: usize = if cfg!(loom) { 1 } else { 64 };";
+        assert_eq!(lines("crates/octavo/src/lru/mod.rs", text, check_sizes), [1]);
+        assert!(lines(SIZES, text, check_sizes).is_empty());
+        assert!(lines("crates/cli/src/main.rs", text, check_sizes).is_empty());
+        assert!(lines("crates/octavo/src/lru/mod.rs", "#[cfg(loom)]\nmod a;", check_sizes).is_empty());
     }
 
     #[test]

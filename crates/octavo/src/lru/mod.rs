@@ -38,10 +38,10 @@ use crate::units::FrameId;
 
 use links::EngineLinks;
 
+pub(crate) use crate::sizes::ISOLATED;
+
 /// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Frames isolated together at the most: as many as a few transfers write.
-pub(crate) const ISOLATED: usize = if cfg!(loom) { 4 } else { 1024 };
 /// Candidates taken together: the lock is held for about so long.
 const CANDIDATES: usize = 64;
 

@@ -5,16 +5,13 @@
 
 use crate::budget::Budget;
 use crate::mapping::Tag;
+use crate::sizes::GROW_MAPPING_NODES as GROW_NODES;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, WordArray};
 
-/// log2 of [`NODE_WORDS`].
-pub(super) const NODE_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
+pub(super) use crate::sizes::{MAPPING_LEVELS as MAX_LEVELS, MAPPING_NODE_BITS as NODE_BITS};
+
 /// Words of a node.
 pub(super) const NODE_WORDS: usize = 1 << NODE_BITS;
-/// Levels that reach every index.
-pub(super) const MAX_LEVELS: usize = if cfg!(loom) { 3 } else { u64::BITS.div_ceil(NODE_BITS) as usize };
-/// Nodes charged at once.
-const GROW_NODES: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// A node. All zero: free, or about to get its first word.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 use super::{AccessPattern, Region, RegionOptions};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sizes::FIRST_REGIONS as FIRST_CHUNK;
 use crate::sync::{
     Arc, AtomicU64, AtomicUsize, OnceLock, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, fence,
     spin_hint, thread,
@@ -15,8 +16,6 @@ use crate::sync::{
 use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
-/// Regions in the first chunk; each further chunk doubles.
-const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
 const CHUNKS: usize = 17;
 /// Never chosen for a mapping, so that address 0 stays invalid unless it is asked for.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;

@@ -41,6 +41,7 @@ mod tests;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
+use crate::sizes::{CLUSTER_LOCKS as LOCKS, GOOD_RUN_CLASS as GOOD_CLASS};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Mutex, MutexGuard, Ordering, WordArray};
 use crate::units::SwapSlot;
 
@@ -48,11 +49,7 @@ use bits::{SlotBits, WORDS};
 use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
 pub use standalone::StandaloneSlots;
 
-/// Slots of a cluster: 2 MiB of pages.
-pub(crate) const CLUSTER_SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
-const LOCKS: usize = if cfg!(loom) { 4 } else { 64 };
-/// Runs of 2^6 slots, 256 KiB, are long enough for a device to be near its speed.
-const GOOD_CLASS: usize = if cfg!(loom) { 0 } else { 6 };
+pub(crate) use crate::sizes::CLUSTER_SLOTS;
 
 /// A run of consecutive slots, in one cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

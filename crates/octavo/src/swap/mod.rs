@@ -58,10 +58,8 @@ pub(crate) use pool::{DeviceView, Handle, Pool, PoolStats, Weights};
 use seal::{Method, Seal};
 use unwritable::Unwritable;
 
-/// How often `validate` looks before a contradiction counts.
-const LOOKS: u32 = if cfg!(loom) { 1 } else { 200 };
-/// Pages written in one transfer at the most: 1 MiB.
-pub(crate) const WRITE_BATCH: usize = if cfg!(loom) { 4 } else { 256 };
+use crate::sizes::LOOKS;
+pub(crate) use crate::sizes::WRITE_BATCH;
 
 /// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
 const SEALED_ORDER: Order = Order(8);

@@ -13,12 +13,9 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use crate::sizes::WAKER_BUCKETS as BUCKETS;
 use crate::sync::Mutex;
 
-#[cfg(not(loom))]
-const BUCKETS: usize = 64;
-#[cfg(loom)]
-const BUCKETS: usize = 2;
 const WAKERS: usize = 64;
 
 /// Whether the caller will be woken.

@@ -33,14 +33,14 @@ use crate::units::PageNumber;
 use entry::{Entry, EntryWord, NodeId, State};
 use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
+pub(crate) use crate::sizes::MAX_SPACES;
+
 /// Levels of the tallest table.
 pub(crate) const LEVELS: usize = 4;
 /// Level of a walk that ended at the root word itself.
 pub(crate) const ROOT: usize = LEVELS;
 /// Pages that the tallest table addresses: 256 TiB.
 pub(crate) const MAX_PAGES: u64 = 1 << (NODE_BITS as usize * LEVELS);
-/// Spaces a manager can have at once.
-pub(crate) const MAX_SPACES: usize = if cfg!(loom) { 2 } else { 1 << 20 };
 
 /// Number of a space within its manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

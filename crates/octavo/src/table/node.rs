@@ -9,6 +9,7 @@
 
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
+use crate::sizes::GROW_TABLE_NODES as GROW_NODES;
 use crate::sync::{Arc, AtomicU32, Mutex, Ordering, WordArray};
 use crate::table::entry::{EntryWord, NodeId};
 use crate::units::{Order, PAGE_BYTES};
@@ -17,8 +18,6 @@ use crate::units::{Order, PAGE_BYTES};
 pub(crate) const NODE_BITS: u32 = Order::MAX.0 as u32;
 /// Entries of a node: 512.
 pub(crate) const NODE_ENTRIES: usize = 1 << NODE_BITS;
-/// Nodes charged and made present at once.
-const GROW_NODES: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// All nodes of a manager.
 #[derive(Debug)]

@@ -43,6 +43,7 @@ use crate::config::SwapCache;
 use crate::counters::{Counter, Counters};
 use crate::frame::{Dropped, FrameAllocator, FrameWords, PageIs};
 use crate::mapping::{PageWord, Shadow};
+use crate::sizes::SWAP_CACHE_LOCKS as LOCKS;
 use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
 use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
 use crate::units::{FrameId, SwapSlot};
@@ -50,8 +51,6 @@ use crate::units::{FrameId, SwapSlot};
 use index::Index;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
-
-const LOCKS: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// Whether something is left of a page that nothing leads to any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,10 @@
 //! 5 % on average.
 
 use crate::frame::Order;
+use crate::sizes;
 
 /// A span: 8 frames in a row.
-pub(super) const SPAN_ORDER: Order = Order(if cfg!(loom) { 0 } else { 3 });
+pub(super) const SPAN_ORDER: Order = Order(sizes::SPAN_ORDER);
 pub(super) const SPAN_BYTES: usize = 32 << 10;
 /// In front of each object's packed bytes.
 pub(super) const HEADER_BYTES: usize = 12;

@@ -55,6 +55,7 @@ use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
+use crate::sizes::WEIGHED_SPACES;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
@@ -78,8 +79,6 @@ const TICK_STORES: u32 = 16;
 /// One of so many slots is timed, and when somebody waits for its page from a device, which takes longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
-/// Spaces that have weights of their own: with more, several share theirs.
-const WEIGHED_SPACES: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// What came of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,50 @@
+//! Sizes that are small where every order of steps is explored: the one place that says which, and how small.
+//!
+//! A model takes the small sizes, whichever face of [`crate::sync`] it runs on. Code reads a size from here, and does not
+//! ask what it is compiled for. A size that never changes stands where it is used.
+
+/// Whether the sizes are small.
+const SMALL: bool = cfg!(loom);
+
+macro_rules! sizes {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $usual:expr, small $small:expr;)*) => {
+        $($(#[$doc])* pub(crate) const $name: $type = if SMALL { $small } else { $usual };)*
+    };
+}
+
+sizes! {
+    /// log2 of the frames of a chunk, of the entries of a table node, and of the pages of a huge leaf.
+    MAX_ORDER: u8 = 9, small 1;
+    /// Spaces a manager can have at once.
+    MAX_SPACES: usize = 1 << 20, small 2;
+    /// Table nodes charged and made present at once.
+    GROW_TABLE_NODES: usize = 16, small 2;
+    /// Regions in a list's first chunk; each further chunk doubles.
+    FIRST_REGIONS: usize = 16, small 2;
+    /// Locks of a table of wakers.
+    WAKER_BUCKETS: usize = 64, small 2;
+    /// Frames isolated together at the most: as many as a few transfers write.
+    ISOLATED: usize = 1024, small 4;
+    /// Pages written in one transfer at the most: 1 MiB.
+    WRITE_BATCH: usize = 256, small 4;
+    /// Slots of a swap cluster: 2 MiB of pages.
+    CLUSTER_SLOTS: usize = 512, small 2;
+    /// Locks of swap clusters.
+    CLUSTER_LOCKS: usize = 64, small 4;
+    /// log2 of a run of slots that is long enough for a device to be near its speed: 256 KiB.
+    GOOD_RUN_CLASS: usize = 6, small 0;
+    /// Locks of the swap cache.
+    SWAP_CACHE_LOCKS: usize = 256, small 4;
+    /// log2 of the words of a mapping's node.
+    MAPPING_NODE_BITS: u32 = 6, small 1;
+    /// Levels of a mapping that reach every index that there is.
+    MAPPING_LEVELS: usize = u64::BITS.div_ceil(MAPPING_NODE_BITS) as usize, small 3;
+    /// Nodes of a mapping charged at once.
+    GROW_MAPPING_NODES: usize = 64, small 1;
+    /// log2 of the frames of a span of the compressed pool. A model has no pool.
+    SPAN_ORDER: u8 = 3, small 0;
+    /// Spaces that the pool weighs for themselves: with more, several share their weights.
+    WEIGHED_SPACES: usize = 64, small 1;
+    /// How often a check that others may disturb looks before a contradiction counts. Nobody disturbs it in a model.
+    LOOKS: u32 = 200, small 1;
+}
