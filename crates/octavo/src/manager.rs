@@ -8,6 +8,7 @@ use std::fmt;
 use crate::counters::CounterSnapshot;
 use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::Block;
 use crate::frame::zero_page::UsedHugeZero;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
@@ -188,7 +189,7 @@ impl Manager {
     /// `ForkedChild` in one.
     pub fn alloc_block(&self, order: Order) -> Result<Option<FrameId>> {
         self.engine().check_process()?;
-        let block = self.engine().frames.alloc(order).map(|block| block.frame);
+        let block = self.engine().frames.alloc(order).map(Block::into_frame);
         self.blocks.lock().extend(block.map(|frame| (frame, order)));
         Ok(block)
     }

@@ -40,7 +40,7 @@ impl PageBlocks for Frames {
 
     #[inline]
     fn alloc(&self, order: u32) -> Option<Block> {
-        self.0.alloc(order_of(order)).map(|block| Block(block.frame.index()))
+        self.0.alloc(order_of(order)).map(|block| Block(block.into_frame().index()))
     }
 
     #[inline]

@@ -47,7 +47,7 @@ fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
 }
 
 fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usize) -> f64 {
-    let alloc = || frames.alloc(order).expect("the arena is large enough").frame;
+    let alloc = || frames.alloc(order).expect("the arena is large enough").into_frame();
     let free = |frame: FrameId| frames.free(frame, order).expect("an allocated block");
     timed(threads, |barrier, thread| {
         let mut random = Random(0x9e37_79b9_7f4a_7c15 + thread as u64);

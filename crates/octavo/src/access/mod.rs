@@ -25,6 +25,7 @@ use octavo_platform::Word;
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{resolve, resolve_written};
+use crate::frame::PinnedFrame;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
@@ -124,10 +125,10 @@ pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, 
 #[inline(always)]
 fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) -> Option<Result<()>> {
     let frame = leaf.entry.usable_at_home(Access::Write)?;
-    let holds = &engine.frames.words(frame).holds;
-    let before = holds.take_pin();
+    let words = engine.frames.words(frame);
+    let (pin, before) = PinnedFrame::take(frame, words);
     if !leaf.still_holds() || before.pins() >= MAX_PINS {
-        engine.drop_pin(frame);
+        engine.unpin(pin);
         return (before.pins() >= MAX_PINS).then(|| Err(too_many_pins()));
     }
     // Release: what made the frame ours comes before its new bytes, for loads that still look at the old entry.
@@ -135,10 +136,10 @@ fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) 
     write(frame);
     // Nobody clears the mark while the frame is held, so one look is enough.
     if !before.is_dirty() {
-        holds.mark_dirty();
+        words.holds.mark_dirty();
     }
     leaf.word.mark_accessed(leaf.entry);
-    engine.drop_pin(frame);
+    engine.unpin(pin);
     Some(Ok(()))
 }
 

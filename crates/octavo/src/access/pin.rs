@@ -27,6 +27,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::resolve;
+use crate::frame::PinnedFrame;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
@@ -259,7 +260,7 @@ fn for_reading() -> Error {
 #[inline(always)]
 fn drop_piece(engine: &Engine, piece: Piece) {
     if piece.held != NOT_HELD {
-        engine.drop_pin(FrameId(piece.held));
+        engine.unpin(PinnedFrame::counted(FrameId(piece.held)));
     }
 }
 
@@ -401,15 +402,15 @@ impl LeafOperation for TakePin<'_> {
     fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
         let Self { engine, address, len, access, full } = self;
         let frame = leaf.entry.usable_at_home(access)?;
-        let holds = &engine.frames.words(frame).holds;
-        let before = holds.take_pin();
+        let words = engine.frames.words(frame);
+        let (pin, before) = PinnedFrame::take(frame, words);
         if !leaf.still_holds() || before.pins() >= MAX_PINS {
             full.set(before.pins() >= MAX_PINS);
-            engine.drop_pin(frame);
+            engine.unpin(pin);
             return None;
         }
         if access == Access::Write && !before.is_dirty() {
-            holds.mark_dirty();
+            words.holds.mark_dirty();
         }
         leaf.word.mark_accessed(leaf.entry);
         let left = if leaf.level == 0 {
@@ -418,7 +419,7 @@ impl LeafOperation for TakePin<'_> {
             CHUNK_BYTES - address as usize % CHUNK_BYTES
         };
         let offset = offset_in_arena(frame, leaf.level, address);
-        Some(Piece { offset, held: frame.0, len: len.min(left) as u32 })
+        Some(Piece { offset, held: pin.into_frame().0, len: len.min(left) as u32 })
     }
 }
 

@@ -88,8 +88,8 @@ fn take_small_zero(frames: &FrameAllocator) -> Result<FrameId> {
     let block = frames.alloc(Order::ZERO).ok_or_else(|| {
         Error::new(ErrorKind::System, "the kernel has no memory for the first chunk; lower the budget")
     })?;
-    if !block.zeroed {
-        frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+    if !block.is_zeroed() {
+        frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
     }
-    Ok(block.frame)
+    Ok(block.into_frame())
 }

@@ -41,7 +41,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
-use crate::frame::{Dropped, FrameAllocator};
+use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
 use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
@@ -134,8 +134,9 @@ impl Engine {
 
     /// Drops a pin, and frees the frame if that was its last hold.
     #[inline(always)]
-    pub(crate) fn drop_pin(&self, frame: FrameId) {
-        if self.frames.words(frame).holds.drop_pin() == Dropped::Last {
+    pub(crate) fn unpin(&self, pin: PinnedFrame) {
+        let frame = pin.frame();
+        if pin.unpin(self.frames.words(frame)) == Dropped::Last {
             self.free_last(frame);
         }
     }
@@ -161,18 +162,18 @@ impl Engine {
 
     /// Lets the orphan go, if there is one.
     pub(crate) fn release_orphan(&self, orphan: Orphan) {
-        if let Orphan::Frame(frame) = orphan {
-            self.drop_pin(frame);
+        if let Orphan::Frame(pin) = orphan {
+            self.unpin(pin);
         }
     }
 
     /// The frame of the swap cache that has a slot's page, pinned. A miss is a hint: [`Swap::begin_read`] is sure.
-    pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<FrameId> {
+    pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
         loop {
             match self.swap.look_up(&self.frames, slot) {
-                Found::Frame(frame) => return Some(frame),
+                Found::Frame(pin) => return Some(pin),
                 Found::Nothing => return None,
-                Found::Moved(frame) => self.drop_pin(frame),
+                Found::Moved(pin) => self.unpin(pin),
             }
         }
     }
@@ -188,13 +189,15 @@ impl Engine {
     /// Makes a fresh frame or block ready to be published at `owner`: live, in use, on its way to the LRU. It is
     /// dirty: its bytes are nowhere else.
     #[inline]
-    pub(crate) fn adopt(&self, frame: FrameId, owner: Owner) {
+    pub(crate) fn adopt(&self, block: Block, owner: Owner) -> FrameId {
+        let frame = block.into_frame();
         let words = self.frames.words(frame);
         words.holds.begin(true);
         words.uses.set_first();
         self.rmap.set_first(words, owner);
         self.space_use.add(owner.space, Figure::Resident, u64::from(words.order().frames()));
         self.lru.add(&self.frames, frame);
+        frame
     }
 
     /// The entry of `owner` no longer shows the frame: its use ends, and perhaps the frame.

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
 use crate::error::ErrorKind;
+use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
@@ -24,7 +25,7 @@ use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{FrameId, SwapSlot};
 
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
@@ -135,8 +136,15 @@ impl Engine {
     }
 
     /// Starts to read consecutive slots into `frames`, which are under READING. Takes over a pin on each.
-    pub(crate) fn start_read(&self, first: SwapSlot, frames: &[FrameId], urgency: crate::io::Urgency) {
-        self.chain(frames);
+    pub(crate) fn start_read(
+        &self,
+        first: SwapSlot,
+        frames: impl IntoIterator<Item = PinnedFrame>,
+        urgency: crate::io::Urgency,
+    ) {
+        let frames: SmallVec<[FrameId; WRITE_BATCH]> =
+            frames.into_iter().map(PinnedFrame::into_frame).collect();
+        self.chain(&frames);
         let count = frames.len() as u32;
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
@@ -152,13 +160,20 @@ impl Engine {
     /// Puts a fresh frame into the swap cache to read a page that nobody faults on, if the page is out: the slot is only known
     /// from somebody's entry, and may be another page's by now. The shadow is what the page left behind. `None`: the page is
     /// not out, and the frame is free again.
-    pub(crate) fn begin_read_ahead(&self, slot: SwapSlot, fresh: FrameId) -> Option<Option<Shadow>> {
-        match self.swap.begin_read(&self.frames, slot, fresh) {
-            Begun::Reading(shadow) => return Some(shadow),
-            Begun::Cached(frame) => self.drop_pin(frame),
-            Begun::Gone => {}
-        }
-        self.frames.free(fresh, Order::ZERO).expect("just allocated");
+    pub(crate) fn begin_read_ahead(
+        &self,
+        slot: SwapSlot,
+        fresh: Block,
+    ) -> Option<(PinnedFrame, Option<Shadow>)> {
+        let fresh = match self.swap.begin_read(&self.frames, slot, fresh) {
+            Begun::Reading(pin, shadow) => return Some((pin, shadow)),
+            Begun::Cached(pin, fresh) => {
+                self.unpin(pin);
+                fresh
+            }
+            Begun::Gone(fresh) => fresh,
+        };
+        self.frames.give_back(fresh);
         None
     }
 
@@ -274,7 +289,7 @@ impl Engine {
         let orphan = self.swap.forget_orphan(&self.frames, frame);
         self.release_orphan(orphan);
         self.lru.put_back(&self.frames, frame, list);
-        self.drop_pin(frame);
+        self.unpin(PinnedFrame::counted(frame));
     }
 
     /// A page is about to be read into this frame, which is in nobody's hands but the caller's: the reclaim policy decides
@@ -367,15 +382,16 @@ impl Engine {
                 Ok(()) => self.swap.check_read(&self.frames, slot, frame),
                 Err(error) => Err(self.swap.read_error(error)),
             };
-            self.end_read_of(slot, frame, outcome.err());
+            self.end_read_of(slot, PinnedFrame::counted(frame), outcome.err());
         });
         self.transfers.reading_pages.fetch_sub(run.count, Ordering::SeqCst);
         self.transfers.read_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
         self.wake_awaiting();
     }
 
-    /// The bytes of a frame under READING are there, or cannot be had. Drops the reader's pin.
-    pub(crate) fn end_read_of(&self, slot: SwapSlot, frame: FrameId, failure: Option<crate::error::Error>) {
+    /// The bytes of a frame under READING are there, or cannot be had. The pin is the reader's.
+    pub(crate) fn end_read_of(&self, slot: SwapSlot, pin: PinnedFrame, failure: Option<crate::error::Error>) {
+        let frame = pin.frame();
         let read = failure.is_none();
         if let Some(error) = failure {
             if error.kind() == ErrorKind::Corrupt {
@@ -394,7 +410,7 @@ impl Engine {
             // Those who wait for it hold it; whoever comes later reads again.
             self.swap.forget_failed(&self.frames, slot, frame);
         }
-        self.drop_pin(frame);
+        self.unpin(pin);
     }
 
     fn for_each_chained(&self, run: SlotRun, head: FrameId, mut each: impl FnMut(SwapSlot, FrameId)) {

@@ -5,6 +5,7 @@ use crate::counters::Counter;
 use crate::engine::remove_installed;
 use crate::error::{Error, ErrorKind};
 use crate::fault::{Fault, Huge, Outcome, Step, refused};
+use crate::frame::Block;
 use crate::region::Region;
 use crate::rmap::Owner;
 use crate::sync::{Ordering, fence};
@@ -45,10 +46,10 @@ impl Fault<'_> {
         }
         if self.space.translation.is_none()
             && self.bytes.is_none()
-            && let Some(frame) = self.engine.frames.alloc_zeroed()
+            && let Some(block) = self.engine.frames.alloc_zeroed()
         {
             self.engine.counters.count(Counter::FrameZeroedAhead);
-            return self.install_ready(walk, region, frame);
+            return self.install_ready(walk, region, block);
         }
         let Some(block) = self.engine.frames.alloc(Order::ZERO) else {
             return Step::End(Outcome::NeedsFrame);
@@ -57,40 +58,40 @@ impl Fault<'_> {
             // What made the frame ours comes before its new bytes, for loads that still look at an old entry.
             fence(Ordering::Release);
             // Before the entry is touched: the bytes may lie where reading them takes its time.
-            self.engine.frames.bytes().copy_in(block.frame.home_offset(), bytes);
-            return self.install_ready(walk, region, block.frame);
+            self.engine.frames.bytes().copy_in(block.frame().home_offset(), bytes);
+            return self.install_ready(walk, region, block);
         }
-        if block.zeroed && self.space.translation.is_none() {
-            return self.install_ready(walk, region, block.frame);
+        if block.is_zeroed() && self.space.translation.is_none() {
+            return self.install_ready(walk, region, block);
         }
         let (word, entry) = (walk.word(), walk.entry());
         let busy = entry.to_busy();
         if word.change(entry, busy).is_err() {
-            self.engine.frames.free(block.frame, Order::ZERO).expect("just allocated");
+            self.engine.frames.give_back(block);
             return Step::Again;
         }
-        if !block.zeroed {
+        if !block.is_zeroed() {
             self.engine.counters.count(Counter::FrameZeroed);
-            self.engine.frames.bytes().zero(block.frame.home_offset(), PAGE_BYTES);
+            self.engine.frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
         }
-        match self.translate(block.frame, self.page, 1) {
+        match self.translate(block.frame(), self.page, 1) {
             Installed::Done => {
-                self.adopt(block.frame, self.page, region);
-                self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
+                let frame = self.adopt(block, self.page, region);
+                self.engine.publish(word, busy.to_present(frame, region.options.protection));
                 Step::End(Outcome::Usable)
             }
             refusal => {
                 self.engine.publish(word, back(entry, busy));
-                self.engine.frames.free(block.frame, Order::ZERO).expect("not published");
+                self.engine.frames.give_back(block);
                 self.refuse(refusal)
             }
         }
     }
 
     /// The frame has its bytes already, so the entry need not be busy meanwhile.
-    fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, frame: FrameId) -> Step {
+    fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, block: Block) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
-        self.adopt(frame, self.page, region);
+        let frame = self.adopt(block, self.page, region);
         if walk.word().change(entry, entry.to_present(frame, region.options.protection)).is_err() {
             self.engine.disown(frame, owner);
             return Step::Again;
@@ -108,14 +109,16 @@ impl Fault<'_> {
         if let Some(over) = self.check_quota(u64::from(CHUNK_FRAMES)) {
             return over;
         }
-        let block = match self.huge {
+        let block = match std::mem::replace(&mut self.huge, Huge::GivenUp) {
             Huge::Compacted(block) => block,
-            _ => match self.engine.frames.alloc(Order::MAX) {
+            untried => match self.engine.frames.alloc(Order::MAX) {
                 Some(block) => Some(block),
-                None => return Step::End(Outcome::NeedsHuge),
+                None => {
+                    self.huge = untried;
+                    return Step::End(Outcome::NeedsHuge);
+                }
             },
         };
-        self.huge = Huge::GivenUp;
         let Some(block) = block else {
             self.engine.counters.count(Counter::HugeFaultFallback);
             return Step::Again;
@@ -125,27 +128,27 @@ impl Fault<'_> {
         if word.change(entry, busy).is_err() {
             // Somebody else is at it; whatever comes of that, this fault looks for a block again if it must.
             self.huge = Huge::Untried;
-            self.engine.frames.free(block.frame, Order::MAX).expect("just allocated");
+            self.engine.frames.give_back(block);
             return Step::Again;
         }
-        if !block.zeroed {
+        if !block.is_zeroed() {
             self.engine.counters.add(Counter::FrameZeroed, u64::from(CHUNK_FRAMES));
-            self.engine.frames.bytes().zero(block.frame.home_offset(), Order::MAX.bytes());
+            self.engine.frames.bytes().zero(block.frame().home_offset(), Order::MAX.bytes());
         }
-        match self.translate(block.frame, page, CHUNK_FRAMES) {
+        match self.translate(block.frame(), page, CHUNK_FRAMES) {
             Installed::Done => {
-                self.adopt(block.frame, page, region);
-                self.engine.publish(word, busy.to_present(block.frame, region.options.protection));
+                let frame = self.adopt(block, page, region);
+                self.engine.publish(word, busy.to_present(frame, region.options.protection));
                 self.engine.counters.count(Counter::HugeFaultAllocated);
                 if entry.is_zero() {
                     self.engine.huge_zero.put(1);
                 }
                 Step::End(Outcome::Usable)
             }
-            Installed::Partly(installed) => self.keep_part(walk, region, busy, block.frame, installed),
+            Installed::Partly(installed) => self.keep_part(walk, region, busy, block, installed),
             refusal => {
                 self.engine.publish(word, back(entry, busy));
-                self.engine.frames.free(block.frame, Order::MAX).expect("not published");
+                self.engine.frames.give_back(block);
                 self.refuse(refusal)
             }
         }
@@ -158,27 +161,26 @@ impl Fault<'_> {
         walk: &Walk<'_>,
         region: &Region,
         busy: Entry,
-        head: FrameId,
+        block: Block,
         installed: u32,
     ) -> Step {
         let (word, entry, first) = (walk.word(), walk.entry(), self.page.huge_start());
         let Some(node) = self.engine.table.nodes.take() else {
-            let run = Run { page: first, frame: head, count: installed };
+            let run = Run { page: first, frame: block.frame(), count: installed };
             if let Some(translation) = &self.space.translation {
                 remove_installed(&**translation, run);
             }
             self.engine.publish(word, back(entry, busy));
-            self.engine.frames.free(head, Order::MAX).expect("not published");
+            self.engine.frames.give_back(block);
             return Step::End(Outcome::NeedsNode);
         };
-        self.engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
-        for (index, leaf) in (0..CHUNK_FRAMES).zip(self.engine.table.nodes.entries(node)) {
-            let frame = head.plus(index);
+        let pages = self.engine.frames.split_block(block).zip(self.engine.table.nodes.entries(node));
+        for (index, (page, leaf)) in (0..).zip(pages) {
             if index < installed {
-                self.adopt(frame, first.plus(u64::from(index)), region);
+                let frame = self.adopt(page, first.plus(u64::from(index)), region);
                 leaf.set_unshared(leaf.load().to_present(frame, region.options.protection));
             } else {
-                self.engine.frames.free(frame, Order::ZERO).expect("split from an owned block");
+                self.engine.frames.give_back(page);
             }
         }
         self.engine.publish(word, busy.to_node(node));
@@ -188,11 +190,13 @@ impl Fault<'_> {
         Step::Again
     }
 
-    fn adopt(&self, frame: FrameId, page: PageNumber, region: &Region) {
-        self.engine.adopt(frame, self.owner(page));
+    /// The block becomes a page's; it is to be published, or disowned.
+    fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
+        let frame = self.engine.adopt(block, self.owner(page));
         if !region.options.compress {
             self.engine.frames.words(frame).holds.mark_plain();
         }
+        frame
     }
 
     pub(super) fn owner(&self, page: PageNumber) -> Owner {

@@ -42,7 +42,7 @@ use crate::sync::wait::Waiting;
 use crate::sync::{park_for, thread};
 use crate::table::entry::State;
 use crate::table::{Access, Grown, Walk};
-use crate::units::{CHUNK_FRAMES, Order, PageNumber};
+use crate::units::{CHUNK_FRAMES, PageNumber};
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -75,7 +75,7 @@ enum Step {
 }
 
 /// Whether this fault may still look for a block of order 9.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Huge {
     /// Ask the allocator.
     Untried,
@@ -158,7 +158,7 @@ impl<'a> Fault<'a> {
     /// Uses base pages from here on.
     fn give_blocks_up(&mut self) {
         if let Huge::Compacted(Some(block)) = std::mem::replace(&mut self.huge, Huge::GivenUp) {
-            self.engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
+            self.engine.frames.give_back(block);
         }
     }
 
@@ -277,12 +277,11 @@ impl Drop for Fault<'_> {
     fn drop(&mut self) {
         if self.engine.check_process().is_err() {
             // In a forked child locks may be held for ever, and nothing is its own.
+            std::mem::forget((self.reading.take(), std::mem::replace(&mut self.huge, Huge::GivenUp)));
             return;
         }
         self.give_reading_up();
-        if let Huge::Compacted(Some(block)) = self.huge {
-            self.engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
-        }
+        self.give_blocks_up();
     }
 }
 

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, SpaceState, Waiter, Window, in_place};
-use crate::frame::Block;
+use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId, Walk};
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{Order, SwapSlot};
 
 /// What one call prefetches takes one page in so many of the budget at the most.
 const PREFETCH_SHARE: u64 = 4;
@@ -26,7 +26,7 @@ const MAKE_WAY: u64 = 64;
 pub(super) struct Run<'e> {
     engine: &'e Engine,
     first: SwapSlot,
-    frames: SmallVec<[FrameId; WRITE_BATCH]>,
+    frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
     /// Pages, so far.
     started: u64,
 }
@@ -36,22 +36,21 @@ impl<'e> Run<'e> {
         Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0 }
     }
 
-    /// Adds a frame under READING, and a pin on it, which is the transfer's.
-    pub(super) fn push(&mut self, slot: SwapSlot, frame: FrameId) {
+    /// Adds a frame under READING, with the pin that is the transfer's.
+    pub(super) fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
         let follows = self.engine.swap.follows(self.first, self.frames.len(), slot);
         if self.frames.is_empty() || !follows || self.frames.len() == WRITE_BATCH {
             self.submit(Urgency::Queued);
             self.first = slot;
         }
-        self.frames.push(frame);
+        self.frames.push(pin);
         self.started += 1;
     }
 
     /// Hands over what was collected. The last of it, with `urgency`.
     pub(super) fn submit(&mut self, urgency: Urgency) {
         if !self.frames.is_empty() {
-            self.engine.start_read(self.first, &self.frames, urgency);
-            self.frames.clear();
+            self.engine.start_read(self.first, self.frames.drain(..), urgency);
         }
     }
 }
@@ -109,17 +108,18 @@ fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);
     }
-    let Some(Block { frame, .. }) = block else { return false };
+    let Some(block) = block else { return false };
     // The entry is not ours: the slot may be another page's by now, or nobody's.
-    let Some(shadow) = engine.begin_read_ahead(slot, frame) else { return true };
+    let Some((pin, shadow)) = engine.begin_read_ahead(slot, block) else { return true };
+    let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
     // Asked again: it was only a guess, and does not change while the frame is in the cache.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
-        Brought::OnDevice => run.push(slot, frame),
-        Brought::Here => engine.end_read_of(slot, frame, None),
-        Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),
-        Brought::Gone => engine.end_read_of(slot, frame, Some(engine.swap.freed(slot))),
+        Brought::OnDevice => run.push(slot, pin),
+        Brought::Here => engine.end_read_of(slot, pin, None),
+        Brought::Corrupt => engine.end_read_of(slot, pin, Some(engine.swap.corrupt(slot))),
+        Brought::Gone => engine.end_read_of(slot, pin, Some(engine.swap.freed(slot))),
     }
     true
 }

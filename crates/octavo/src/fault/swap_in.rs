@@ -29,6 +29,7 @@ use crate::engine::{Engine, Figure, Window};
 use crate::error::Error;
 use crate::fault::readahead::{Run, add_window};
 use crate::fault::{Fault, Outcome, Step};
+use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::region::Region;
 use crate::swap::{self, Begun, Brought, Pool, Wanted};
@@ -45,7 +46,7 @@ const WINDOW_SHARE: u64 = 128;
 #[derive(Debug)]
 pub(super) struct Reading {
     slot: SwapSlot,
-    frame: FrameId,
+    pin: PinnedFrame,
     /// Others' pages are read with it, or another reads it.
     together: bool,
     /// When a wait for a device that is timed began.
@@ -55,12 +56,12 @@ pub(super) struct Reading {
 impl Reading {
     /// What is waited for while it is read.
     pub(super) fn frame(&self) -> FrameId {
-        self.frame
+        self.pin.frame()
     }
 
     /// Nobody wants it here any more: a read goes on without this fault.
     pub(super) fn give_up(self, engine: &Engine) {
-        engine.drop_pin(self.frame);
+        engine.unpin(self.pin);
     }
 }
 
@@ -77,17 +78,17 @@ impl<'a> Fault<'a> {
             return over;
         }
         match self.engine.find_swapped(slot) {
-            Some(frame) => self.join(walk, region, slot, frame),
+            Some(pin) => self.join(walk, region, slot, pin),
             None => self.read(walk, region, slot),
         }
     }
 
     /// The page is in the cache: another fault reads it, it was read ahead, or it is still on its way out.
-    fn join(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, frame: FrameId) -> Step {
+    fn join(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, pin: PinnedFrame) -> Step {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
-        let holds = engine.frames.words(frame).holds.load();
-        let mut reading = Reading { slot, frame, together: true, began: None };
+        let holds = engine.frames.words(pin.frame()).holds.load();
+        let mut reading = Reading { slot, pin, together: true, began: None };
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
             reading.began = self.timed_from(slot);
@@ -109,42 +110,42 @@ impl<'a> Fault<'a> {
     fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         let engine = self.engine;
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
-        let frame = block.frame;
-        let shadow = match engine.swap.begin_read(&engine.frames, slot, frame) {
-            Begun::Reading(shadow) => shadow,
-            Begun::Cached(cached) => {
-                engine.frames.free(frame, Order::ZERO).expect("just allocated");
-                return self.join(walk, region, slot, cached);
+        let (transfer, shadow) = match engine.swap.begin_read(&engine.frames, slot, block) {
+            Begun::Reading(pin, shadow) => (pin, shadow),
+            Begun::Cached(pin, block) => {
+                engine.frames.give_back(block);
+                return self.join(walk, region, slot, pin);
             }
-            Begun::Gone => {
-                engine.frames.free(frame, Order::ZERO).expect("just allocated");
+            Begun::Gone(block) => {
+                engine.frames.give_back(block);
                 return Step::Again;
             }
         };
+        let frame = transfer.frame();
         engine.admit(frame, shadow);
-        // One pin for the transfer, one for this fault.
-        engine.frames.words(frame).holds.take_pin();
-        let mut reading = Reading { slot, frame, together: false, began: None };
+        // That pin is the transfer's, and this one the fault's.
+        let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
+        let mut reading = Reading { slot, pin, together: false, began: None };
         match engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id)) {
             Brought::OnDevice => {
                 engine.counters.count(Counter::MajorFault);
                 reading.began = self.timed_from(slot);
-                reading.together = self.start_read(region, slot, frame);
+                reading.together = self.start_read(region, slot, transfer);
                 self.reading = Some(reading);
                 return Step::Again;
             }
-            Brought::Here => engine.end_read_of(slot, frame, None),
-            Brought::Corrupt => engine.end_read_of(slot, frame, Some(engine.swap.corrupt(slot))),
-            Brought::Gone => engine.end_read_of(slot, frame, Some(engine.swap.freed(slot))),
+            Brought::Here => engine.end_read_of(slot, transfer, None),
+            Brought::Corrupt => engine.end_read_of(slot, transfer, Some(engine.swap.corrupt(slot))),
+            Brought::Gone => engine.end_read_of(slot, transfer, Some(engine.swap.freed(slot))),
         }
         self.end_wait(walk, region, reading)
     }
 
     /// Sends the read to the device, with the pages to be read ahead. Says whether there are any.
-    fn start_read(&mut self, region: &Region, slot: SwapSlot, frame: FrameId) -> bool {
+    fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
         let window = self.look_ahead(region, false);
         let mut run = Run::new(self.engine);
-        run.push(slot, frame);
+        run.push(slot, transfer);
         match window {
             None => run.submit(self.urgency()),
             Some(window) => {
@@ -186,7 +187,7 @@ impl<'a> Fault<'a> {
     /// Waits until nobody reads into the frame any more. Then the entry is to be looked at again.
     pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
-        let frame = self.reading.as_ref()?.frame;
+        let frame = self.reading.as_ref()?.frame();
         let holds = &engine.frames.words(frame).holds;
         if !holds.load().is_reading() {
             return None;
@@ -210,7 +211,7 @@ impl<'a> Fault<'a> {
     /// The read has ended, or there was none: the entry, which still leads to the slot, shows the frame.
     fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
         let engine = self.engine;
-        let holds = engine.frames.words(reading.frame).holds.load();
+        let holds = engine.frames.words(reading.frame()).holds.load();
         // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
         if holds.is_failed() && !holds.is_dirty() {
             return self.fail(reading);
@@ -219,7 +220,7 @@ impl<'a> Fault<'a> {
             pool.weights(Some(self.space.id))
                 .note_wait(self.engine.machine.clock.since(began).as_nanos() as u64);
         }
-        if swap::slot_of(&engine.frames, reading.frame) != Some(reading.slot) {
+        if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot) {
             // It was unmapped meanwhile, and what leads to the slot now is another page.
             reading.give_up(engine);
             return Step::Again;
@@ -235,7 +236,7 @@ impl<'a> Fault<'a> {
 
     /// Swapped becomes Present.
     fn show(&self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
-        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame);
+        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
         // Asked first: of several who waited for the page only one will show it.
         if walk.word().load() != entry || !self.own(frame) {
             return Step::Again;
@@ -249,7 +250,7 @@ impl<'a> Fault<'a> {
 
     /// As [`Fault::show`]; the entry is busy while the translation is told.
     fn show_translated(&mut self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
-        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame);
+        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
         let busy = entry.to_busy();
         if walk.word().change(entry, busy).is_err() {
             return Step::Again;
@@ -278,7 +279,7 @@ impl<'a> Fault<'a> {
 
     /// The entry no longer leads to the slot.
     fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
-        let (engine, frame) = (self.engine, reading.frame);
+        let (engine, frame) = (self.engine, reading.frame());
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         if !region.options.compress {
             engine.frames.words(frame).holds.mark_plain();
@@ -293,11 +294,11 @@ impl<'a> Fault<'a> {
 
     /// The device did not give the page. The entry is as it was, and the next access tries again with another frame.
     fn fail(&mut self, reading: Reading) -> Step {
-        let Reading { slot, frame, together, .. } = reading;
+        let Reading { slot, pin, together, .. } = reading;
         let engine = self.engine;
         let error: Error = engine.swap.read_failure(slot);
-        engine.swap.forget_failed(&engine.frames, slot, frame);
-        engine.drop_pin(frame);
+        engine.swap.forget_failed(&engine.frames, slot, pin.frame());
+        engine.unpin(pin);
         if together && !self.alone {
             // It may have been a neighbour's place that could not be read.
             self.alone = true;

@@ -33,13 +33,59 @@ use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
 use octavo_platform::ArenaBytes;
 
-/// An allocated block of 2^order frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An allocated block of 2^order frames, in its owner's hand.
+///
+/// It cannot be copied. Its owner frees it by [`FrameAllocator::give_back`], or keeps only the number of its first frame
+/// ([`Block::into_frame`]) and frees that by [`FrameAllocator::free`]. A block that is dropped instead is a leak, and a panic
+/// where assertions are on.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a block has to be given back, or its frame kept"]
 pub struct Block {
-    /// Its first frame; a multiple of the block's frames.
-    pub frame: FrameId,
+    frame: FrameId,
+    order: Order,
+    zeroed: bool,
+}
+
+impl Block {
+    /// The first frame; a multiple of the block's frames.
+    #[inline]
+    pub fn frame(&self) -> FrameId {
+        self.frame
+    }
+
+    /// The block has 2^order frames.
+    #[inline]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
     /// Whether every byte is known to be zero.
-    pub zeroed: bool,
+    #[inline]
+    pub fn is_zeroed(&self) -> bool {
+        self.zeroed
+    }
+
+    /// Takes a block of order 0 into the hand again of which only the number was kept.
+    #[cfg(test)]
+    pub(crate) fn kept(frame: FrameId) -> Self {
+        Self { frame, order: Order::ZERO, zeroed: false }
+    }
+
+    /// Keeps the number of the first frame, and nothing that says that it is to be freed.
+    #[inline]
+    pub fn into_frame(self) -> FrameId {
+        let frame = self.frame;
+        std::mem::forget(self);
+        frame
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A thread that panics already would end the process here, and hide why.
+        assert!(crate::sync::is_panicking(), "the block at {:?} was lost", self.frame);
+    }
 }
 
 /// Frames that are zeroed ahead, in state Cached and ZEROED.
@@ -209,7 +255,7 @@ impl FrameAllocator {
 
     #[inline(always)]
     fn hand_out(&self, frame: FrameId, order: Order) -> Block {
-        Block { frame, zeroed: self.words(frame).state.hand_out(order) }
+        Block { frame, order, zeroed: self.words(frame).state.hand_out(order) }
     }
 
     /// The fast path, in whatever form.
@@ -253,6 +299,13 @@ impl FrameAllocator {
         self.free_slow(frame, order)
     }
 
+    /// Frees a block in hand.
+    #[inline]
+    pub fn give_back(&self, block: Block) {
+        let order = block.order;
+        self.free(block.into_frame(), order).expect("a block in hand is freed once");
+    }
+
     /// Allocates up to `n` blocks, handing each to `take`; answers how many there were. Costs what so many allocations
     /// cost: the per-CPU lists refill in batches that double.
     pub fn alloc_bulk(&self, order: Order, n: usize, mut take: impl FnMut(Block)) -> usize {
@@ -283,14 +336,22 @@ impl FrameAllocator {
 
     /// An order-0 frame that was zeroed ahead; `None` where there is none (then allocate and zero one).
     #[inline]
-    pub fn alloc_zeroed(&self) -> Option<FrameId> {
+    pub fn alloc_zeroed(&self) -> Option<Block> {
         let frame = match self.lists.pop(ZEROED_CLASS) {
             Pop::Value(frame) => FrameId(frame),
             Pop::Empty | Pop::Busy => return self.alloc_zeroed_slow(),
         };
-        let zeroed = self.words(frame).state.hand_out(Order::ZERO);
-        assert!(zeroed, "the zeroed list held {frame:?}, which is not known to be zero");
-        Some(frame)
+        let block = self.hand_out(frame, Order::ZERO);
+        assert!(block.zeroed, "the zeroed list held {frame:?}, which is not known to be zero");
+        Some(block)
+    }
+
+    /// Makes a block in hand into order-0 blocks, each its owner's.
+    pub(crate) fn split_block(&self, block: Block) -> impl Iterator<Item = Block> + use<> {
+        let Block { order, zeroed, .. } = block;
+        let head = block.into_frame();
+        self.split(head, order).expect("a block in hand is whole");
+        (0..order.frames()).map(move |index| Block { frame: head.plus(index), order: Order::ZERO, zeroed })
     }
 
     /// Makes an allocated block into allocated order-0 frames, each to be freed on its own.

@@ -10,6 +10,7 @@
 //! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
 //! | `watermark` | when memory counts as short |
 //! | `words`, `state`, `holds`, `uses` | what is kept for each frame |
+//! | `pinned` | a pin in hand |
 //! | `zero_page` | the huge zero page, counted in three ways |
 //!
 //! It never calls up: out of frames is an answer, and being short is a hook.
@@ -20,6 +21,7 @@ pub(crate) mod chunk;
 pub(crate) mod config;
 pub(crate) mod holds;
 pub(crate) mod percpu;
+pub(crate) mod pinned;
 pub(crate) mod state;
 pub(crate) mod uses;
 pub(crate) mod watermark;
@@ -35,4 +37,5 @@ pub use zone::Backing;
 
 pub use crate::units::{FrameId, Order};
 pub(crate) use holds::{Dropped, PageIs};
+pub(crate) use pinned::PinnedFrame;
 pub(crate) use words::FrameWords;

@@ -36,10 +36,10 @@ pub(crate) trait ZeroSource {
 impl ZeroSource for FrameAllocator {
     fn allocate_zeroed(&self) -> Option<FrameId> {
         let block = self.alloc(Order::MAX)?;
-        if !block.zeroed {
-            self.bytes().zero(block.frame.home_offset(), Order::MAX.bytes());
+        if !block.is_zeroed() {
+            self.bytes().zero(block.frame().home_offset(), Order::MAX.bytes());
         }
-        Some(block.frame)
+        Some(block.into_frame())
     }
 
     fn free(&self, block: FrameId) {

@@ -30,7 +30,7 @@ impl Fixture {
     }
 
     fn add(&self, order: Order) -> FrameId {
-        let frame = self.frames.alloc(order).unwrap().frame;
+        let frame = self.frames.alloc(order).unwrap().into_frame();
         self.frames.words(frame).holds.begin(true);
         self.lru.add(&self.frames, frame);
         frame
@@ -117,7 +117,7 @@ fn what_is_freed_leaves_its_batch_its_queue_and_its_admission() {
         fixture.release(candidate.frame);
         fixture.settle(&[candidate], Look::Busy);
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
-        let frame = fixture.frames.alloc(Order::ZERO).unwrap().frame;
+        let frame = fixture.frames.alloc(Order::ZERO).unwrap().into_frame();
         fixture.frames.words(frame).holds.begin(false);
         fixture.lru.admit(&fixture.frames, frame, fixture.lru.shadow());
         fixture.release(frame);

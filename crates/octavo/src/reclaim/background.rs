@@ -8,7 +8,7 @@ use crate::reclaim::{
 };
 use crate::swap::Pool;
 use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
-use crate::units::{CHUNK_BYTES, Order};
+use crate::units::CHUNK_BYTES;
 
 /// How often the per-CPU lists decay.
 const TICK: Duration = Duration::from_millis(200);
@@ -138,8 +138,8 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
         // Of what moves the last has to go out.
         work(engine, signal);
         let Some(block) = compact_for_huge(engine) else { return };
-        if !pool.feed(block.frame) {
-            return engine.frames.free(block.frame, Order::MAX).expect("a block that was not used");
+        if let Some(block) = pool.feed(block) {
+            return engine.frames.give_back(block);
         }
     }
 }

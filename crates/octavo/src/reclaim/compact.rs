@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::frame::state::Kind;
-use crate::frame::{Block, ChunkId};
+use crate::frame::{Block, ChunkId, PinnedFrame};
 use crate::lru::{Isolated, List};
 use crate::reclaim::shrink_pool::fit_pool;
 use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim, reclaim_and_settle};
@@ -238,7 +238,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
         }
         if engine.frames.words(frame).order() != Order::ZERO {
             engine.lru.put_back(&engine.frames, frame, List::Inactive);
-            engine.drop_pin(frame);
+            engine.unpin(PinnedFrame::counted(frame));
             break;
         }
         if migrate(engine, frame) != Migrated::NoFrame {
@@ -265,6 +265,6 @@ pub(super) fn pin_page(engine: &Engine, frame: FrameId) -> bool {
     if words.holds.take_pin().is_live() && engine.lru.take(&engine.frames, frame) {
         return true;
     }
-    engine.drop_pin(frame);
+    engine.unpin(PinnedFrame::counted(frame));
     false
 }

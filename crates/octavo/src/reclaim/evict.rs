@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
-use crate::frame::PageIs;
+use crate::frame::{PageIs, PinnedFrame};
 use crate::lru::{ISOLATED, Isolated, List, Look};
 use crate::reclaim::compact::pin_page;
 use crate::rmap::Owner;
@@ -213,7 +213,7 @@ fn enter_run(engine: &Engine, first: SwapSlot, run: impl IntoIterator<Item = Fra
     });
     for (slot, frame) in dying {
         engine.swap.free_unused(&engine.frames, slot);
-        engine.drop_pin(frame);
+        engine.unpin(PinnedFrame::counted(frame));
     }
 }
 

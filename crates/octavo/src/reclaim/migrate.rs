@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::frame::PinnedFrame;
 use crate::lru::List;
 use crate::rmap::Owners;
 use crate::swap;
@@ -37,7 +38,7 @@ pub(crate) fn migrate(engine: &Engine, frame: FrameId) -> Migrated {
     if outcome != Migrated::Moved {
         engine.lru.put_back(&engine.frames, frame, List::Active);
     }
-    engine.drop_pin(frame);
+    engine.unpin(PinnedFrame::counted(frame));
     outcome
 }
 
@@ -54,17 +55,17 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         return Migrated::Kept;
     }
     let Some(fresh) = engine.frames.alloc(Order::ZERO) else { return Migrated::NoFrame };
-    let fresh = fresh.frame;
     let Some(busy) = make_busy(engine, frame, &owners) else {
-        engine.frames.free(fresh, Order::ZERO).expect("just allocated");
+        engine.frames.give_back(fresh);
         return Migrated::Kept;
     };
     // All entries are busy, so "nobody" stays true until they are published.
     if words.holds.pinned_by_others(1) || words.uses.get() != owners.len() as u32 {
         restore(engine, busy);
-        engine.frames.free(fresh, Order::ZERO).expect("just allocated");
+        engine.frames.give_back(fresh);
         return Migrated::Kept;
     }
+    let fresh = fresh.into_frame();
     engine.frames.bytes().copy_within(frame.home_offset(), fresh.home_offset(), PAGE_BYTES);
     let to = engine.frames.words(fresh);
     let holds = words.holds.load();

@@ -71,14 +71,14 @@ pub(crate) fn fit_pool(engine: &Engine) {
 
 /// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
 fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
-    let frame = engine.frames.alloc(Order::ZERO)?.frame;
-    engine.begin_read_ahead(slot, frame)?;
+    let (pin, _) = engine.begin_read_ahead(slot, engine.frames.alloc(Order::ZERO)?)?;
+    let frame = pin.frame();
     let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {
             // Written meanwhile: somebody may wait for it already, so it is read.
-            engine.start_read(slot, &[frame], Urgency::Queued);
+            engine.start_read(slot, [pin], Urgency::Queued);
             engine.swap.flush();
             return None;
         }
@@ -86,9 +86,11 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         Brought::Gone => Some(engine.swap.freed(slot)),
     };
     if failure.is_some() {
-        engine.end_read_of(slot, frame, failure);
+        engine.end_read_of(slot, pin, failure);
         return None;
     }
+    // From here on the pin goes with the frame.
+    pin.into_frame();
     let holds = &engine.frames.words(frame).holds;
     holds.mark_dirty();
     if holds.end_read(true) {

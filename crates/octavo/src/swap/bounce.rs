@@ -16,7 +16,7 @@ pub(crate) struct BounceFrames {
 impl BounceFrames {
     /// Takes one block of frames for life: 2^order of them, charged like any block. `None`: there is none.
     pub(crate) fn new(frames: &FrameAllocator, order: Order) -> Option<Self> {
-        let first = frames.alloc(order)?.frame;
+        let first = frames.alloc(order)?.into_frame();
         let idle = (0..order.frames()).rev().map(|at| first.plus(at)).collect();
         Some(Self { first, order, idle: Mutex::new(idle) })
     }
@@ -53,7 +53,7 @@ mod tests {
         let mut taken: Vec<_> = std::iter::from_fn(|| bounce.take()).collect();
         assert_eq!(taken.len(), 16);
         assert!(taken.iter().all(|&frame| bounce.is_one(frame)));
-        let other = frames.alloc(Order::ZERO).unwrap().frame;
+        let other = frames.alloc(Order::ZERO).unwrap().into_frame();
         assert!(!bounce.is_one(other));
         bounce.give_back(taken.pop().unwrap());
         taken.push(bounce.take().unwrap());

@@ -146,7 +146,7 @@ mod tests {
     fn a_checksum_is_the_same_in_place_and_in_a_copy() {
         let config = crate::frame::FrameConfig::one_zone(4 << 20, crate::frame::Backing::BasePages);
         let frames = FrameAllocator::standalone(&config, 8 << 20).unwrap();
-        let frame = frames.alloc(crate::units::Order::ZERO).unwrap().frame;
+        let frame = frames.alloc(crate::units::Order::ZERO).unwrap().into_frame();
         let bytes: Vec<u8> = (0..PAGE_BYTES).map(|at| (at * 7 % 251) as u8).collect();
         frames.bytes().copy_in(frame.home_offset(), &bytes);
         assert_eq!(page_crc(&frames, frame), crc32c::crc32c(&bytes));

@@ -38,7 +38,7 @@ use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
-use crate::frame::{FrameAllocator, PageIs};
+use crate::frame::{Block, FrameAllocator, PageIs};
 use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
@@ -248,17 +248,12 @@ impl Swap {
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
     /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
-    pub(crate) fn begin_read(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        fresh: FrameId,
-    ) -> Begun<Shadow> {
-        forget_queue(frames, fresh);
+    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
+        forget_queue(frames, fresh.frame());
         match self.cache.begin_read(frames, slot, fresh) {
-            Begun::Reading(kept) => Begun::Reading(left_behind(kept)),
-            Begun::Cached(frame) => Begun::Cached(frame),
-            Begun::Gone => Begun::Gone,
+            Begun::Reading(pin, kept) => Begun::Reading(pin, left_behind(kept)),
+            Begun::Cached(pin, fresh) => Begun::Cached(pin, fresh),
+            Begun::Gone(fresh) => Begun::Gone(fresh),
         }
     }
 

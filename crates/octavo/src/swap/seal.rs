@@ -215,7 +215,7 @@ mod tests {
     fn fixture(method: Method) -> Fixture {
         let config = FrameConfig::one_zone(8 << 20, Backing::BasePages);
         let frames = FrameAllocator::standalone(&config, 16 << 20).unwrap();
-        let [page, bounce] = [0; 2].map(|_| frames.alloc(Order::ZERO).unwrap().frame);
+        let [page, bounce] = [0; 2].map(|_| frames.alloc(Order::ZERO).unwrap().into_frame());
         let bytes: Vec<u8> = (0..PAGE_BYTES).map(|at| (at % 249) as u8).collect();
         frames.bytes().copy_in(page.home_offset(), &bytes);
         let seal = Seal::new(method, 10_000, Arc::new(Budget::new(1 << 20)), &Random::default()).unwrap();

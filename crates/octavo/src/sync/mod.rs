@@ -45,3 +45,9 @@ pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 
 #[cfg(all(test, loom))]
 pub(crate) use face::bounded;
+
+/// Whether this thread unwinds: what it leaves behind then is no leak to complain about.
+#[cfg(debug_assertions)]
+pub(crate) fn is_panicking() -> bool {
+    std::thread::panicking()
+}

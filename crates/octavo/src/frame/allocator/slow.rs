@@ -78,7 +78,7 @@ impl FrameAllocator {
     pub(super) fn hand_out_counted(&self, frame: FrameId, order: Order) -> Block {
         let zeroed = self.words(frame).state.hand_out(order);
         self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
-        Block { frame, zeroed }
+        Block { frame, order, zeroed }
     }
 
     /// A block that its word does not say is owned, and no more than that.
@@ -126,7 +126,7 @@ impl FrameAllocator {
     }
 
     #[cold]
-    pub(super) fn alloc_zeroed_slow(&self) -> Option<FrameId> {
+    pub(super) fn alloc_zeroed_slow(&self) -> Option<Block> {
         // Tried only: whoever zeroes holds it for a while.
         let mut reserve = self.reserve.try_lock()?;
         let first = reserve.frames.pop()?;
@@ -140,7 +140,7 @@ impl FrameAllocator {
         drop(reserve);
         let block = self.hand_out_counted(first, Order::ZERO);
         assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
-        Some(first)
+        Some(block)
     }
 
     fn is_local(&self, frame: FrameId) -> bool {

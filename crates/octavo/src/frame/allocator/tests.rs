@@ -29,7 +29,7 @@ fn allocator(mib: u64, cpus: usize) -> FrameAllocator {
 }
 
 fn take_all(frames: &FrameAllocator, order: Order) -> Vec<(FrameId, Order)> {
-    std::iter::from_fn(|| frames.alloc(order)).map(|block| (block.frame, order)).collect()
+    std::iter::from_fn(|| frames.alloc(order)).map(|block| (block.into_frame(), order)).collect()
 }
 
 /// Drains everything and checks that every online chunk is one free block.
@@ -50,12 +50,12 @@ fn every_order_goes_round_in_every_form() {
             (config.percpu_orders, config.form) = (orders, form);
             let frames = FrameAllocator::standalone(&config, 80 << 20).unwrap();
             for order in Order::all() {
-                let blocks: Vec<_> = (0..8).map(|_| frames.alloc(order).unwrap()).collect();
-                assert!(blocks.iter().all(|block| block.frame.0.is_multiple_of(order.frames())));
+                let blocks: Vec<_> = (0..8).map(|_| frames.alloc(order).unwrap().into_frame()).collect();
+                assert!(blocks.iter().all(|frame| frame.0.is_multiple_of(order.frames())));
                 frames.validate();
-                for block in blocks {
-                    frames.free(block.frame, order).unwrap();
-                    assert_eq!(frames.free(block.frame, order).unwrap_err().kind(), ErrorKind::InvalidFree);
+                for frame in blocks {
+                    frames.free(frame, order).unwrap();
+                    assert_eq!(frames.free(frame, order).unwrap_err().kind(), ErrorKind::InvalidFree);
                 }
                 frames.validate();
             }
@@ -84,7 +84,7 @@ fn a_budget_is_used_up_exactly_and_comes_back() {
 #[test]
 fn invalid_frees_are_refused_and_change_nothing() {
     let frames = allocator(16, 1);
-    let [block, other] = [(); 2].map(|()| frames.alloc(Order(3)).unwrap().frame);
+    let [block, other] = [(); 2].map(|()| frames.alloc(Order(3)).unwrap().into_frame());
     let refused = |frame, order| frames.free(frame, order).unwrap_err().kind() == ErrorKind::InvalidFree;
     assert!(refused(block, Order(2)) && refused(block, Order(4)), "wrong order");
     assert!(refused(block.plus(1), Order::ZERO), "a tail");
@@ -105,7 +105,7 @@ fn invalid_frees_are_refused_and_change_nothing() {
 #[test]
 fn a_split_block_comes_back_frame_by_frame() {
     let frames = allocator(16, 1);
-    let block = frames.alloc(Order::MAX).unwrap().frame;
+    let block = frames.alloc(Order::MAX).unwrap().into_frame();
     frames.split(block, Order::MAX).unwrap();
     assert!(frames.free(block, Order::MAX).is_err() && frames.split(block, Order::MAX).is_err());
     frames.free_bulk((0..CHUNK_FRAMES).map(|at| (block.plus(at), Order::ZERO))).unwrap();
@@ -138,7 +138,7 @@ fn what_is_not_at_hand_stays_on_other_cpus() {
     frames.free(listed, Order::ZERO).unwrap();
     CPU.set(1);
     assert!(frames.alloc_if_at_hand(Order::ZERO).is_none());
-    assert_eq!(frames.alloc(Order::ZERO).map(|block| block.frame), Some(listed));
+    assert_eq!(frames.alloc(Order::ZERO).map(Block::into_frame), Some(listed));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn pages_are_counted_as_one_shifted_by_order_in_every_mode() {
         for order in Order::all() {
             for _ in 0..5 {
                 let block = frames.alloc(order).unwrap();
-                frames.free(block.frame, order).unwrap();
+                frames.give_back(block);
                 expected += u64::from(order.frames());
             }
         }
@@ -174,7 +174,7 @@ fn frames_freed_are_used_again_before_more_memory_comes() {
     let frames = allocator(64, 1);
     for _ in 0..50 {
         let blocks: Vec<_> =
-            (0..400).map(|_| (frames.alloc(Order::ZERO).unwrap().frame, Order::ZERO)).collect();
+            (0..400).map(|_| (frames.alloc(Order::ZERO).unwrap().into_frame(), Order::ZERO)).collect();
         frames.free_bulk(blocks).unwrap();
     }
     assert_eq!(frames.counters().get(Counter::ChunkOnline), 1);
@@ -185,19 +185,19 @@ fn fresh_chunks_and_zeroed_frames_are_zero_and_used_ones_are_not_claimed_to_be()
     let frames = allocator(16, 1);
     let block = frames.alloc(Order::MAX).unwrap();
     assert!(block.zeroed);
-    let home = block.frame.home_offset();
+    let (frame, home) = (block.frame(), block.frame().home_offset());
     frames.bytes().store(home + 8, 1u64);
-    frames.free(block.frame, Order::MAX).unwrap();
+    frames.give_back(block);
     assert!(frames.alloc_zeroed().is_none(), "nothing was zeroed yet");
     let again = frames.alloc(Order::MAX).unwrap();
-    assert_eq!((again.frame, again.zeroed), (block.frame, false));
-    frames.free(again.frame, Order::MAX).unwrap();
+    assert_eq!((again.frame(), again.is_zeroed()), (frame, false));
+    frames.give_back(again);
     frames.drain();
     assert!(frames.zero_some(40) == 40);
     frames.validate();
     let before = frames.free_frames();
     for taken in 1..=40 {
-        let frame = frames.alloc_zeroed().expect("the reserve holds 40");
+        let frame = frames.alloc_zeroed().expect("the reserve holds 40").into_frame();
         assert!(frames.bytes().is_zero(frame.home_offset(), PAGE_BYTES));
         assert_eq!(frames.free_frames(), before - taken, "the reserve counts as free");
     }
@@ -215,9 +215,9 @@ fn own_node_first_and_frames_of_others_bypass_the_lists() {
     for cpu in [1, 0] {
         CPU.set(cpu);
         let all: Vec<_> =
-            (0..2048).map(|_| (frames.alloc(Order::ZERO).unwrap().frame, Order::ZERO)).collect();
+            (0..2048).map(|_| (frames.alloc(Order::ZERO).unwrap().into_frame(), Order::ZERO)).collect();
         assert!(all.iter().all(|&(frame, _)| u32::from(node_of(frame)) == cpu), "own node first");
-        let foreign = frames.alloc(Order::ZERO).unwrap().frame;
+        let foreign = frames.alloc(Order::ZERO).unwrap().into_frame();
         assert_ne!(u32::from(node_of(foreign)), cpu, "then the other");
         let before = frames.lists.frames();
         frames.free(foreign, Order::ZERO).unwrap();
@@ -236,7 +236,7 @@ fn orders_prefer_their_backing_and_fall_back() {
         .map(|backing| ZoneConfig { bytes: 8 << 20, backing, node: 0 })
         .into();
     let frames = FrameAllocator::standalone(&config, 64 << 20).unwrap();
-    let backing = |block: Block| frames.zones.of(block.frame).backing;
+    let backing = |block: Block| frames.zones.of(block.into_frame()).backing;
     assert_eq!(backing(frames.alloc(Order::MAX).unwrap()), Backing::HugePages);
     assert_eq!(backing(frames.alloc(Order(4)).unwrap()), Backing::BasePages);
     assert_eq!(take_all(&frames, Order::MAX).len(), 6, "both zones are used up");
@@ -261,14 +261,14 @@ fn an_isolated_chunk_only_empties_and_can_leave_come_back_or_be_claimed() {
     assert_eq!(frames.isolate(chunk), Some(0));
 
     let block = frames.claim_isolated(chunk).expect("all of it is free");
-    assert_eq!(block.frame, chunk.first());
-    frames.free(block.frame, Order::MAX).unwrap();
+    assert_eq!(block.frame(), chunk.first());
+    frames.give_back(block);
     assert_eq!(frames.isolate(chunk), Some(0));
     frames.putback(chunk);
     let again = frames.alloc(Order::MAX).expect("what was put back can be allocated");
     assert_eq!(frames.isolate(chunk), Some(CHUNK_FRAMES));
     assert!(!frames.take_offline(chunk), "not while it is used");
-    frames.free(again.frame, Order::MAX).unwrap();
+    frames.give_back(again);
     let used = frames.arena.budget.used_bytes();
     assert!(frames.take_offline(chunk));
     assert_eq!(frames.arena.budget.used_bytes(), used - CHUNK_BYTES as u64);
@@ -280,7 +280,7 @@ fn an_isolated_chunk_only_empties_and_can_leave_come_back_or_be_claimed() {
 #[test]
 fn putback_clears_the_marks_of_owned_frames() {
     let frames = allocator(16, 1);
-    let kept = frames.alloc(Order::ZERO).unwrap().frame;
+    let kept = frames.alloc(Order::ZERO).unwrap().into_frame();
     frames.isolate(ChunkId::of(kept)).unwrap();
     assert!(frames.words(kept).state.load().isolating());
     frames.putback(ChunkId::of(kept));
@@ -303,7 +303,7 @@ fn falling_below_low_calls_the_hook_with_nothing_held() {
     let mut blocks = Vec::new();
     while frames.available_frames() >= low {
         assert_eq!(calls.load(Ordering::Relaxed), 0, "not above the mark");
-        blocks.push((frames.alloc(Order::ZERO).unwrap().frame, Order::ZERO));
+        blocks.push((frames.alloc(Order::ZERO).unwrap().into_frame(), Order::ZERO));
     }
     blocks.extend(take_all(&frames, Order::ZERO));
     assert!(calls.load(Ordering::Relaxed) > 0);
@@ -372,8 +372,8 @@ fn run_steps(frames: &FrameAllocator, owners: &Owners, who: u32, steps: &[Step])
             Step::Alloc(order) => {
                 let order = Order(*order);
                 let Some(block) = frames.alloc(order) else { continue };
-                owners.take(block.frame, order, who);
-                owned.push((block.frame, order));
+                owners.take(block.frame(), order, who);
+                owned.push((block.into_frame(), order));
             }
             Step::Free(which) if !owned.is_empty() => {
                 let (frame, order) = owned.swap_remove(which.index(owned.len()));
@@ -389,15 +389,15 @@ fn run_steps(frames: &FrameAllocator, owners: &Owners, who: u32, steps: &[Step])
                 let order = Order(*order);
                 let mut blocks = Vec::new();
                 frames.alloc_bulk(order, usize::from(*n), |block| {
-                    owners.take(block.frame, order, who);
-                    blocks.push((block.frame, order));
+                    owners.take(block.frame(), order, who);
+                    blocks.push((block.into_frame(), order));
                 });
                 blocks.iter().for_each(|&(frame, order)| owners.release(frame, order, who));
                 frames.free_bulk(blocks).unwrap();
             }
             Step::Zero => {
                 frames.zero_some(10);
-                if let Some(frame) = frames.alloc_zeroed() {
+                if let Some(frame) = frames.alloc_zeroed().map(Block::into_frame) {
                     owners.take(frame, Order::ZERO, who);
                     assert!(frames.bytes().is_zero(frame.home_offset(), PAGE_BYTES));
                     frames.bytes().store(frame.home_offset(), 1u64);
@@ -412,10 +412,10 @@ fn run_steps(frames: &FrameAllocator, owners: &Owners, who: u32, steps: &[Step])
                 frames.isolate(chunk);
                 match (end % 3, frames.claim_isolated(chunk)) {
                     (0, Some(block)) => {
-                        owners.take(block.frame, Order::MAX, who);
-                        owned.push((block.frame, Order::MAX));
+                        owners.take(block.frame(), Order::MAX, who);
+                        owned.push((block.into_frame(), Order::MAX));
                     }
-                    (_, Some(block)) => frames.free(block.frame, Order::MAX).unwrap(),
+                    (_, Some(block)) => frames.give_back(block),
                     (1, None) if frames.take_offline(chunk) => {}
                     (_, None) => frames.putback(chunk),
                 }
@@ -479,8 +479,8 @@ fn sections_and_remote_drains_keep_every_frame_single() {
                     for turn in 0..60_000u32 {
                         let order = Order((turn.wrapping_mul(2_654_435_761) >> 16) as u8 % 5);
                         if let Some(block) = frames.alloc(order) {
-                            owners.take(block.frame, order, who);
-                            owned.push((block.frame, order));
+                            owners.take(block.frame(), order, who);
+                            owned.push((block.into_frame(), order));
                         }
                         if owned.len() > 40 {
                             let (frame, order) = owned.swap_remove(turn as usize % 40);
@@ -506,4 +506,10 @@ fn sections_and_remote_drains_keep_every_frame_single() {
         assert!(ends.iter().all(Result::is_ok));
     });
     assert_wholly_free(&frames);
+}
+
+#[test]
+#[should_panic(expected = "was lost")]
+fn a_block_that_is_lost_is_noticed() {
+    drop(allocator(16, 1).alloc(Order::ZERO));
 }

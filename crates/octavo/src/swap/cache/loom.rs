@@ -87,7 +87,7 @@ impl Model {
     }
 
     fn fresh(&self) -> FrameId {
-        let frame = self.frames.alloc(Order::ZERO).unwrap().frame;
+        let frame = self.frames.alloc(Order::ZERO).unwrap().into_frame();
         self.alive[frame.index()].store(1, Ordering::Relaxed);
         frame
     }
@@ -112,8 +112,8 @@ impl Model {
     }
 
     fn unpin_orphan(&self, orphan: Orphan) {
-        if let Orphan::Frame(frame) = orphan {
-            self.drop_pin(frame);
+        if let Orphan::Frame(pin) = orphan {
+            self.drop_pin(pin.into_frame());
         }
     }
 
@@ -197,15 +197,19 @@ impl Model {
     fn bring_in(&self, slot: SwapSlot, fresh: FrameId) -> FrameId {
         loop {
             match self.cache.look_up(&self.frames, slot) {
-                Found::Frame(frame) => return frame,
-                Found::Moved(frame) => self.drop_pin(frame),
+                Found::Frame(pin) => return pin.into_frame(),
+                Found::Moved(pin) => self.drop_pin(pin.into_frame()),
                 Found::Nothing => break,
             }
         }
-        match self.cache.begin_read(&self.frames, slot, fresh) {
-            Begun::Cached(frame) => frame,
-            Begun::Gone => panic!("an entry leads to the slot"),
-            Begun::Reading(_) => {
+        match self.cache.begin_read(&self.frames, slot, Block::kept(fresh)) {
+            Begun::Cached(pin, block) => {
+                block.into_frame();
+                pin.into_frame()
+            }
+            Begun::Gone(_) => panic!("an entry leads to the slot"),
+            Begun::Reading(pin, _) => {
+                assert_eq!(pin.into_frame(), fresh);
                 let bytes = self.device[slot.0 as usize].load(Ordering::Relaxed);
                 self.bytes[fresh.index()].store(bytes, Ordering::Relaxed);
                 assert!(!self.holds(fresh).end_read(true));
@@ -378,15 +382,19 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
         race(
             &model,
             move |model| {
-                assert_eq!(model.cache.look_up(&model.frames, SLOT), Found::Frame(frame));
-                model.drop_pin(frame);
+                let Found::Frame(pin) = model.cache.look_up(&model.frames, SLOT) else {
+                    panic!("it is there")
+                };
+                assert_eq!(pin.frame(), frame);
+                model.drop_pin(pin.into_frame());
                 match model.cache.look_up(&model.frames, SwapSlot(3)) {
-                    Found::Frame(found) => {
+                    Found::Frame(pin) => {
+                        let found = pin.into_frame();
                         // It may have left since, but no other slot was ever third's.
                         assert_eq!(found, third);
                         model.drop_pin(found);
                     }
-                    Found::Moved(found) => model.drop_pin(found),
+                    Found::Moved(pin) => model.drop_pin(pin.into_frame()),
                     Found::Nothing => {}
                 }
             },
@@ -423,8 +431,9 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
         model.begin(last, 9);
         race(
             &model,
-            move |model| {
-                assert_eq!(model.cache.begin_read(&model.frames, SwapSlot(2), fresh), Begun::Reading(None))
+            move |model| match model.cache.begin_read(&model.frames, SwapSlot(2), Block::kept(fresh)) {
+                Begun::Reading(pin, None) => assert_eq!(pin.into_frame(), fresh),
+                other => panic!("{other:?}"),
             },
             |model| {
                 model.unpin_orphan(model.cache.drop_reference(&model.frames, SLOT));

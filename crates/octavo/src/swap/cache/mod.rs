@@ -41,7 +41,7 @@ use crossbeam_utils::CachePadded;
 use crate::budget::Budget;
 use crate::config::SwapCache;
 use crate::counters::{Counter, Counters};
-use crate::frame::{Dropped, FrameAllocator, FrameWords, PageIs};
+use crate::frame::{Block, Dropped, FrameAllocator, FrameWords, PageIs, PinnedFrame};
 use crate::mapping::{PageWord, Shadow};
 use crate::sizes::SWAP_CACHE_LOCKS as LOCKS;
 use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
@@ -53,13 +53,13 @@ use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 
 /// Whether something is left of a page that nothing leads to any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "an orphan must be unpinned"]
 pub(crate) enum Orphan {
     /// Something still leads to it, or there is no frame.
     None,
-    /// Drop the pin on this frame, which comes with it: the frame is on its way out.
-    Frame(FrameId),
+    /// The frame is on its way out: drop the pin.
+    Frame(PinnedFrame),
 }
 
 /// What came of [`Cache::evict_run`] for a frame.
@@ -73,27 +73,27 @@ pub(crate) enum Evicted {
 }
 
 /// What came of [`Cache::look_up`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that was found is pinned"]
 pub(crate) enum Found {
-    /// The slot's frame, pinned for the caller.
-    Frame(FrameId),
-    /// This frame was the slot's a moment ago: drop the pin on it, and look again.
-    Moved(FrameId),
+    /// The slot's frame.
+    Frame(PinnedFrame),
+    /// This frame was the slot's a moment ago: drop the pin, and look again.
+    Moved(PinnedFrame),
     /// None, as far as can be seen without the lock.
     Nothing,
 }
 
 /// What came of [`Cache::begin_read`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "a read that was begun must be ended, and a frame that was found is pinned"]
 pub(crate) enum Begun<S> {
     /// The fresh frame is in the cache, under READING. The shadow is what the frame before it left behind.
-    Reading(Option<S>),
-    /// This frame has the page already. It is pinned; the fresh frame is still the caller's.
-    Cached(FrameId),
-    /// No entry leads to the slot any more. The fresh frame is still the caller's.
-    Gone,
+    Reading(PinnedFrame, Option<S>),
+    /// Another frame has the page already. The fresh one comes back.
+    Cached(PinnedFrame, Block),
+    /// No entry leads to the slot any more. The fresh frame comes back.
+    Gone(Block),
 }
 
 /// What came of [`Cache::start_writeback`].
@@ -299,33 +299,29 @@ impl Cache {
         else {
             return Found::Nothing;
         };
-        frame_words.holds.take_pin();
+        let (pin, _) = PinnedFrame::take(frame, frame_words);
         if self.index.peek(slot, words) == seen && slot_of(frame_words) == Some(slot) {
-            Found::Frame(frame)
+            Found::Frame(pin)
         } else {
-            Found::Moved(frame)
+            Found::Moved(pin)
         }
     }
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
     /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
-    pub(crate) fn begin_read(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        fresh: FrameId,
-    ) -> Begun<Shadow> {
+    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
         if words.references() == 0 {
-            return Begun::Gone;
+            return Begun::Gone(fresh);
         }
         if let Some(frame) = self.cached(frames, slot) {
             // In the cache means in use, so the frame cannot end while the lock is held.
-            frames.words(frame).holds.take_pin();
-            return Begun::Cached(frame);
+            let (pin, _) = PinnedFrame::take(frame, frames.words(frame));
+            return Begun::Cached(pin, fresh);
         }
-        Begun::Reading(self.put_for_reading(frames, slot, fresh))
+        let (pin, shadow) = self.put_for_reading(frames, slot, fresh);
+        Begun::Reading(pin, shadow)
     }
 
     /// Whether the slot's page is on the device only. A guess.
@@ -335,13 +331,19 @@ impl Cache {
     }
 
     /// Under the slot's lock: a fresh frame for a page that is out. Says what the frame before left behind.
-    fn put_for_reading(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: FrameId) -> Option<Shadow> {
+    fn put_for_reading(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        fresh: Block,
+    ) -> (PinnedFrame, Option<Shadow>) {
+        let fresh = fresh.into_frame();
         let frame_words = frames.words(fresh);
         frame_words.holds.begin_reading();
-        frame_words.holds.take_pin();
+        let (pin, _) = PinnedFrame::take(fresh, frame_words);
         frame_words.uses.set_first();
         set_slot(frame_words, Some(slot));
-        self.index.put(slot, self.words(slot), fresh).as_shadow()
+        (pin, self.index.put(slot, self.words(slot), fresh).as_shadow())
     }
 
     /// A frame whose read failed leaves the cache. The caller has it pinned.
@@ -490,10 +492,10 @@ impl Cache {
         }
         // Out of LIVE before the slot is touched: no writeback can start any more. Kept by a pin of our own: the frame
         // must not be freed, by others who drop theirs, before all that is said of it here.
-        frame_words.holds.take_pin();
+        let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
-            let dropped = frame_words.holds.drop_pin();
+            let dropped = pin.unpin(frame_words);
             debug_assert_eq!(dropped, Dropped::Kept, "a frame under writeback is live");
             return Orphan::None;
         }
@@ -501,7 +503,7 @@ impl Cache {
         self.index.forget(slot, self.words(slot));
         set_slot(frame_words, None);
         self.free(lock, frames, slot);
-        Orphan::Frame(frame)
+        Orphan::Frame(pin)
     }
 
     /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame

@@ -40,10 +40,18 @@ fn setup(form: SwapCache, areas: &[u32], end: u32) -> Setup {
     Setup { cache, frames, freed, counters, budget }
 }
 
+/// What came of the beginning of a read.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Reading(Option<Shadow>),
+    Cached(FrameId),
+    Gone,
+}
+
 impl Setup {
     /// A dirty frame with one use, as a page that one entry shows.
     fn shown(&self) -> FrameId {
-        let frame = self.frames.alloc(Order::ZERO).unwrap().frame;
+        let frame = self.frames.alloc(Order::ZERO).unwrap().into_frame();
         self.frames.words(frame).holds.begin(true);
         self.frames.words(frame).uses.set_first();
         frame
@@ -69,9 +77,27 @@ impl Setup {
     /// The frame of a slot, as a fault finds it.
     fn look_up(&self, slot: SwapSlot) -> Option<FrameId> {
         match self.cache.look_up(&self.frames, slot) {
-            Found::Frame(frame) => Some(frame),
+            Found::Frame(pin) => Some(pin.into_frame()),
             Found::Nothing => None,
             Found::Moved(frame) => panic!("{frame:?} moved while nobody was at work"),
+        }
+    }
+
+    /// A read begins, whose pins and frames are kept by number.
+    fn begin_read(&self, slot: SwapSlot, fresh: FrameId) -> Seen {
+        match self.cache.begin_read(&self.frames, slot, Block::kept(fresh)) {
+            Begun::Reading(pin, shadow) => {
+                assert_eq!(pin.into_frame(), fresh);
+                Seen::Reading(shadow)
+            }
+            Begun::Cached(pin, block) => {
+                assert_eq!(block.into_frame(), fresh);
+                Seen::Cached(pin.into_frame())
+            }
+            Begun::Gone(block) => {
+                assert_eq!(block.into_frame(), fresh);
+                Seen::Gone
+            }
         }
     }
 
@@ -156,11 +182,11 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
             assert_eq!(cache.try_evict(frames, frame, Some(Shadow::new(round))), Evicted::Freed);
             frames.free(frame, Order::ZERO).unwrap();
             assert_eq!(setup.look_up(slot), None);
-            let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-            assert_eq!(cache.begin_read(frames, slot, fresh), Begun::Reading(Some(Shadow::new(round))));
+            let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
+            assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(Shadow::new(round))));
             assert_eq!(cache.content(slot), 99);
-            let second = frames.alloc(Order::ZERO).unwrap().frame;
-            assert_eq!(cache.begin_read(frames, slot, second), Begun::Cached(fresh), "one reads");
+            let second = frames.alloc(Order::ZERO).unwrap().into_frame();
+            assert_eq!(setup.begin_read(slot, second), Seen::Cached(fresh), "one reads");
             assert!(!setup.unpin(fresh));
             setup.holds(fresh).end_read(true);
             assert!(!setup.unpin(fresh));
@@ -193,7 +219,8 @@ fn a_page_under_writeback_stays_with_its_slot() {
         assert!(freed.0.lock().is_empty());
         assert!(!cache.end_writeback(frames, slot, frame, false));
         assert_eq!(cache.try_evict(frames, frame, None), Evicted::Kept, "it was not written");
-        assert_eq!(cache.forget_orphan(frames, frame), Orphan::Frame(frame));
+        let Orphan::Frame(pin) = cache.forget_orphan(frames, frame) else { panic!("nothing leads to it") };
+        assert_eq!(pin.into_frame(), frame);
         assert!(!setup.unpin(frame));
         assert!(setup.unpin(frame), "the writer's pin was the last");
         assert_eq!(*freed.0.lock(), [(slot, 0)]);
@@ -365,8 +392,8 @@ fn run(form: SwapCache, steps: &[Step]) {
             }
             (Step::Fault(_), Some(known)) if known.swapped > 0 => {
                 let frame = setup.look_up(slot).unwrap_or_else(|| {
-                    let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-                    assert_eq!(cache.begin_read(frames, slot, fresh), Begun::Reading(known.shadow.take()));
+                    let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
+                    assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(known.shadow.take()));
                     setup.holds(fresh).end_read(true);
                     known.frame = Some(fresh);
                     fresh
@@ -396,7 +423,8 @@ fn run(form: SwapCache, steps: &[Step]) {
                     expected_free.push((slot, known.content));
                 }
                 match orphan {
-                    Orphan::Frame(frame) => {
+                    Orphan::Frame(pin) => {
+                        let frame = pin.into_frame();
                         assert_eq!((ends, known.frame), (true, Some(frame)));
                         assert!(setup.unpin(frame), "nobody else holds it");
                     }
@@ -425,23 +453,23 @@ fn run(form: SwapCache, steps: &[Step]) {
                 }
             }
             (Step::ReadAhead(_), known) => {
-                let fresh = frames.alloc(Order::ZERO).unwrap().frame;
-                let begun = cache.begin_read(frames, slot, fresh);
+                let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
+                let begun = setup.begin_read(slot, fresh);
                 match known {
                     Some(known) if known.swapped > 0 && known.frame.is_none() => {
-                        assert_eq!(begun, Begun::Reading(known.shadow.take()));
+                        assert_eq!(begun, Seen::Reading(known.shadow.take()));
                         setup.holds(fresh).end_read(true);
                         known.frame = Some(fresh);
                         assert!(!setup.unpin(fresh));
                     }
                     Some(known) if known.swapped > 0 => {
                         let cached = known.frame.expect("the arm above");
-                        assert_eq!(begun, Begun::Cached(cached));
+                        assert_eq!(begun, Seen::Cached(cached));
                         assert!(!setup.unpin(cached));
                         frames.free(fresh, Order::ZERO).unwrap();
                     }
                     _ => {
-                        assert_eq!(begun, Begun::Gone);
+                        assert_eq!(begun, Seen::Gone);
                         frames.free(fresh, Order::ZERO).unwrap();
                     }
                 }

@@ -54,7 +54,7 @@ mod weigh;
 use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
-use crate::frame::FrameAllocator;
+use crate::frame::{Block, FrameAllocator};
 use crate::sizes::WEIGHED_SPACES;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
@@ -347,7 +347,7 @@ impl Pool {
             return false;
         }
         for order in Order::all().rev().filter(|&order| order >= SPAN_ORDER) {
-            if self.add_block(order, || Some(frames.alloc_if_at_hand(order)?.frame)) {
+            if self.add_block(order, || Some(frames.alloc_if_at_hand(order)?.into_frame())) {
                 return true;
             }
         }
@@ -362,15 +362,16 @@ impl Pool {
         self.is_starved.load(Ordering::Relaxed)
     }
 
-    /// Gives the pool a block of order 9 that was allocated for it. False: it does not need it any more.
-    pub(crate) fn feed(&self, block: FrameId) -> bool {
+    /// Gives the pool a block of order 9 that was allocated for it. The block comes back where the pool does not need it any
+    /// more.
+    pub(crate) fn feed(&self, block: Block) -> Option<Block> {
         self.is_starved.store(false, Ordering::Relaxed);
-        let fed = self.add_block(Order::MAX, || Some(block));
-        if fed {
+        let mut block = Some(block);
+        if self.add_block(Order::MAX, || block.take().map(Block::into_frame)) {
             self.starved_until.store(0, Ordering::Relaxed);
             self.refusals.store(0, Ordering::Relaxed);
         }
-        fed
+        block
     }
 
     fn reserve(&self, bytes: u64) -> bool {

@@ -34,7 +34,7 @@ impl PoolProbe {
 
     /// A fresh frame that holds this page.
     pub fn frame(&self, page: &[u8]) -> FrameId {
-        let frame = self.frames.alloc(Order::ZERO).expect("memory for the bench").frame;
+        let frame = self.frames.alloc(Order::ZERO).expect("memory for the bench").into_frame();
         self.frames.bytes().copy_in(frame.home_offset(), page);
         frame
     }

@@ -78,7 +78,7 @@ fn fixture(compression: Compression, limit_bytes: u64) -> Fixture {
         &Machine::real(),
     )
     .unwrap();
-    let frame = || frames.alloc(Order::ZERO).unwrap().frame;
+    let frame = || frames.alloc(Order::ZERO).unwrap().into_frame();
     let (from, to) = (frame(), frame());
     Fixture { frames, pool, budget, counters, from, to }
 }
@@ -410,7 +410,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                 (&fixture, &contents, &owners, &loads, &goes_on);
             scope.spawn(move || {
                 let (pool, frames) = (&fixture.pool, &fixture.frames);
-                let frame = || frames.alloc(Order::ZERO).unwrap().frame;
+                let frame = || frames.alloc(Order::ZERO).unwrap().into_frame();
                 let (from, to) = (frame(), frame());
                 let mut state = thread * 7919 + 12345;
                 while goes_on() {
@@ -462,7 +462,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
             });
         }
         scope.spawn(|| {
-            let bounce = fixture.frames.alloc(Order::ZERO).unwrap().frame;
+            let bounce = fixture.frames.alloc(Order::ZERO).unwrap().into_frame();
             while goes_on() {
                 let mut named = Vec::new();
                 fixture.pool.coldest(&fixture.frames, 32, &mut named);
