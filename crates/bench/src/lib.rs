@@ -1,4 +1,4 @@
-//! What Octavo's own benches share: threads on CPUs of their own, a generator, medians.
+//! The parts that Octavo's own benches share: threads on CPUs of their own, a generator, medians.
 
 pub mod pages;
 pub mod policies;
@@ -6,12 +6,12 @@ pub mod policies;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// A small generator: xorshift64*. The same numbers on every run.
+/// A small generator, xorshift64*. It gives the same numbers on every run.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `n`.
+    /// Draws a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -20,8 +20,9 @@ impl Random {
     }
 }
 
-/// Runs `work` on `threads` threads, each on a CPU of its own; nanoseconds a step of the slowest. `work` waits at the
-/// barrier before it starts its clock, and answers when it started and how many steps it made.
+/// Runs `work` on `threads` threads, each on a CPU of its own. Returns the nanoseconds that a step of the
+/// slowest thread took. `work` waits at the barrier, starts its clock, and returns its start and the number
+/// of its steps.
 pub fn timed(threads: usize, work: impl Fn(&Barrier, usize) -> (Instant, usize) + Sync) -> f64 {
     let barrier = Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -31,7 +32,7 @@ pub fn timed(threads: usize, work: impl Fn(&Barrier, usize) -> (Instant, usize) 
                 scope.spawn(move || {
                     let mut cpus = rustix::thread::CpuSet::new();
                     cpus.set(thread);
-                    // Without it the figures only get noisier.
+                    // A refusal only makes the figures noisier.
                     let _ = rustix::thread::sched_setaffinity(None, &cpus);
                     let (began, steps) = work(barrier, thread);
                     began.elapsed().as_nanos() as f64 / steps as f64
@@ -42,7 +43,8 @@ pub fn timed(threads: usize, work: impl Fn(&Barrier, usize) -> (Instant, usize) 
     })
 }
 
-/// Median, and in brackets the least: on a machine that others use too, the truth lies between.
+/// Writes the median, and the least in brackets. On a machine that others use too, the truth lies between the
+/// two.
 pub fn summary(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     format!("{:.1} ({:.1})", values[values.len() / 2], values[0])

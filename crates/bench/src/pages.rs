@@ -1,4 +1,4 @@
-//! Pages of several kinds, the same on every run.
+//! Pages of several kinds of data, the same on every run.
 
 use octavo::PAGE_BYTES;
 
@@ -14,13 +14,13 @@ const TEXT: &str = concat!(
     include_str!("../../../docs/state-words.md"),
 );
 
-/// `count` pages of *text* (this repository's own), *half* (random bytes, then zeros), *floats* (random numbers of 30 bits),
-/// or else random bytes.
+/// Makes `count` pages of *text* (this repository's own), *half* (random bytes, then zeros), or *floats*
+/// (random numbers of 30 bits). Every other kind gives random bytes.
 pub fn pages(kind: &str, count: usize) -> Vec<Vec<u8>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut page = |index: usize| {
         let mut bytes: Vec<u8> = match kind {
-            // Each begins elsewhere.
+            // Each page begins at another place of the text.
             "text" => TEXT.bytes().cycle().skip(index * 1237 % TEXT.len()).take(PAGE_BYTES).collect(),
             "floats" => {
                 let number = |_| (random.below(1 << 30) as f64 / f64::from(1 << 30)).to_le_bytes();

@@ -1,28 +1,28 @@
-//! One budget over everything: chunks, frame words, table nodes, swap maps, buffers.
+//! One budget over everything: chunks, frame words, table nodes, swap maps and buffers.
 //!
-//! Whoever takes memory from the kernel charges it here first, and gives the charge back after the memory.
-//! The test is not this figure but the kernel's: the process's peak resident set stays within the budget.
+//! Code that takes memory from the kernel charges it here first. It gives the charge back after the memory.
+//! The kernel has the last word: the peak resident set of the process stays within the budget.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::PAGE_SHIFT;
 
-/// Bytes that may be used, and bytes that are.
+/// The bytes that may be used, and those that are in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
-    /// Chunks leave this part of the limit, as a shift, to tables and maps: they come later, and cannot be moved.
-    /// 64 and more: none.
+    /// The part of the limit, as a shift, that chunks leave to tables and maps. Those come later and cannot
+    /// be moved. With 64 and more chunks leave nothing.
     headroom_shift: u32,
 }
 
 impl Budget {
-    /// All of the limit may go to chunks.
+    /// Makes a budget whose whole limit may go to chunks.
     pub(crate) fn new(limit_bytes: u64) -> Self {
         Self::with_headroom(limit_bytes, u64::BITS)
     }
 
-    /// Chunks leave the limit >> `headroom_shift` to others.
+    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others.
     pub(crate) fn with_headroom(limit_bytes: u64, headroom_shift: u32) -> Self {
         Self { limit_bytes: AtomicU64::new(limit_bytes), used_bytes: AtomicU64::new(0), headroom_shift }
     }
@@ -31,7 +31,7 @@ impl Budget {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Pages that the limit takes, if nothing else is charged.
+    /// Returns the pages that the limit has room for, if nothing else is charged.
     pub(crate) fn limit_pages(&self) -> u64 {
         self.limit_bytes() >> PAGE_SHIFT
     }
@@ -44,7 +44,8 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// What may still be charged; negative when the limit was lowered below what is used.
+    /// Returns the bytes that may still be charged. They are negative when the limit was lowered below the
+    /// bytes in use.
     pub(crate) fn room_bytes(&self) -> i64 {
         self.limit_bytes() as i64 - self.used_bytes() as i64
     }
@@ -53,25 +54,25 @@ impl Budget {
         self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0)
     }
 
-    /// What chunks may still take.
+    /// Returns the bytes that chunks may still take.
     pub(crate) fn room_for_chunks_bytes(&self) -> u64 {
         (self.room_bytes() - self.headroom_bytes() as i64).max(0) as u64
     }
 
-    /// Takes `bytes` for a chunk, or nothing where they would eat into the headroom.
+    /// Charges `bytes` for a chunk, or nothing where they would eat into the headroom.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_chunk(&self, bytes: u64) -> bool {
         self.charge_below(bytes, self.limit_bytes() - self.headroom_bytes())
     }
 
-    /// Takes `bytes`, or nothing where they would exceed the limit.
+    /// Charges `bytes`, or nothing where they would exceed the limit.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         self.charge_below(bytes, self.limit_bytes())
     }
 
     fn charge_below(&self, bytes: u64, most_bytes: u64) -> bool {
-        // Relaxed: the figure orders nothing; the memory itself is handed over by the locks of its takers.
+        // Relaxed: the figure orders nothing. The locks of its takers hand the memory itself over.
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes).filter(|&used| used <= most_bytes)
@@ -79,13 +80,13 @@ impl Budget {
             .is_ok()
     }
 
-    /// Takes `bytes` even where that exceeds the limit: for the few kilobytes that reclaim cannot do without. The
-    /// excess shows as negative room, and reclaim makes up for it by giving a chunk back.
+    /// Charges `bytes` even where that exceeds the limit: for the few kilobytes that reclaim cannot do
+    /// without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives `bytes` back.
+    /// Gives back the charge of `bytes`.
     pub(crate) fn uncharge(&self, bytes: u64) {
         let before = self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "uncharged more than was charged");

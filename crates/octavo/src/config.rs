@@ -1,23 +1,27 @@
-//! The switches: each mechanism's base form, its patched form, and the best form known today (the default).
+//! The switches. Most choose the form of a mechanism: the base form, the patched form, or the best form known
+//! today, which is the default.
 
 use crate::units::Order;
 
-/// How huge zero pages are counted (seeds 000 and 002).
+/// How huge zero pages are counted. The patched form follows *thp: reduce usage of huge zero page's atomic
+/// counter* (Linux 4.9, commit 6fcb52a56ff6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroPage {
     /// Base: one reference for each huge zero leaf, taken at its fault and given back at its removal.
     PerUse,
-    /// Patched: one reference for each space, taken at its first use and given back last when it is dropped.
+    /// Patched: one reference for each space. The space takes it at its first use, and gives it back last
+    /// when it is dropped.
     PerSpace,
-    /// Best: allocated once when the manager is built, never counted.
+    /// Best: allocated once, when the manager is built, and never counted.
     #[default]
     Persistent,
 }
 
-/// Which orders the per-CPU lists hold (seed 003).
+/// The orders that the per-CPU lists hold. The patched form follows *mm/page_alloc: allow high-order pages to
+/// be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PercpuOrders {
-    /// Base: order 0 only; every other allocation and free takes the zone's lock.
+    /// Base: order 0 only. Every allocation and free of another order takes the zone's lock.
     OrderZero,
     /// Patched: orders 0 to 3, and 9.
     Costly,
@@ -27,7 +31,7 @@ pub enum PercpuOrders {
 }
 
 impl PercpuOrders {
-    /// Whether blocks of this order may sit on a per-CPU list.
+    /// Returns whether blocks of this order may lie on a per-CPU list.
     #[inline]
     pub fn holds(self, order: Order) -> bool {
         match self {
@@ -38,24 +42,27 @@ impl PercpuOrders {
     }
 }
 
-/// How the swap cache finds the frame of a slot (seed 001).
+/// How the swap cache finds the frame of a slot. The patched form follows *mm: don't use radix tree writeback
+/// tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapCache {
-    /// Base: a tree with one lock and writeback tags; a page takes the lock four times on its way out.
+    /// Base: a tree with one lock and writeback tags. A page takes the lock four times on its way out.
     TaggedTree,
-    /// Patched: the same tree without tags; the start and the end of a write take no lock.
+    /// Patched: the same tree without tags. The start and the end of a write take no lock.
     Tree,
-    /// Best: a word for each slot, and a lock for each 512, which consecutive pages take together.
+    /// Best: a word for each slot, and a lock for each 512 slots, which consecutive pages take together.
     #[default]
     Table,
 }
 
-/// How pages are pinned (seed 004).
+/// How pages are pinned. The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit
+/// 8174c430e445).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinPath {
     /// Base: under the space's region lock, held shared.
     Locked,
-    /// Patched, and best: walk, take the count, re-read every link, undo on mismatch. No lock.
+    /// Patched, and best: without a lock. A pin walks, takes the count, re-reads every link, and undoes its
+    /// work on a mismatch.
     #[default]
     LockFree,
 }
@@ -68,11 +75,11 @@ pub enum HugePolicy {
     /// Only in regions mapped with [`crate::RegionOptions::huge`].
     #[default]
     Advised,
-    /// Nowhere. Huge zero leaves are not installed either.
+    /// Nowhere. Read faults install no huge zero leaves either.
     Never,
 }
 
-/// What a write to a huge zero leaf does.
+/// The effect of a write to a huge zero leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugeZeroWrite {
     /// Splits the leaf into 512 small zero pages, and gives the written one a frame (Linux 6.12).
@@ -82,10 +89,10 @@ pub enum HugeZeroWrite {
     Allocate,
 }
 
-/// Which page goes when memory is short: see [`crate::policy`].
+/// The policy that chooses which page goes when memory is short: see [`crate::policy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReclaimPolicy {
-    /// By reuse distances: resists scans, keeps part of a loop that is larger than memory.
+    /// By reuse distances. This policy resists scans, and keeps part of a loop that is larger than memory.
     #[default]
     Reuse,
     /// Four generations, like Linux's multi-generational LRU.
@@ -105,9 +112,10 @@ pub enum ReclaimPolicy {
 pub enum Compression {
     /// Not at all: every page goes to a swap area as it is.
     Off,
-    /// By LZ4: quick, a factor of about two on text.
+    /// By LZ4, which is quick and shrinks text by a factor of about two.
     #[default]
     Lz4,
-    /// By Zstandard, level 1: half as fast out, a third as fast back, a third smaller.
+    /// By Zstandard, level 1. It packs half as fast as LZ4, unpacks a third as fast, and its pages are a
+    /// third smaller.
     Zstd,
 }

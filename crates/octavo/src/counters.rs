@@ -1,13 +1,14 @@
-//! Event counters, one cell a CPU and counter, summed when read. Named after /proc/vmstat where a name exists.
+//! Event counters: each CPU has a cell for each counter, and a reader sums the cells. A counter that
+//! /proc/vmstat has too bears the same name.
 //!
-//! Cost of an increment: one add on a cache line that only this CPU writes. Blocks count as `1 << order` in
+//! An increment costs one add on a cache line that only this CPU writes. A block counts as `1 << order` in
 //! every mode, so that modes can be compared.
 
 use crate::sync::percpu::PerCpuCells;
 
 macro_rules! counters {
     ($($variant:ident $name:literal $doc:literal;)*) => {
-        /// What is counted.
+        /// An event that Octavo counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter { $(#[doc = $doc] $variant,)* }
@@ -16,7 +17,7 @@ macro_rules! counters {
             /// Every counter, in declaration order.
             pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
 
-            /// The counter's name: /proc/vmstat's where it has one.
+            /// Returns the counter's name: that of /proc/vmstat where it has one.
             pub fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
@@ -37,37 +38,37 @@ counters! {
     ChunkOnline "chunk_online" "2 MiB chunks taken from the kernel.";
     ChunkOffline "chunk_offline" "2 MiB chunks given back to the kernel.";
     HugeFaultAllocated "thp_fault_alloc" "2 MiB blocks allocated by faults.";
-    HugeFaultFallback "thp_fault_fallback" "Faults that wanted something huge and got base pages.";
+    HugeFaultFallback "thp_fault_fallback" "Faults that wanted a 2 MiB block or zero page and got base pages.";
     HugeZeroAllocated "thp_zero_page_alloc" "Huge zero pages allocated.";
     HugeZeroFailed "thp_zero_page_alloc_failed" "Huge zero pages that could not be allocated.";
     HugeZeroGet "thp_zero_page_get" "References taken on the huge zero page.";
     HugeZeroPut "thp_zero_page_put" "References given back on the huge zero page.";
     HugeSplit "thp_split_pmd" "Huge leaves split into base pages.";
-    PinFast "pin_fast" "Pins asked of the lock-free path (the seed's fast_gup).";
-    PinSlow "pin_slow" "Pins that took the slow path (the seed's fast_gup_slow).";
+    PinFast "pin_fast" "Pins asked of the lock-free path (Linux 2.6.27 called it `fast_gup`).";
+    PinSlow "pin_slow" "Pins that took the slow path (Linux 2.6.27 called it `fast_gup_slow`).";
     HugeSwapOut "thp_swpout" "2 MiB blocks that went out to a slot of order 9.";
-    HugeSwapOutFallback "thp_swpout_fallback" "2 MiB blocks that were split, as there was no slot of order 9.";
+    HugeSwapOutFallback "thp_swpout_fallback" "2 MiB blocks that were split because no slot of order 9 was free.";
     SwapIn "pswpin" "Pages read from swap.";
     SwapOut "pswpout" "Pages written to swap.";
     SwapCacheHit "swap_cache_hit" "Faults served by a page still in the swap cache.";
-    ReadAhead "swap_ra" "Pages that were begun to be read before a fault wanted them.";
-    ReadAheadHit "swap_ra_hit" "Faults that found their page in the swap cache, read and not written.";
+    ReadAhead "swap_ra" "Pages whose read began before a fault wanted them.";
+    ReadAheadHit "swap_ra_hit" "Faults that found their page in the swap cache, where a read had brought it.";
     SwapWriteError "swap_write_error" "Pages whose write to swap failed; they stayed in memory.";
     SwapReadError "swap_read_error" "Pages whose read from swap failed.";
     SwapLockAdd "swap_lock_add" "Acquisitions of the swap cache's lock to add pages.";
     SwapLockStartWriteback "swap_lock_start_writeback" "Acquisitions of the swap cache's lock as a write starts.";
     SwapLockEndWriteback "swap_lock_end_writeback" "Acquisitions of the swap cache's lock as a write ends.";
     SwapLockRemove "swap_lock_remove" "Acquisitions of the swap cache's lock to remove a page.";
-    SwapLockOther "swap_lock_other" "Acquisitions of the swap cache's lock by faults, and for what pages left behind.";
+    SwapLockOther "swap_lock_other" "Acquisitions of the swap cache's lock by faults, and to forget the shadow of a freed slot.";
     ZeroSwapIn "swpin_zero" "Pages of one repeated word (zeros, mostly) brought back without a device.";
     ZeroSwapOut "swpout_zero" "Pages of one repeated word sent out without a device.";
     PoolSwapIn "zswpin" "Pages brought back from the compressed pool.";
     PoolSwapOut "zswpout" "Pages that went into the compressed pool.";
     PoolWriteback "zswpwb" "Pages written from the compressed pool to a swap area.";
-    PoolRejectIncompressible "pool_reject_incompressible" "Pages that the pool refused since they do not shrink.";
+    PoolRejectIncompressible "pool_reject_incompressible" "Pages that the pool refused because they do not shrink.";
     PoolRejectFull "pool_reject_full" "Pages that the pool had no room for.";
-    PoolBypass "pool_bypass" "Pages that went past the pool, straight to a swap area.";
-    SwapCorrupt "swap_corrupt" "Pages that came back from swap as others than went out.";
+    PoolBypass "pool_bypass" "Pages that bypassed the pool and went straight to a swap area.";
+    SwapCorrupt "swap_corrupt" "Pages whose bytes came back from swap other than they went out.";
     ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
     ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";
@@ -75,13 +76,13 @@ counters! {
     BackgroundRun "pageoutrun" "Times background reclaim was woken to work.";
     PageActivated "pgactivate" "Pages moved to the active list.";
     PageDeactivated "pgdeactivate" "Pages moved to the inactive list.";
-    WorkingsetRefault "workingset_refault" "Pages that came back and had left a shadow.";
-    WorkingsetActivate "workingset_activate" "Of those, pages that are to stay from the start.";
+    WorkingsetRefault "workingset_refault" "Refaults: pages that came back and had left a shadow.";
+    WorkingsetActivate "workingset_activate" "Refaulted pages that the policy keeps from the start.";
     FrameMigrated "pgmigrate_success" "Frames moved to another place.";
     FrameMigrateFailed "pgmigrate_fail" "Frames that could not be moved.";
     CompactStall "compact_stall" "Allocations that compacted before they were served.";
     CompactSuccess "compact_success" "Compactions that made a free block.";
-    CompactFail "compact_fail" "Compactions that did not.";
+    CompactFail "compact_fail" "Compactions that made no free block.";
     FrameZeroed "frame_zeroed" "Frames zeroed on the way of a fault.";
     FrameZeroedAhead "frame_zeroed_ahead" "Frames taken already zeroed.";
     TableNode "table_node" "Table nodes taken.";
@@ -122,17 +123,17 @@ pub struct CounterSnapshot {
 }
 
 impl CounterSnapshot {
-    /// One counter's value.
+    /// Returns one counter's value.
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
     }
 
-    /// Counters and values, in declaration order.
+    /// Returns counters and values, in declaration order.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }
 
-    /// What was counted since `earlier`.
+    /// Returns the counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &CounterSnapshot) -> CounterSnapshot {
         let values = self.values.iter().zip(&earlier.values).map(|(now, then)| now.wrapping_sub(*then));

@@ -2,27 +2,28 @@
 
 use std::fmt;
 
-/// What went wrong, for a program to act on.
+/// The kind of an error, for a program to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A budget below the minimum, above the machine's memory, or below what is in use and cannot be moved out.
+    /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and
+    /// cannot be moved out.
     InvalidBudget,
-    /// A range that is empty, unaligned, overflows or lies outside the address space.
+    /// The range is empty, unaligned, overflows or lies outside the address space.
     InvalidRange,
     /// The range overlaps a region that is already mapped.
     AlreadyMapped,
-    /// No region at this address.
+    /// No region lies at this address.
     NotMapped,
     /// The region forbids this access.
     Protected,
-    /// The budget is used up and nothing more can be moved out.
+    /// The budget is used up, and no more pages can be moved out.
     OutOfMemory,
     /// The space is at its own quota and none of its pages can be moved out.
     QuotaExceeded,
     /// A swap area could not be made or opened.
     SwapUnavailable,
-    /// No swap area has room left, or a file system has none for one.
+    /// No swap area has room left, or the file system of one has none.
     SwapFull,
     /// The swap device failed to write; the page stayed in memory.
     SwapWrite,
@@ -30,11 +31,12 @@ pub enum ErrorKind {
     SwapRead,
     /// The swap device did not answer in time; the access may be tried again.
     TimedOut,
-    /// What came back from swap is not what was sent out: the page is lost, and nothing else.
+    /// The bytes that came back from swap are not those that were sent out. The page is lost, and nothing
+    /// else.
     Corrupt,
     /// A frame or a page holds as many pins as can be counted.
     TooManyPins,
-    /// Pins or I/O are outstanding.
+    /// Pins or transfers are outstanding.
     Busy,
     /// A block was freed twice, with the wrong order, or was never allocated.
     InvalidFree,
@@ -49,7 +51,7 @@ pub enum ErrorKind {
 /// An error of Octavo. Its text says what happened and what to do.
 #[derive(Clone, Debug)]
 pub struct Error {
-    // One word: a result of a hit path then travels in registers.
+    // The error is one word, so that the result of a hit path travels in registers.
     details: Box<Details>,
 }
 
@@ -68,7 +70,7 @@ impl Error {
         Self { details: Box::new(Details { kind, message: message.into() }) }
     }
 
-    /// What went wrong, for a program to act on.
+    /// Returns the kind of the error, for a program to act on.
     pub fn kind(&self) -> ErrorKind {
         self.details.kind
     }

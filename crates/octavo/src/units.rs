@@ -1,37 +1,38 @@
-//! Every index is a type, every number has a unit.
+//! The types of indices, and the sizes of pages, blocks and chunks. Every index is a type, and every number
+//! has a unit.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::sizes;
 
-/// Bytes of a frame and of a page: 4 KiB.
+/// The bytes of a frame and of a page: 4 KiB.
 pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
 /// log2 of [`PAGE_BYTES`].
 pub const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
-/// Frames of a chunk, of a block of the largest order, and pages of a huge leaf: 512.
+/// The frames of a chunk and of a block of the largest order, and the pages of a huge leaf: 512.
 pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
-/// Bytes of a chunk: 2 MiB, the unit in which memory comes from the kernel and goes back.
+/// The bytes of a chunk: 2 MiB. The kernel gives memory, and takes it back, by chunks.
 pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
 
-/// Number of a 4 KiB unit of the arena.
+/// The number of a 4 KiB unit of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameId(pub u32);
 
 impl FrameId {
-    /// The frame's index in per-frame arrays.
+    /// Returns the frame's index in per-frame arrays.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Byte offset of the frame's home in the arena.
+    /// Returns the byte offset of the frame's home in the arena.
     #[inline]
     pub(crate) const fn home_offset(self) -> usize {
         self.index() << PAGE_SHIFT
     }
 
-    /// The frame `frames` further.
+    /// Returns the frame `frames` further on.
     #[inline]
     pub const fn plus(self, frames: u32) -> Self {
         Self(self.0 + frames)
@@ -51,34 +52,34 @@ pub struct Order(pub(crate) u8);
 impl Order {
     /// One frame.
     pub const ZERO: Order = Order(0);
-    /// 512 frames: 2 MiB. (Two frames under the model checker, and nodes of two entries.)
+    /// 512 frames: 2 MiB. (The model checker has blocks of two frames, and nodes of two entries.)
     pub const MAX: Order = Order(sizes::MAX_ORDER);
-    /// How many orders there are.
+    /// The number of orders.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 
-    /// The order, where `order` is 0 to 9.
+    /// Makes an order of a number from 0 to 9. `None` for a greater one.
     pub const fn new(order: u8) -> Option<Self> {
         if order <= Self::MAX.0 { Some(Self(order)) } else { None }
     }
 
-    /// All orders, smallest first.
+    /// Returns all orders, the smallest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Order> {
         (0..=Self::MAX.0).map(Order)
     }
 
-    /// The order as an array index.
+    /// Returns the order as an array index.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Frames of a block.
+    /// Returns the frames of a block.
     #[inline]
     pub const fn frames(self) -> u32 {
         1 << self.0
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     #[inline]
     pub const fn bytes(self) -> usize {
         PAGE_BYTES << self.0
@@ -91,30 +92,30 @@ impl fmt::Debug for Order {
     }
 }
 
-/// Number of a page within a space: address / 4096.
+/// The number of a page within a space: its address / 4096.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNumber(pub(crate) u64);
 
 impl PageNumber {
-    /// The page that holds the byte at `address`.
+    /// Returns the page that holds the byte at `address`.
     #[inline]
     pub const fn containing(address: u64) -> Self {
         Self(address >> PAGE_SHIFT)
     }
 
-    /// Address of the page's first byte.
+    /// Returns the address of the page's first byte.
     #[inline]
     pub const fn address(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
-    /// The page `pages` further.
+    /// Returns the page `pages` further on.
     #[inline]
     pub const fn plus(self, pages: u64) -> Self {
         Self(self.0 + pages)
     }
 
-    /// First page of the aligned 2 MiB that holds this page.
+    /// Returns the first page of the aligned 2 MiB that hold this page.
     #[inline]
     pub(crate) const fn huge_start(self) -> Self {
         Self(self.0 & !(CHUNK_FRAMES as u64 - 1))
@@ -137,7 +138,7 @@ impl fmt::Debug for SwapSlot {
     }
 }
 
-/// Bytes as people write them: `16 MiB`, `1.5 GiB`, `512 bytes`.
+/// Writes bytes as people write them: `16 MiB`, `1.5 GiB`, `512 bytes`.
 pub(crate) fn bytes_for_people(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {
@@ -152,7 +153,7 @@ pub(crate) fn bytes_for_people(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// The pages that a byte range touches.
+/// Returns the pages that a byte range touches.
 #[inline]
 pub(crate) fn pages_of(address: u64, len: u64) -> Range<u64> {
     if len == 0 {

@@ -1,11 +1,11 @@
-//! What a hit costs: load, store, pin and drop, beside the least that a machine needs for the like.
+//! The cost of a hit: load, store, pin and drop, beside the least that a machine needs for the like.
 //!
 //! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
 //!
-//! One 8-byte word of each page, at an offset that differs from page to page, pages in random order drawn before the
-//! clock starts. "checked array" is a plain array with a version read before and after (an optimistic read can cost no
-//! less), "counted array" an array with an atomic add before and after (nor can a pin). Both arrays' words of management
-//! lie together, as an entry's do.
+//! A hit touches one 8-byte word of a page, at an offset that differs from page to page. Pages come in a
+//! random order, drawn before the clock starts. "checked array" is a plain array with a version read before
+//! and after; an optimistic read can cost no less. "counted array" is an array with an atomic add before and
+//! after; a pin can cost no less. The versions and counts of both arrays lie together, as entries do.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -47,8 +47,8 @@ impl Pages {
         })
     }
 
-    /// Each thread goes through the whole order, from a place of its own. The words read are summed up, as a program would
-    /// use them.
+    /// Times `hit` on each thread, which goes through the whole order from a place of its own. The threads
+    /// sum up the words that they read, as a program would use them.
     #[inline(always)]
     fn measure(&self, threads: usize, hit: impl Fn(u64) -> u64 + Sync) -> f64 {
         timed(threads, |barrier, thread| {
@@ -71,7 +71,7 @@ impl Pages {
     }
 }
 
-/// Where in its page the word is: different cache sets for different pages.
+/// Returns the offset of the word in its page: different cache sets for different pages.
 fn offset(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9) % 512 * 8
 }

@@ -1,15 +1,17 @@
-//! What the engines leave of the disk's own speed, against plain system calls in the same run.
+//! The share of the disk's own speed that the engines keep, against plain system calls in the same run.
 //!
 //! `cargo run --release -p octavo-bench --bin device [-- ROUNDS [DIRECTORY [MIB]]]`
 //!
 //! | row | what |
 //! |---|---|
-//! | write, read | 1 MiB at a time, in order, eight under way; MiB/s |
-//! | random | single pages of the same file; thousands a second |
+//! | write, read | 1 MiB at a time, in order, eight in flight; MiB/s |
+//! | random | single pages of the same file, 32 in flight; thousands a second |
 //!
-//! *Plain* is as many threads as transfers under way, each by `pread` and `pwrite` with O_DIRECT. The engines are driven by a
-//! thread for each CPU, which starts others where some have ended. *On the spot* is as many threads as plain, each
-//! of which asks the engine for a transfer that it waits for. Below each row: the processor time of one transfer. All sides use files that were written before, and take turns.
+//! *Plain* runs as many threads as there are transfers in flight. Each calls `pread` or `pwrite` with
+//! O_DIRECT. A thread for each CPU drives the engines, and starts new transfers where some have ended. *On
+//! the spot* runs as many threads as plain, and each waits for the transfer that it asked the engine for. The
+//! line below each row gives the processor time of one transfer. All sides use files that were written
+//! before, and take turns.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -66,15 +68,16 @@ impl Work {
         }
     }
 
-    /// MiB/s, or thousands of transfers a second.
+    /// Returns MiB/s, or thousands of transfers a second.
     fn rate(self, file_pages: u32, began: Instant) -> f64 {
         let transfers = f64::from(self.transfers(file_pages)) / began.elapsed().as_secs_f64();
         if matches!(self, Self::Random) { transfers / 1000.0 } else { transfers }
     }
 }
 
-/// Makes the allocator ask for huge pages, as the frames are backed by them: a transfer of 1 MiB in 256 scattered pages is
-/// another thing to the disk. It reads its tunables when the process starts, so this one starts again.
+/// Makes the allocator ask for huge pages, as the arena has them: to the disk, a transfer of 1 MiB in 256
+/// scattered pages is another thing. The allocator reads its tunables when the process starts, so this
+/// process starts again.
 fn with_huge_pages() {
     const TUNABLES: &str = "GLIBC_TUNABLES";
     if std::env::var_os(TUNABLES).is_none() {
@@ -84,7 +87,7 @@ fn with_huge_pages() {
     }
 }
 
-/// Processor time of this process so far, in microseconds.
+/// Returns the processor time of this process so far, in microseconds.
 fn processor_us() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("proc");
     let fields = stat.rsplit(") ").next().expect("a name in brackets").split(' ');
@@ -135,7 +138,7 @@ fn engine(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
     work.rate(file_pages, began)
 }
 
-/// Keeps `depth` transfers under way in frames of its own: starts others where some have ended.
+/// Keeps `depth` transfers in flight in frames of its own, and starts new ones where some have ended.
 fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
     let pages = work.pages();
     let mut free: Vec<u32> = (0..depth).map(|slot| (driver * depth + slot) * pages).collect();
@@ -160,7 +163,7 @@ fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &Atomic
     }
 }
 
-/// As many threads as transfers under way, each of which waits for its own.
+/// Runs as many threads as there are transfers in flight. Each waits for its own.
 fn in_place(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
     let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
@@ -199,7 +202,7 @@ fn main() {
         options.open(&plain_path).expect("a place to write")
     };
     let (ring, pool) = (open(IoEngine::Uring, &ring_path), open(IoEngine::Threads, &pool_path));
-    // Nothing is left behind, even if this is killed from here on.
+    // The files leave nothing behind, even if the process is killed from here on.
     for path in [&plain_path, &ring_path, &pool_path] {
         let _ = std::fs::remove_file(path);
     }
@@ -215,7 +218,7 @@ fn main() {
         "| | plain | io_uring | threads | on the spot | io_uring/plain | threads/plain | on the spot/plain |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    // Gives the files their blocks.
+    // The first writes give the files their blocks.
     plain(&plain_file, Work::Write, file_pages);
     engine(&ring, Work::Write, file_pages);
     engine(&pool, Work::Write, file_pages);

@@ -1,18 +1,18 @@
-//! What a fault costs: zero pages in the three ways of counting them, and frames for writers.
+//! The cost of a fault: zero pages in the three ways of counting them, and frames for writers.
 //!
 //! `cargo run --release -p octavo-bench --bin faults [-- ROUNDS]`
 //!
 //! | fault | one step |
 //! |---|---|
-//! | huge zero | first load in an aligned 2 MiB: a huge zero leaf; tables are there already |
-//! | small zero | first load of a page, in a region too small for a huge leaf |
-//! | write, zeroing | a page made writable (`populate`); its frame was used before and is zeroed on the way |
-//! | write, zeroed ahead | the same with frames that were zeroed ahead, outside the clock |
+//! | huge zero | the first load in an aligned 2 MiB installs a huge zero leaf; the tables are there already |
+//! | small zero | the first load of a page, in a region too small for a huge leaf |
+//! | write, zeroing | `populate` makes a page writable; its frame was used before and is zeroed on the way |
+//! | write, zeroed ahead | the same, with frames that were zeroed ahead, off the clock |
 //! | and the store | the same by a store: the fault, and the store that then succeeds |
-//! | write, 2 MiB | an aligned 2 MiB made writable, frames used before; told for a base page (1/512) |
+//! | write, 2 MiB | `populate` makes an aligned 2 MiB writable, on frames used before; the figure is for one base page (1/512) |
 //!
-//! Tasks are threads with a space of their own; more tasks than processors share them, and the figure is wall time times
-//! processors over faults.
+//! Tasks are threads with a space of their own. More tasks than processors share them, and the figure is then
+//! wall time times processors over faults.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -23,10 +23,10 @@ use octavo_bench::{row, timed};
 
 const HUGE: u64 = 2 << 20;
 const HUGE_FAULTS: u64 = 8192;
-/// As many as are zeroed ahead at once under the bench's budget.
+/// As many faults as there are frames zeroed ahead at once under the bench's budget.
 const WRITE_FAULTS: u64 = 2048;
 
-/// Huge zero faults of `tasks` tasks: nanoseconds of processor time each.
+/// Measures huge zero faults of `tasks` tasks: nanoseconds of processor time each.
 fn huge_zero(mode: ZeroPage, tasks: usize) -> f64 {
     let manager = Manager::builder().zero_page(mode).budget_bytes(2 << 30).build().expect("a manager");
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
@@ -37,7 +37,7 @@ fn huge_zero(mode: ZeroPage, tasks: usize) -> f64 {
                 scope.spawn(|| {
                     let space = manager.space().expect("a space");
                     let at = space.map(HUGE_FAULTS * HUGE, RegionOptions::default()).expect("addresses");
-                    // A small zero leaf in the first 2 MiB of each gigabyte, to have the tables.
+                    // A small zero leaf in the first 2 MiB of each gigabyte makes the tables.
                     for gigabyte in (0..HUGE_FAULTS * HUGE).step_by(1 << 30) {
                         space.load::<u64>(at + gigabyte).expect("mapped");
                     }
@@ -83,7 +83,7 @@ fn small_zero(threads: usize) -> f64 {
     })
 }
 
-/// What a write fault finds, and how it is caused.
+/// The frames that a write fault finds, and the way it is caused.
 #[derive(Clone, Copy, PartialEq)]
 enum Write {
     Zeroing,
@@ -92,7 +92,7 @@ enum Write {
     Huge,
 }
 
-/// Write faults on frames that were used before.
+/// Measures write faults on frames that were used before.
 fn write(threads: usize, kind: Write) -> f64 {
     let policy = if kind == Write::Huge { HugePolicy::Always } else { HugePolicy::Never };
     let manager =
@@ -118,18 +118,18 @@ fn write(threads: usize, kind: Write) -> f64 {
         let (space, at) = &spaces[thread];
         space.unmap(*at, len).expect("mapped");
         space.map_at(*at, len, RegionOptions::default()).expect("free");
-        // Its tables, as they would be in a space in use.
+        // The space has its tables, as a space in use would.
         if kind != Write::Huge {
             (0..WRITE_FAULTS).step_by(512).for_each(|page| drop(space.load::<u64>(at + page * 4096)));
         }
     };
-    // Twice: the second time over, frames and their words are those of the first.
+    // The loop runs twice: the second time, the frames and their words are those of the first.
     for _ in 0..2 {
         (0..threads).for_each(&touch);
         (0..threads).for_each(&clear);
     }
     if matches!(kind, Write::ZeroedAhead | Write::ZeroedAheadAndStore) {
-        // Off the per-CPU lists, where frames that wait to be used again lie, and into the reserve.
+        // Frames move to the reserve, off the per-CPU lists, where they would wait to be used again.
         let zeroed = manager.zero_ahead(usize::MAX).expect("this process");
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
     }

@@ -1,15 +1,16 @@
-//! What one allocation and its free cost: nanoseconds a pair and thread, for patterns, orders, 1 and 2 threads.
+//! The cost of one allocation and its free: nanoseconds a pair and thread, by pattern, order, and 1 and 2
+//! threads.
 //!
 //! `cargo run --release -p octavo-bench --bin frames [-- ROUNDS [PATTERN [ORDER [SIDE]]]]`
 //!
 //! | pattern | one step |
 //! |---|---|
-//! | ping | allocate a block, free it |
-//! | random | of a pool of 1024 live blocks a thread, free a random one and allocate another |
-//! | bulk | allocate 4096 blocks, free them in random order; time / 4096 |
+//! | ping | allocate a block and free it |
+//! | random | free a random block of a pool of 1024 live blocks a thread, and allocate another |
+//! | bulk | allocate 4096 blocks and free them in random order; the time is divided by 4096 |
 //!
-//! The sides alternate within each round; a figure is the median over the rounds. Memory behind the frames is
-//! never touched, so a block costs the same whatever its size.
+//! The sides alternate within each round. A figure is the median over the rounds. Nobody touches the memory
+//! behind the frames, so a block costs the same whatever its size.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use octavo_bench::{Random, summary, timed};
 
 const POOL: usize = 1024;
 const BULK: usize = 4096;
-/// Pairs of one measurement of ping and random.
+/// Pairs in one measurement of ping and random.
 const STEPS: usize = 400_000;
 const BULK_TURNS: usize = 24;
 
@@ -38,7 +39,7 @@ struct Side {
 }
 
 fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
-    // Bulk on two threads holds 8192 blocks of 2 MiB.
+    // Two threads of bulk hold 8192 blocks of 2 MiB.
     let bytes = (2 * BULK as u64 + 1024) << 21;
     let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
     (config.percpu_orders, config.form, config.populate) = (orders, form, false);

@@ -1,10 +1,11 @@
-//! What the compressed pool costs beside plain LZ4 of the same pages: nanoseconds a page and thread.
+//! The cost of the compressed pool beside plain LZ4 of the same pages: nanoseconds a page and thread.
 //!
 //! `cargo run --release -p octavo-bench --bin pool [-- ROUNDS]`
 //!
 //! The sides alternate within each round. Plain compression has its table and its buffers at hand, and plain
-//! decompression its packed page: what the pool does beyond that is copies between arena and stack, a look at a sample,
-//! checksums, a place in a span, and locks. Below, the other steps of a page on its way.
+//! decompression has its packed page. Beyond that, the pool copies between arena and stack, looks at a
+//! sample, computes checksums, finds a place in a span, and takes locks. A second table shows the other steps
+//! of a page on its way.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -20,7 +21,7 @@ use octavo_bench::{row, timed};
 const PAGES: usize = 1024;
 const THREADS: usize = 2;
 
-/// Steps over a thread's pages, timed; then what puts things back, which is not.
+/// Times `step` over a thread's pages. `after` puts things back off the clock.
 fn over_pages(threads: usize, step: impl Fn(usize) + Sync, after: impl Fn(usize) + Sync) -> f64 {
     timed(threads, |barrier: &Barrier, thread| {
         let mine = thread * PAGES..(thread + 1) * PAGES;

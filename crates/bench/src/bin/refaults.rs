@@ -1,20 +1,22 @@
-//! How much a fault costs above what it stands on: the device, a copy, or unpacking. One thread.
+//! The cost of a refault above the operation that it stands on: the device, a copy, or unpacking. One thread.
 //!
 //! `cargo run --release -p octavo-bench --bin refaults [-- ROUNDS [DIRECTORY]]`
 //!
-//! | table | below | a load of a word of a page that is out |
+//! | table | the operation below | a load of a word of a page that is out |
 //! |---|---|---|
 //! | device | 4 KiB by `pread` with O_DIRECT, of a file of its own that was written in full | from a temporary swap file in the same directory |
 //! | memory | a copy of the page out of an array | from `SwapArea::ram`: software alone |
 //! | pool | plain LZ4 decompression of the same page | from the compressed pool |
 //!
-//! The two take turns operation by operation, each timed alone, so that what drifts hits both alike. Pages come in a random
-//! order in which none comes again before all others have; nothing is read ahead. A load that found its page in memory
-//! (the manager's counter did not rise) does not count, nor does the operation beside it. Every word is checked.
+//! The two take turns operation by operation, each timed alone, so that a drift of the machine hits both
+//! alike. Pages come in a random order, and no page comes again before all others have. Nothing is read
+//! ahead. A load that found its page in memory (the manager's counter did not rise) does not count, nor does
+//! the operation beside it. Every word is checked.
 //!
-//! On the device and in memory there is eight times the data that the budget holds, so a fault also finds a frame, and what
-//! it takes from another page was clean. Pages get into the pool off the clock: written again and sent out so long before
-//! they are loaded that 2048 others lie there.
+//! On the device and in memory there is eight times the data that the budget holds. So a fault also has to
+//! find a frame, and takes it from a page that was clean. For the pool, the bench sends pages out off the
+//! clock: it writes a page again and sends it out so early that 2048 others go to the pool before the page is
+//! loaded.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -30,12 +32,12 @@ use octavo_bench::pages::pages;
 
 const BUDGET_BYTES: u64 = 64 << 20;
 const DATA_PAGES: usize = (512 << 20) / PAGE_BYTES;
-/// Pages of which so many lie in the pool: those fit there, and not in the processor's first caches.
+/// Pages of the data. So many of them fit into the pool, but not into the processor's first caches.
 const POOL_DATA_PAGES: usize = 4096;
 const POOL_PAGES: usize = 2048;
-/// Of each kind in a round.
+/// Operations of each kind in a round.
 const OPERATIONS: usize = 4000;
-/// Managers of which one has to do for a round of the pool.
+/// Managers that a round of the pool tries before it gives up.
 const MANAGERS: usize = 20;
 const BLOCK_PAGES: usize = 256;
 const O_DIRECT: i32 = 0o40000;
@@ -58,7 +60,7 @@ impl Aligned {
     }
 }
 
-/// The pages in a file without a name, past the page cache.
+/// Writes the pages to a file without a name, past the page cache.
 fn file_of(pages: &[Vec<u8>], directory: &Path) -> File {
     let path = directory.join(format!(".octavo-refaults-{}", std::process::id()));
     let mut options = File::options();
@@ -81,16 +83,16 @@ struct Swapped<'a> {
     space: Space,
     at: u64,
     pages: &'a [Vec<u8>],
-    /// Pages, in the order in which they are loaded.
+    /// The pages, in the order in which they are loaded.
     order: Vec<usize>,
-    /// Rises when a page comes back.
+    /// A counter that rises when a page comes back.
     came_back: Counter,
 }
 
 impl<'a> Swapped<'a> {
     fn new(pages: &'a [Vec<u8>], area: SwapArea, compression: Compression) -> Self {
         let len = (pages.len() * PAGE_BYTES) as u64;
-        // Twice as much, so that clean pages keep their slots.
+        // The area is twice as large as the data, so that clean pages keep their slots.
         let builder = Manager::builder().budget_bytes(BUDGET_BYTES).swap_area(area.limit_bytes(2 * len));
         let manager = builder.compression(compression).build().expect("a manager");
         let space = manager.space().expect("a space");
@@ -101,7 +103,7 @@ impl<'a> Swapped<'a> {
         }
         let came_back = match compression {
             Compression::Off => {
-                // So that nothing is written while faults are timed.
+                // All pages go out now, so that nothing is written while faults are timed.
                 space.advise(at, len, Advice::PageOut).expect("mapped");
                 Counter::MajorFault
             }
@@ -120,8 +122,8 @@ impl<'a> Swapped<'a> {
         self.space.advise(address, PAGE_BYTES as u64, Advice::PageOut).expect("mapped");
     }
 
-    /// The order without an end, each page sent out some time before. At first that is short: what does not come back
-    /// soon is not packed.
+    /// The order without an end. Each page was sent out some time before. That time is short at first,
+    /// because the pool does not pack pages that do not come back soon.
     fn order_by_the_pool(&self) -> impl Iterator<Item = usize> {
         let page = |number: usize| self.order[number % self.order.len()];
         let mut sent = 0;
@@ -134,7 +136,7 @@ impl<'a> Swapped<'a> {
         })
     }
 
-    /// A timed load in nanoseconds; `None` where the page was in memory.
+    /// Times a load in nanoseconds. `None` where the page was in memory.
     fn load(&self, page: usize) -> Option<f64> {
         let before = self.manager.counters().get(self.came_back);
         let address = self.at + (page * PAGE_BYTES) as u64;
@@ -146,7 +148,7 @@ impl<'a> Swapped<'a> {
     }
 }
 
-/// Medians and means of the operation below, of the load, and how much more the load takes; in microseconds.
+/// Medians and means of the operation below, of the load, and of their difference, in microseconds.
 type Figures = [f64; 6];
 
 fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
@@ -159,7 +161,8 @@ fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
     [below, load, load - below, below_mean, load_mean, load_mean - below_mean]
 }
 
-/// One round: `below` and a load by turns, whichever is first. `None` where hardly any page comes back as it should.
+/// Runs one round: `below` and a load in turn, with either first. `None` where hardly any page comes back as
+/// it should.
 fn round(
     swapped: &Swapped<'_>,
     order: &mut impl Iterator<Item = usize>,
@@ -210,17 +213,17 @@ fn table(name: &str, rounds: usize, mut one: impl FnMut() -> Figures) {
     println!("\n");
 }
 
-/// Where pages are dropped from memory that are on their device.
+/// Prints the table of pages that reclaim drops from memory, because their device has them.
 fn table_of_clean(name: &str, rounds: usize, swapped: &Swapped<'_>, mut below: impl FnMut(usize)) {
     let mut order = swapped.order.iter().copied().cycle();
     let mut one = || round(swapped, &mut order, &mut below).expect("pages come back");
-    // Off the books: first uses.
+    // The first uses do not count.
     one();
     table(name, rounds, one);
 }
 
-/// Each round by a manager of its own: one that found packing slow for once, as on a busy machine, hardly packs for long
-/// afterwards, and another begins again.
+/// Prints the table of the pool. Each round has a manager of its own. A manager that once found packing slow,
+/// as on a busy machine, hardly packs for a long time, and another one starts afresh.
 fn table_of_pool(kind: &str, rounds: usize, directory: &Path) {
     let pages = pages(kind, POOL_DATA_PAGES);
     let packed: Vec<Vec<u8>> = pages.iter().map(|page| compress(page)).collect();
@@ -265,7 +268,7 @@ fn main() {
     {
         let area = SwapArea::ram(2 * (DATA_PAGES * PAGE_BYTES) as u64);
         let swapped = Swapped::new(&random, area, Compression::Off);
-        // Another copy: the check reads the first.
+        // The copies come from another array, because the check reads the first.
         let array = random.clone();
         table_of_clean("memory", rounds, &swapped, |page| {
             black_box(buffer.get(PAGE_BYTES)).copy_from_slice(&array[page]);

@@ -1,15 +1,15 @@
-//! What a swap slot costs: nanoseconds for its allocation and its free, by length of run, fill and threads.
+//! The cost of a swap slot: nanoseconds for its allocation and its free, by length of run, fill and threads.
 //!
 //! `cargo run --release -p octavo-bench --bin slots [-- ROUNDS]`
 //!
-//! Each thread allocates runs of up to so many slots, holds 2048 slots, and frees the oldest. In brackets: the least over
-//! the rounds, and slots in a run as they came out. An area of 256 MiB is
+//! Each thread allocates runs of up to so many slots, holds 2048 slots, and frees the oldest. The brackets
+//! hold the least over the rounds, and the slots of a run as they came out. An area has 256 MiB:
 //!
-//! | fill | before the clock starts |
+//! | fill | state before the clock starts |
 //! |---|---|
-//! | empty | all free |
-//! | half | full, then every slot was freed with probability 1/2 |
-//! | 95 % | full, then every slot was freed with probability 1/20 |
+//! | empty | every slot is free |
+//! | half | the area was full, then every slot was freed with probability 1/2 |
+//! | 95 % | the area was full, then every slot was freed with probability 1/20 |
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const PAGES: u32 = 1 << 16;
 const HELD: u32 = 2048;
 const SLOTS: usize = 400_000;
 
-/// An area of which one slot in `free_one_in` is free; 1: all.
+/// Makes an area of which one slot in `free_one_in` is free. 1 stands for all.
 fn filled(free_one_in: usize) -> StandaloneSlots {
     let slots = StandaloneSlots::new(PAGES).expect("address space");
     if free_one_in > 1 {
@@ -33,10 +33,10 @@ fn filled(free_one_in: usize) -> StandaloneSlots {
     slots
 }
 
-/// Nanoseconds a slot, and slots a run.
+/// Measures the nanoseconds of a slot, and the slots of a run.
 fn measure(free_one_in: usize, count: u32, threads: usize) -> (f64, f64) {
     let slots = filled(free_one_in);
-    // Less is free than two threads would hold.
+    // Fewer slots may be free than two threads would hold.
     let held_most = HELD.min(PAGES / free_one_in as u32 / 4);
     let (all_runs, all_slots) = (AtomicU64::new(0), AtomicU64::new(0));
     let ns = timed(threads, |barrier, _| {

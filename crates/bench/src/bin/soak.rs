@@ -1,16 +1,17 @@
-//! Soak: everything that the property tests of spaces do, mixed, for a time and from a seed.
+//! Soak: all that the property tests of spaces do, mixed, for a time and from a seed.
 //!
-//! One thread against a model that is exact; several on their lanes of one space, with others that map, unmap, protect,
-//! reclaim, change the budget and make blocks beside them; devices that fail, fill up and are slow. Each round is a
-//! function of its own seed, which is printed if it fails, so that `--rounds 1 --seed` with that seed runs it alone.
+//! One kind of round runs one thread against an exact model. Another runs several threads on their lanes of
+//! one space. Beside them others map, unmap, protect, reclaim, change the budget and make blocks. The devices
+//! fail, fill up and are slow. Each round is a function of its own seed, which a failure prints, so `--rounds
+//! 1 --seed` with that seed runs it alone.
 //!
 //! ```text
 //! cargo run --release -p octavo-bench --bin soak -- --seconds 60 --seed 1 [--threads 4] [--rounds N]
 //! cargo run --release -p octavo-bench --bin soak -- --simulated --seeds 1000 [--seed 1]
 //! ```
 //!
-//! With `--simulated`, each seed is a run over the simulated device instead: one with a single thread, repeated exactly by
-//! its seed, and one with several.
+//! With `--simulated`, each seed makes two runs over the simulated device: one with a single thread, which
+//! its seed repeats exactly, and one with several.
 
 #[path = "../../../octavo/tests/common/mod.rs"]
 mod common;
@@ -41,7 +42,7 @@ struct Options {
 const USAGE: &str = "\
 usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]
        soak --simulated [--seeds N] [--seed S]";
-/// A round takes well under a minute; one that takes this long hangs.
+/// A round takes well under a minute. A round that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn options() -> Result<Options, String> {
@@ -65,7 +66,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// One round: the kind of work, its size and its faults are drawn from the seed.
+/// Runs one round. Its seed decides the kind of work, its size and its faults.
 fn round(seed: u64, threads: usize, simulated: bool) -> &'static str {
     if simulated {
         simulation::run_driven(seed);
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
             if start.elapsed() >= Duration::from_secs(seconds) {
                 break;
             }
-            // Each round's seed is its own, so that it can be run alone.
+            // Each round has a seed of its own, so that it can be run alone.
             let seed = seed + number;
             CURRENT.store(seed, Ordering::Relaxed);
             let _ = sender.send(catch_unwind(|| round(seed, threads, simulated)).map_err(|_| seed));

@@ -1,8 +1,8 @@
-//! Reclaim policies on recorded traces: how often each misses, beside what the optimum would have.
+//! Reclaim policies on recorded traces: the misses of each, beside those of the optimum.
 //!
-//! | file | what |
+//! | file | what it holds |
 //! |---|---|
-//! | `traces` | the recordings, all from one seed |
+//! | `traces` | the traces, all made from one seed |
 //! | `replay` | the engine's own policies, which learn what they learn in the engine: marks, faults and shadows |
 //! | `published` | LRU, SIEVE and S3-FIFO as published, which see each hit; and Belady's optimum, which sees the future |
 
@@ -14,40 +14,40 @@ use octavo::policy::{Clock, Fifo, Generations, Reuse, S3Fifo, Sieve};
 
 pub use traces::{Size, Trace};
 
-/// What a policy was told.
+/// The knowledge that a policy gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knows {
-    /// Everything, what is to come included.
+    /// Every access, future ones included.
     Future,
     /// Each access as it happens.
     Hits,
-    /// Whether a page was used since it was last looked at: all that the engine can know.
+    /// Whether a page was used since its last look. The engine can know no more.
     Marks,
 }
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
-    /// Its name.
+    /// The column's heading.
     pub name: &'static str,
-    /// What it is told.
+    /// The knowledge that the policy gets.
     pub knows: Knows,
-    /// Counts its misses on a trace over so many frames.
+    /// Counts the policy's misses on a trace over so many frames.
     pub misses: fn(&Trace, u32) -> u64,
 }
 
-/// What everyone is compared with.
+/// The optimum, which every policy is compared with.
 pub const OPTIMUM: Contender =
     Contender { name: "optimum", knows: Knows::Future, misses: published::optimum_misses };
 
-/// What the engine does unless told otherwise.
+/// The policy that the engine uses by default.
 pub const DEFAULT: Contender = Contender {
     name: "reuse (default)",
     knows: Knows::Marks,
     misses: |trace, frames| replay::misses(&mut Reuse::default(), trace, frames),
 };
 
-/// Those it is compared with.
+/// The policies that the default is compared with.
 pub const OTHERS: &[Contender] = &[
     Contender {
         name: "FIFO",
@@ -79,25 +79,25 @@ pub const OTHERS: &[Contender] = &[
     Contender { name: "SIEVE*", knows: Knows::Hits, misses: published::sieve_misses },
 ];
 
-/// A row: the misses of everyone on one trace.
+/// A row: the misses of every policy on one trace.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The trace's name.
     pub trace: &'static str,
-    /// Whether the default is to be within a twentieth of the best.
+    /// Whether the default has to come within a twentieth of the best.
     pub ruled: bool,
-    /// Its accesses.
+    /// The number of accesses.
     pub accesses: u64,
-    /// Belady's.
+    /// The misses of Belady's optimum.
     pub optimum: u64,
-    /// The default's.
+    /// The misses of the default.
     pub default: u64,
-    /// Those of [`OTHERS`].
+    /// The misses of [`OTHERS`].
     pub others: Vec<u64>,
 }
 
 impl Row {
-    /// Measures everyone on a trace.
+    /// Measures every policy on a trace.
     pub fn of(trace: &Trace, frames: u32) -> Self {
         Self {
             trace: trace.name,
@@ -109,7 +109,7 @@ impl Row {
         }
     }
 
-    /// The default's miss ratio over that of the best of the others.
+    /// Returns the default's miss ratio over that of the best of the others.
     pub fn over_best(&self) -> f64 {
         self.default as f64 / self.others.iter().copied().min().expect("there are others") as f64
     }
@@ -144,7 +144,7 @@ mod tests {
         let trace = traces::scan_over_hot_set(1, SMALL);
         let hot_misses = |contender: &Contender| {
             let scanned = trace.pages.iter().filter(|page| **page >= SMALL.frames / 2).count() as u64;
-            // Of the pages that are scanned, none may count on being there.
+            // A scanned page never counts on being in memory, so the scan's accesses are all misses.
             (contender.misses)(&trace, SMALL.frames).saturating_sub(scanned) as f64 / trace.pages.len() as f64
         };
         assert!(hot_misses(&DEFAULT) < 0.005, "{}", hot_misses(&DEFAULT));

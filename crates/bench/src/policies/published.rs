@@ -1,10 +1,11 @@
-//! Policies as published: they see each hit at once, which the engine does not. And the optimum, which sees what is to come.
+//! Policies as published, which see each hit at once, as the engine does not. And the optimum, which sees the
+//! future.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use super::Trace;
 
-/// Belady's optimum: the page goes whose next use is furthest away.
+/// Belady's optimum: the page with the latest next use goes.
 pub fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
     let pages = &trace.pages;
     let (mut next_use, mut later) = (vec![usize::MAX; pages.len()], HashMap::new());
@@ -17,7 +18,8 @@ pub fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
             misses += 1;
             while resident.len() > frames as usize {
                 let (next, candidate) = furthest.pop().expect("every page that is resident was pushed");
-                // Stale where the page was used since; never the newcomer, which is pushed below.
+                // The pair is stale where the page was used since. The newcomer is never a candidate, because
+                // it is pushed below.
                 if resident.get(&candidate) == Some(&next) {
                     resident.remove(&candidate);
                 }
@@ -47,9 +49,9 @@ pub fn lru_misses(trace: &Trace, frames: u32) -> u64 {
     misses
 }
 
-/// SIEVE, one page at a time; a fault leaves no mark.
+/// SIEVE, one page at a time. A fault leaves no mark.
 pub fn sieve_misses(trace: &Trace, frames: u32) -> u64 {
-    // The queue by age of insertion: the hand goes up in age, over what is left.
+    // The queue is ordered by insertion. The hand moves up in it, over the pages that are left.
     let (mut queue, mut inserted, mut hand, mut misses) = (BTreeMap::new(), HashMap::new(), 0_u64, 0);
     for page in &trace.pages {
         if let Some(at) = inserted.get(page) {
@@ -78,12 +80,12 @@ pub fn sieve_misses(trace: &Trace, frames: u32) -> u64 {
     misses
 }
 
-/// S3-FIFO with the published parameters: a tenth for the small queue, two bits of frequency, and as many ghosts as the main
-/// queue has pages.
+/// S3-FIFO with the published parameters: a tenth for the small queue, two bits of frequency, and as many
+/// ghosts as the main queue has pages.
 pub fn s3_fifo_misses(trace: &Trace, frames: u32) -> u64 {
     let small_share = (frames / 10) as usize;
     let (mut small, mut main) = (VecDeque::new(), VecDeque::new());
-    // Ghosts by the number of their eviction, and which is the latest of a page.
+    // The ghosts, by the number of their eviction, and the latest ghost of each page.
     let (mut ghosts, mut ghost_at) = (VecDeque::new(), HashMap::new());
     let (mut frequency, mut evictions, mut misses) = (HashMap::<u32, u8>::new(), 0_u64, 0);
     for page in &trace.pages {

@@ -1,7 +1,8 @@
-//! A trace under one of the engine's policies, told what the engine could tell it.
+//! A trace under one of the engine's policies, which is told what the engine could tell it.
 //!
-//! An access marks its page, the fault's own access too. When no frame is free, candidates are taken in batches, their
-//! marks tested and cleared, until a batch of frames is free. A page that goes leaves its shadow and finds it again.
+//! An access marks its page, and so does the access of the fault. When no frame is free, candidates are taken
+//! in batches, and their marks are tested and cleared, until a batch of frames is free. A page that goes
+//! leaves its shadow and finds it again.
 
 use std::cell::Cell;
 
@@ -9,7 +10,7 @@ use octavo::policy::{Arrival, Links, NIL, Policy, Shadow, Verdict, validate};
 
 use super::Trace;
 
-/// Candidates taken together, and frames freed before the trace goes on.
+/// Candidates that are taken together, and frames that are freed before the trace goes on.
 const BATCH: usize = 32;
 
 #[derive(Clone, Debug, Default)]
@@ -55,7 +56,7 @@ impl Links for Frames {
     }
 }
 
-/// Misses of a policy on a trace over so many frames.
+/// Returns the misses of a policy on a trace over so many frames.
 pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32) -> u64 {
     let pages = trace.pages.iter().max().map_or(0, |page| *page as usize + 1);
     let mut frame_of = vec![NIL; pages];

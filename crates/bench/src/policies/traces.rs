@@ -1,30 +1,30 @@
-//! The recordings: page numbers, one for each access that is not to the page accessed just before.
+//! The traces: page numbers, one for each access that is not to the page accessed just before.
 
 use crate::Random;
 
-/// A recording.
+/// A trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// What it is.
+    /// The trace's name.
     pub name: &'static str,
     /// The pages accessed, in order.
     pub pages: Vec<u32>,
-    /// Whether the default policy is to be within a twentieth of the best on it.
+    /// Whether the default policy has to come within a twentieth of the best on it.
     pub ruled: bool,
 }
 
-/// How large the recordings are.
+/// The size of the traces.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Accesses in each.
+    /// Accesses in each trace.
     pub accesses: u32,
     /// Pages that random, zipf and sequential accesses go to.
     pub pages: u32,
-    /// Frames that they are to be replayed over.
+    /// Frames that the traces are replayed over.
     pub frames: u32,
 }
 
-/// Every trace, from one seed.
+/// Makes every trace, from one seed.
 pub fn all(seed: u64, size: Size) -> Vec<Trace> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let Size { accesses, pages, frames } = size;
@@ -40,7 +40,8 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
         record("random", true, size, |_| random.below(pages as usize) as u32),
         record("zipf 0.99", true, size, |_| zipf.draw(&mut random)),
         scan_over_hot_set(seed, size),
-        // A hot set of three quarters of memory for a while, then for as long nothing but a scan.
+        // For a while all accesses go to a hot set of three quarters of memory; then, for as long, all belong
+        // to a scan.
         record("hot set, then scan, in turn", true, size, |time| {
             let hot = frames / 4 * 3;
             if time / (accesses / 20) % 2 == 0 {
@@ -65,7 +66,8 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
     ]
 }
 
-/// Every other access goes to a hot set of half the memory, the others one after the other through the rest.
+/// Every other access goes to a hot set of half the memory. The accesses between go one after the other
+/// through the rest.
 pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
     let mut random = Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
     let hot = size.frames / 2;
@@ -78,7 +80,7 @@ fn record(name: &'static str, ruled: bool, size: Size, page: impl FnMut(u32) -> 
     Trace { name, ruled, pages: (0..size.accesses).map(page).collect() }
 }
 
-/// Page `k` of a shuffled order with a probability in proportion to `k^-s`.
+/// Draws page `k` of a shuffled order with a probability in proportion to `k^-s`.
 struct Zipf {
     cumulated: Vec<f64>,
     order: Vec<u32>,

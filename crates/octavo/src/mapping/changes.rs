@@ -1,4 +1,4 @@
-//! What is done to a mapping under its lock.
+//! Changes to a mapping under its lock.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ pub(crate) struct Changes<'a> {
     stock: MutexGuard<'a, Stock>,
 }
 
-/// Where the word of an index is: the nodes on the way, found once for all that is done to it. Good until the lock is let go,
-/// or another index is set or removed.
+/// The nodes on the way to the word of an index, found once for all changes to it. A path is good until the
+/// lock is released, or until another index is set or removed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Path {
     index: u64,
     levels: u32,
     /// The node of each level; 0 is the leaf.
-    path: [u32; MAX_LEVELS],
+    nodes: [u32; MAX_LEVELS],
 }
 
 impl<'a> Changes<'a> {
@@ -28,34 +28,34 @@ impl<'a> Changes<'a> {
         Self { mapping, stock }
     }
 
-    /// The place of an index that has a word.
-    pub(crate) fn find(&self, index: u64) -> Option<Place> {
+    /// Finds the path to an index that has a word.
+    pub(crate) fn find(&self, index: u64) -> Option<Path> {
         let (mut node, levels) = self.root();
         if !reaches(levels, index) {
             return None;
         }
-        let mut path = [0; MAX_LEVELS];
+        let mut nodes = [0; MAX_LEVELS];
         for level in (0..levels).rev() {
-            path[level as usize] = node;
+            nodes[level as usize] = node;
             node = self.mapping.nodes.at(node).word(offset(index, level)).load(Ordering::Relaxed);
             if node == 0 {
                 return None;
             }
         }
-        Some(Place { index, levels, path })
+        Some(Path { index, levels, nodes })
     }
 
-    /// The word of an index.
+    /// Returns the word of an index.
     pub(crate) fn get(&self, index: u64) -> PageWord {
-        self.find(index).map_or(PageWord::NOTHING, |place| self.word(&place))
+        self.find(index).map_or(PageWord::NOTHING, |path| self.word(&path))
     }
 
-    pub(crate) fn word(&self, place: &Place) -> PageWord {
-        let leaf = self.mapping.nodes.at(place.path[0]);
-        PageWord::from_bits(leaf.word(offset(place.index, 0)).load(Ordering::Relaxed))
+    pub(crate) fn word(&self, path: &Path) -> PageWord {
+        let leaf = self.mapping.nodes.at(path.nodes[0]);
+        PageWord::from_bits(leaf.word(offset(path.index, 0)).load(Ordering::Relaxed))
     }
 
-    /// Gives an index a word, and says what it had. Its tags stay.
+    /// Gives an index a word, and returns the word it had. Its tags stay.
     pub(crate) fn set(&mut self, index: u64, word: PageWord) -> PageWord {
         assert_ne!(word, PageWord::NOTHING, "an index is removed, not set to nothing");
         let (mut node, levels) = self.grow_to(index);
@@ -67,47 +67,48 @@ impl<'a> Changes<'a> {
             if node == 0 {
                 node = nodes.take(&mut self.stock);
                 parent.set_used(parent.used() + 1);
-                // Release: the node was empty before it became part of the tree.
+                // Release: a reader that finds the node in the tree finds it emptied.
                 link.store(node, Ordering::Release);
             }
         }
         let leaf = nodes.at(node);
-        let place = leaf.word(offset(index, 0));
-        let before = PageWord::from_bits(place.load(Ordering::Relaxed));
+        let cell = leaf.word(offset(index, 0));
+        let before = PageWord::from_bits(cell.load(Ordering::Relaxed));
         if before == PageWord::NOTHING {
             leaf.set_used(leaf.used() + 1);
         }
-        // Release: what was said of the frame comes before it can be found.
-        place.store(word.bits(), Ordering::Release);
+        // Release: the frame's own words are written before a reader can find the frame.
+        cell.store(word.bits(), Ordering::Release);
         before
     }
 
-    /// Changes the word of a place, which stays.
-    pub(crate) fn replace(&mut self, place: &Place, word: PageWord) {
-        assert_ne!(word, PageWord::NOTHING, "a place is removed, not emptied");
-        let leaf = self.mapping.nodes.at(place.path[0]);
-        leaf.word(offset(place.index, 0)).store(word.bits(), Ordering::Release);
+    /// Changes the word at a path. The index keeps having a word.
+    pub(crate) fn replace(&mut self, path: &Path, word: PageWord) {
+        assert_ne!(word, PageWord::NOTHING, "a word is removed, not emptied");
+        let leaf = self.mapping.nodes.at(path.nodes[0]);
+        leaf.word(offset(path.index, 0)).store(word.bits(), Ordering::Release);
     }
 
-    /// Takes the word of a place away, its tags, and the nodes that only it needed. `left`: what stays there instead.
-    pub(crate) fn remove(&mut self, place: &Place, left: PageWord) {
+    /// Takes away the word at a path, its tags, and the nodes that only it needed. `left` is a word to leave
+    /// there instead.
+    pub(crate) fn remove(&mut self, path: &Path, left: PageWord) {
         if self.mapping.keeps_tags() {
-            Tag::ALL.iter().for_each(|tag| self.clear_tag(place, *tag));
+            Tag::ALL.iter().for_each(|tag| self.clear_tag(path, *tag));
         }
         if left != PageWord::NOTHING {
-            self.replace(place, left);
+            self.replace(path, left);
             return;
         }
         let nodes = &self.mapping.nodes;
-        for level in 0..place.levels {
-            let node = place.path[level as usize];
+        for level in 0..path.levels {
+            let node = path.nodes[level as usize];
             let words = nodes.at(node);
-            words.word(offset(place.index, level)).store(0, Ordering::Release);
+            words.word(offset(path.index, level)).store(0, Ordering::Release);
             words.set_used(words.used() - 1);
             if words.used() != 0 {
                 return;
             }
-            if level + 1 == place.levels {
+            if level + 1 == path.levels {
                 self.set_root(0, 0);
             }
             nodes.give_back(&mut self.stock, node);
@@ -122,8 +123,8 @@ impl<'a> Changes<'a> {
         self.mapping.root.store(pack(node, levels), Ordering::Release);
     }
 
-    /// Makes the tree high enough for an index. It is never made lower, but for good when it is empty: so a path that was
-    /// there stays.
+    /// Makes the tree high enough for an index. Only an empty tree gets lower, and then it goes whole: so a
+    /// path to an existing word stays.
     fn grow_to(&mut self, index: u64) -> (u32, u32) {
         let nodes = &self.mapping.nodes;
         let (mut root, mut levels) = self.root();
@@ -134,7 +135,7 @@ impl<'a> Changes<'a> {
         while !reaches(levels, index) {
             let above = nodes.take(&mut self.stock);
             let words = nodes.at(above);
-            // An empty node above another only where this call made both.
+            // Only this call can have made an empty node, so nobody needs it below another.
             if nodes.at(root).used() == 0 {
                 nodes.give_back(&mut self.stock, root);
             } else {
@@ -157,11 +158,11 @@ impl<'a> Changes<'a> {
         assert!(self.mapping.keeps_tags(), "this mapping keeps no tags");
     }
 
-    pub(crate) fn set_tag(&mut self, place: &Place, tag: Tag) {
+    pub(crate) fn set_tag(&mut self, path: &Path, tag: Tag) {
         self.assert_tags();
-        for level in 0..place.levels {
-            let node = self.mapping.nodes.at(place.path[level as usize]);
-            let (before, bit) = (node.tagged(tag), 1 << offset(place.index, level));
+        for level in 0..path.levels {
+            let node = self.mapping.nodes.at(path.nodes[level as usize]);
+            let (before, bit) = (node.tagged(tag), 1 << offset(path.index, level));
             if before & bit != 0 {
                 return;
             }
@@ -169,11 +170,11 @@ impl<'a> Changes<'a> {
         }
     }
 
-    pub(crate) fn clear_tag(&mut self, place: &Place, tag: Tag) {
+    pub(crate) fn clear_tag(&mut self, path: &Path, tag: Tag) {
         self.assert_tags();
-        for level in 0..place.levels {
-            let node = self.mapping.nodes.at(place.path[level as usize]);
-            let (before, bit) = (node.tagged(tag), 1 << offset(place.index, level));
+        for level in 0..path.levels {
+            let node = self.mapping.nodes.at(path.nodes[level as usize]);
+            let (before, bit) = (node.tagged(tag), 1 << offset(path.index, level));
             if before & bit == 0 {
                 return;
             }
@@ -184,24 +185,24 @@ impl<'a> Changes<'a> {
         }
     }
 
-    pub(crate) fn has_tag(&self, place: &Place, tag: Tag) -> bool {
+    pub(crate) fn has_tag(&self, path: &Path, tag: Tag) -> bool {
         self.assert_tags();
-        self.mapping.nodes.at(place.path[0]).tagged(tag) >> offset(place.index, 0) & 1 == 1
+        self.mapping.nodes.at(path.nodes[0]).tagged(tag) >> offset(path.index, 0) & 1 == 1
     }
 
-    /// Whether any page has the tag.
+    /// Returns whether any page has the tag.
     pub(crate) fn any_tagged(&self, tag: Tag) -> bool {
         self.assert_tags();
         let (root, levels) = self.root();
         levels != 0 && self.mapping.nodes.at(root).tagged(tag) != 0
     }
 
-    /// The first index from `from` on with the tag, and its word.
+    /// Returns the first index from `from` on with the tag, and its word.
     pub(crate) fn next_tagged(&self, from: u64, tag: Tag) -> Option<(u64, PageWord)> {
         self.next_tagged_counting(from, tag, &mut 0)
     }
 
-    /// As `next_tagged`; counts the nodes it looked at.
+    /// Does what `next_tagged` does, and counts the nodes that it looked at.
     pub(super) fn next_tagged_counting(
         &self,
         from: u64,
@@ -237,7 +238,7 @@ impl<'a> Changes<'a> {
                 return Some(start);
             }
             let child = words.word(at as usize).load(Ordering::Relaxed);
-            // Only the child that `from` falls into may have its tagged pages before it.
+            // Only the child that `from` falls into may have all its tagged pages before `from`.
             if let Some(index) = self.next_below(child, level - 1, start, from, tag, seen) {
                 return Some(index);
             }
@@ -246,13 +247,13 @@ impl<'a> Changes<'a> {
         None
     }
 
-    /// Tags up to `at_most` dirty pages of a range as to be written. `Some`: where to go on.
+    /// Tags up to `at_most` dirty pages of a range as to be written. `Some` is the index to go on from.
     pub(crate) fn tag_dirty_to_write(&mut self, range: Range<u64>, at_most: usize) -> Option<u64> {
         let mut from = range.start;
         for _ in 0..at_most.max(1) {
             let (index, _) = self.next_tagged(from, Tag::Dirty).filter(|next| next.0 < range.end)?;
-            let place = self.find(index).expect("a tagged page is there");
-            self.set_tag(&place, Tag::ToWrite);
+            let path = self.find(index).expect("a tagged page is there");
+            self.set_tag(&path, Tag::ToWrite);
             from = index.checked_add(1)?;
         }
         Some(from)
@@ -260,15 +261,14 @@ impl<'a> Changes<'a> {
 
     // --- checks ---
 
-    /// Nodes in use.
+    /// Returns the number of nodes in use.
     pub(crate) fn nodes_in_use(&self) -> usize {
         self.stock.in_use()
     }
 
-    /// Counts add up, and a node is tagged where a word of it is. Linear.
+    /// Checks that counts add up, and that a node is tagged where a word of it is. Takes linear time.
     ///
-    /// # Panics
-    /// When not.
+    /// When a check fails.
     pub(crate) fn validate(&self) {
         let (root, levels) = self.root();
         let nodes = if levels == 0 { 0 } else { self.validate_below(root, levels - 1) };

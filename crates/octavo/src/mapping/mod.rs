@@ -11,24 +11,25 @@
 //!        └────────┘ └────────┘
 //! ```
 //!
-//! Whether a mapping keeps tags is said when it is made, and never changes: files need to find their dirty pages, swap
-//! does not. A tag of a page is a bit in its leaf and in every node above, so that a search for tagged pages steps
-//! over all that have none.
+//! The maker of a mapping says whether it keeps tags, for good: files have to find their dirty pages, swap
+//! has not. A tag of a page is a bit in its leaf and in every node above. So a search for tagged pages steps
+//! over all nodes without one.
 //!
-//! | file | what |
+//! | file | what it holds |
 //! |---|---|
 //! | `mod` | the mapping; look-ups without the lock |
-//! | `changes` | what is done under the lock |
+//! | `changes` | changes under the lock |
 //! | `nodes` | the nodes, and where they come from |
-//! | `word` | what an index says of a page |
+//! | `word` | the word that an index has for a page |
 //!
-//! Invariants: a node in use has at least one word; a path to a word that is there is never taken down or moved; node
-//! memory is never anything else.
+//! Invariants: a node in use has at least one word. The path to an existing word is never taken down or
+//! moved. Node memory is never anything else.
 //!
-//! Locking: one lock for everything but [`Mapping::peek`]. Under it no other is taken.
+//! Locking: one lock covers everything except [`Mapping::peek`]. A thread takes no other lock under it.
 //!
-//! Cost: 320 bytes for each 64 neighbouring pages, charged to the budget by 20 KiB, over the limit if need be: reclaim
-//! cannot do without. Nothing comes from the program's allocator after the mapping is made.
+//! Cost: 320 bytes for each 64 neighbouring pages. A mapping charges them to the budget by 20 KiB, over the
+//! limit if need be, because reclaim cannot do without. Once it is made, a mapping takes nothing from the
+//! program's allocator.
 
 mod changes;
 mod nodes;
@@ -43,14 +44,15 @@ pub(crate) use changes::Changes;
 use nodes::{MAX_LEVELS, NODE_BITS, Nodes, Stock};
 pub(crate) use word::{PageWord, Shadow};
 
-/// What may be said of a page beside where it is.
+/// Marks that a mapping may keep for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
-    /// It may have to be written.
+    /// The page may have to be written.
     Dirty,
-    /// It is to be written by the pass under way: those that get dirty after its beginning are not.
+    /// The pass under way is to write the page. Pages that get dirty after the pass began do not have this
+    /// tag.
     ToWrite,
-    /// It is being written.
+    /// The page is under writeback.
     Writeback,
 }
 
@@ -69,17 +71,16 @@ pub(crate) enum Tags {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     nodes: Nodes,
-    /// Levels in the upper half, the topmost node in the lower; 0: nothing is mapped.
+    /// The number of levels in the upper half, the topmost node in the lower. 0 while the mapping is empty.
     root: AtomicU64,
     tags: Tags,
     stock: Mutex<Stock>,
 }
 
 impl Mapping {
-    /// A mapping with room for `pages` pages below `end`, wherever they lie.
+    /// Makes a mapping with room for `pages` pages below `end`, wherever they lie.
     ///
-    /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error when the address space is exhausted.
     pub(crate) fn new(pages: usize, end: u64, tags: Tags, budget: Arc<Budget>) -> std::io::Result<Self> {
         let nodes = Nodes::new(nodes::most_nodes(pages, end), budget)?;
         Ok(Self { nodes, root: AtomicU64::new(0), tags, stock: Mutex::new(Stock::default()) })
@@ -89,24 +90,25 @@ impl Mapping {
         self.tags == Tags::Kept
     }
 
-    /// Takes the lock, for changes and for all that must be exact.
+    /// Takes the lock, for changes and for answers that must be exact.
     pub(crate) fn lock(&self) -> Changes<'_> {
         Changes::new(self, self.stock.lock())
     }
 
-    /// The word of a page, without the lock.
+    /// Returns the word of a page, without the lock.
     ///
-    /// Exact for an index that nobody changes meanwhile *and that has a word*: then its path stands. Of an index that has
-    /// none, what comes back may be the word of another, or no word at all: the node on its way may have gone to
-    /// other pages. So whoever finds a frame here asks the frame.
+    /// The answer is exact for an index that nobody changes meanwhile *and that has a word*, because the path
+    /// to that word stands. For an index without a word, the answer may be the word of another index, or no
+    /// word at all: the node on the path may have gone to other pages. So a caller that finds a frame here
+    /// asks the frame.
     pub(crate) fn peek(&self, index: u64) -> PageWord {
-        // Acquire, all the way: pairs with the stores that made each node part of the tree.
+        // Acquire, all the way down: pairs with the stores that made each node part of the tree.
         let (mut node, levels) = unpack(self.root.load(Ordering::Acquire));
         if !reaches(levels, index) {
             return PageWord::NOTHING;
         }
         for level in (0..levels).rev() {
-            // None: that was no number of a node. It is a leaf by now, somewhere else.
+            // `None`: the number does not name a node. The node above is a leaf by now, somewhere else.
             let Some(words) = self.nodes.get(node) else { return PageWord::NOTHING };
             node = words.word(nodes::offset(index, level)).load(Ordering::Acquire);
             if node == 0 {
@@ -116,8 +118,8 @@ impl Mapping {
         PageWord::from_bits(node)
     }
 
-    /// The first pages of `range` with a tag, each with its index, up to the end or until `each` says false. The lock is let go
-    /// before each is called.
+    /// Calls `each` for the pages of `range` with a tag, in order, each with its index. Ends when `each`
+    /// returns false. The lock is released before each call.
     pub(crate) fn for_each_tagged(
         &self,
         range: Range<u64>,
@@ -137,8 +139,8 @@ impl Mapping {
         }
     }
 
-    /// Marks the pages of `range` that are dirty now as to be written, `batch` of them under one lock: a pass over those ends,
-    /// however fast others get dirty behind it.
+    /// Marks the pages of `range` that are dirty now as to be written, `batch` of them under one hold of the
+    /// lock. A pass over the marked pages ends, however fast others get dirty behind it.
     pub(crate) fn tag_dirty_to_write(&self, range: Range<u64>, batch: usize) {
         let mut from = range.start;
         while let Some(next) = self.lock().tag_dirty_to_write(from..range.end, batch) {
@@ -155,7 +157,7 @@ fn unpack(root: u64) -> (u32, u32) {
     (root as u32, (root >> 32) as u32)
 }
 
-/// Whether a tree of so many levels has a place for the index.
+/// Returns whether a tree of so many levels has a place for the index.
 fn reaches(levels: u32, index: u64) -> bool {
     debug_assert!(levels as usize <= MAX_LEVELS);
     levels != 0 && index.checked_shr(levels * NODE_BITS).unwrap_or(0) == 0

@@ -1,7 +1,8 @@
-//! The nodes of a mapping: 64 words, and a bitmap of them for each tag.
+//! The nodes of a mapping: 64 words, and a bitmap of the words for each tag.
 //!
-//! They lie in one reservation and are numbered from 1; what is given back goes to other pages of the same mapping, so
-//! a late reader that still looks at it reads words, whatever they say by then.
+//! Nodes lie in one reservation and are numbered from 1. A node that was given back goes to other pages of
+//! the same mapping. So a late reader that still looks at it reads words, although they may belong to other
+//! pages by then.
 
 use crate::budget::Budget;
 use crate::mapping::Tag;
@@ -13,16 +14,16 @@ pub(super) use crate::sizes::{MAPPING_LEVELS as MAX_LEVELS, MAPPING_NODE_BITS as
 /// Words of a node.
 pub(super) const NODE_WORDS: usize = 1 << NODE_BITS;
 
-/// A node. All zero: free, or about to get its first word.
+/// A node. While it is free, or about to get its first word, all its words are zero.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(super) struct Node {
     words: [AtomicU32; NODE_WORDS],
-    /// By tag: the words with that tag.
+    /// For each tag, the words that have it.
     tags: [AtomicU64; Tag::ALL.len()],
-    /// How many words are not 0.
+    /// The number of words that are not 0.
     used: AtomicU32,
     next_free: AtomicU32,
 }
@@ -33,7 +34,7 @@ impl Node {
         &self.words[offset]
     }
 
-    // The rest is read and written under the lock only: Relaxed.
+    // Relaxed below: threads read and write these words under the lock only.
 
     pub(super) fn tagged(&self, tag: Tag) -> u64 {
         self.tags[tag as usize].load(Ordering::Relaxed)
@@ -52,13 +53,14 @@ impl Node {
     }
 }
 
-/// Where in a node of this level the index has its word.
+/// Returns where in a node of this level the index has its word.
 #[inline]
 pub(super) fn offset(index: u64, level: u32) -> usize {
     (index >> (level * NODE_BITS)) as usize & (NODE_WORDS - 1)
 }
 
-/// Nodes that `pages` pages below `end` may need: each in a leaf of its own, and each of those below nodes of its own.
+/// Returns the most nodes that `pages` pages below `end` may need. Each page may have a leaf of its own, and
+/// each leaf its own nodes above.
 pub(super) fn most_nodes(pages: usize, end: u64) -> usize {
     let (mut nodes, mut of_level) = (0, end.max(1));
     loop {
@@ -77,11 +79,11 @@ pub(super) struct Nodes {
     budget: Arc<Budget>,
 }
 
-/// Which nodes are free. Under the mapping's lock.
+/// The free nodes. The mapping's lock guards them.
 #[derive(Debug, Default)]
 pub(super) struct Stock {
     first_free: u32,
-    /// Nodes that were used at some time.
+    /// The number of nodes that were used at some time.
     reached: usize,
     charged: usize,
     in_use: usize,
@@ -99,19 +101,19 @@ impl Nodes {
         Ok(Self { nodes: WordArray::new(most)?, budget })
     }
 
-    /// A node by its number, where there is one.
+    /// Returns a node by its number, where there is one.
     #[inline]
     pub(super) fn get(&self, node: u32) -> Option<&Node> {
         self.nodes.get((node as usize).wrapping_sub(1))
     }
 
-    /// A node by its number, under the lock.
+    /// Returns a node by its number. The caller holds the lock.
     #[inline]
     pub(super) fn at(&self, node: u32) -> &Node {
         &self.nodes[node as usize - 1]
     }
 
-    /// A node without words.
+    /// Takes a node without words.
     pub(super) fn take(&self, stock: &mut Stock) -> u32 {
         stock.in_use += 1;
         if stock.first_free != 0 {
@@ -136,7 +138,7 @@ impl Nodes {
         stock.in_use -= 1;
     }
 
-    /// The mapping goes, and its memory with it.
+    /// Gives the charge back, as the mapping and its memory go.
     pub(super) fn uncharge(&self, stock: &mut Stock) {
         self.budget.uncharge((stock.charged * size_of::<Node>()) as u64);
         stock.charged = 0;

@@ -1,4 +1,4 @@
-//! A mapping against a map of words and tags.
+//! Tests of a mapping against a map of words and tags.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ enum Step {
     Next(u64, usize),
 }
 
-/// Near each other, across nodes, and far away.
+/// Indices near each other, across nodes, and far away.
 fn index() -> impl Strategy<Value = u64> {
     prop_oneof![0..20u64, 60..70u64, 4090..4100u64, 0..300_000u64, (1u64 << 40) - 2..1 << 40]
 }
@@ -58,11 +58,11 @@ fn run(tags: Tags, steps: Vec<Step>) {
             }
             Step::Remove(index, left) => {
                 let mut changes = mapping.lock();
-                let place = changes.find(index);
-                assert_eq!(place.is_some(), model.contains_key(&index));
-                if let Some(place) = place {
+                let path = changes.find(index);
+                assert_eq!(path.is_some(), model.contains_key(&index));
+                if let Some(path) = path {
                     let left = PageWord::left(left.map(Shadow::new));
-                    changes.remove(&place, left);
+                    changes.remove(&path, left);
                     model.remove(&index);
                     if left != PageWord::NOTHING {
                         model.insert(index, Page { word: left, tags: [false; 3] });
@@ -71,14 +71,14 @@ fn run(tags: Tags, steps: Vec<Step>) {
             }
             Step::Tag(index, tag) | Step::Untag(index, tag) if tags == Tags::Kept => {
                 let mut changes = mapping.lock();
-                if let Some(place) = changes.find(index) {
+                if let Some(path) = changes.find(index) {
                     let to = matches!(step, Step::Tag(..));
                     let tag_there = &mut model.get_mut(&index).unwrap().tags[tag];
-                    assert_eq!(changes.has_tag(&place, Tag::ALL[tag]), *tag_there);
+                    assert_eq!(changes.has_tag(&path, Tag::ALL[tag]), *tag_there);
                     if to {
-                        changes.set_tag(&place, Tag::ALL[tag]);
+                        changes.set_tag(&path, Tag::ALL[tag]);
                     } else {
-                        changes.clear_tag(&place, Tag::ALL[tag]);
+                        changes.clear_tag(&path, Tag::ALL[tag]);
                     }
                     *tag_there = to;
                 }
@@ -116,8 +116,8 @@ fn run(tags: Tags, steps: Vec<Step>) {
     drop(changes);
     for index in model.keys() {
         let mut changes = mapping.lock();
-        let place = changes.find(*index).unwrap();
-        changes.remove(&place, PageWord::NOTHING);
+        let path = changes.find(*index).unwrap();
+        changes.remove(&path, PageWord::NOTHING);
     }
     assert_eq!(mapping.lock().nodes_in_use(), 0, "an empty mapping has no nodes");
     drop(mapping);
@@ -157,8 +157,8 @@ fn pages_that_get_dirty_during_a_pass_are_not_part_of_it() {
     let dirty = |index| {
         let mut changes = mapping.lock();
         changes.set(index, PageWord::frame(FrameId(1)));
-        let place = changes.find(index).unwrap();
-        changes.set_tag(&place, Tag::Dirty);
+        let path = changes.find(index).unwrap();
+        changes.set_tag(&path, Tag::Dirty);
     };
     [3, 70, 5000].into_iter().for_each(dirty);
     mapping.tag_dirty_to_write(0..5000, 1);
@@ -166,8 +166,8 @@ fn pages_that_get_dirty_during_a_pass_are_not_part_of_it() {
     mapping.for_each_tagged(0..u64::MAX, Tag::ToWrite, |index, _| {
         dirty(index + 1);
         let mut changes = mapping.lock();
-        let place = changes.find(index).unwrap();
-        changes.clear_tag(&place, Tag::ToWrite);
+        let path = changes.find(index).unwrap();
+        changes.clear_tag(&path, Tag::ToWrite);
         written.push(index);
         true
     });
@@ -181,8 +181,8 @@ fn a_mapping_without_tags_refuses_them() {
     let (mapping, _) = mapping(Tags::None);
     let mut changes = mapping.lock();
     changes.set(1, PageWord::frame(FrameId(1)));
-    let place = changes.find(1).unwrap();
-    changes.set_tag(&place, Tag::Dirty);
+    let path = changes.find(1).unwrap();
+    changes.set_tag(&path, Tag::Dirty);
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn memory_is_charged_as_it_is_reached_and_used_again() {
         for leaf in 0..64 {
             mapping.lock().set(leaf * 64, PageWord::frame(FrameId(round)));
         }
-        // 64 leaves and two nodes above, by 64 at once.
+        // The tree has 64 leaves and two nodes above, charged by 64 at once.
         assert_eq!(budget.used_bytes(), 2 * 64 * 320);
         for leaf in 0..64 {
             let mut changes = mapping.lock();
-            let place = changes.find(leaf * 64).unwrap();
-            changes.remove(&place, PageWord::NOTHING);
+            let path = changes.find(leaf * 64).unwrap();
+            changes.remove(&path, PageWord::NOTHING);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an index says of a page: its frame, or what its frame left behind.
+//! The word of an index: the page's frame, or what the frame left behind.
 //!
 //! ```text
 //!  31   30   29 ............ 0
@@ -16,7 +16,7 @@ use crate::units::FrameId;
 
 const SHADOW: u32 = 1 << 31;
 
-/// Thirty bits that a page leaves behind when its frame goes. The policy that left them knows what they mean.
+/// Thirty bits that a page leaves behind when its frame goes. The policy that made them knows what they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shadow(u32);
 
@@ -33,11 +33,11 @@ impl Shadow {
     }
 }
 
-/// The word.
+/// The word of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageWord(u32);
 
-/// What a [`PageWord`] means.
+/// The meaning of a [`PageWord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     Nothing,
@@ -56,7 +56,7 @@ impl PageWord {
         Self(frame.0 + 1)
     }
 
-    /// What is left behind: a shadow, or nothing.
+    /// Makes the word that stays behind: a shadow, or nothing.
     pub(crate) fn left(shadow: Option<Shadow>) -> Self {
         shadow.map_or(Self::NOTHING, |shadow| Self(SHADOW | shadow.0))
     }
@@ -81,7 +81,7 @@ impl PageWord {
         }
     }
 
-    /// The frame, where the word names one.
+    /// Returns the frame, where the word names one.
     #[inline]
     pub(crate) fn as_frame(self) -> Option<FrameId> {
         match self.meaning() {
@@ -90,7 +90,7 @@ impl PageWord {
         }
     }
 
-    /// The shadow, where the word is one.
+    /// Returns the shadow, where the word is one.
     pub(crate) fn as_shadow(self) -> Option<Shadow> {
         match self.meaning() {
             Meaning::Shadow(shadow) => Some(shadow),

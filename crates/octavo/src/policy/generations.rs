@@ -1,30 +1,31 @@
-//! Generations, like Linux's multi-generational LRU: four queues by age, of which the oldest is emptied.
+//! Generations, as in Linux's multi-generational LRU: four queues by age, of which the oldest is emptied.
 //!
-//! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest, and as its fault
-//! leaves a mark, the first mark found only takes it one generation up. A page that returns while the generation it was
-//! evicted from would still be among the four joins the youngest: the refault distance decides. When the oldest is empty
-//! the next takes its place, and where only two are left a new youngest begins.
+//! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest. Its
+//! fault leaves a mark, so the first mark found only takes the page one generation up. The refault distance
+//! decides about a page that returns: it joins the youngest if the generation that it was evicted from would
+//! still be among the four. When the oldest generation is empty the next one takes its place. Where only two
+//! are left a new youngest begins.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// Generations there may be.
+/// The most generations there may be.
 const COUNT: usize = 4;
-/// The fewest: newcomers join the last but one.
+/// The fewest generations there may be: newcomers join the last but one.
 const FEWEST: u64 = 2;
-/// A tag's generation.
+/// The bits of a tag that hold the generation.
 const GENERATION: u8 = COUNT as u8 - 1;
-/// Its first mark has been cleared.
+/// The page's first mark has been cleared.
 const SEEN: u8 = 4;
-/// Of a page that is not in memory yet: it joins the youngest.
+/// The page is not in memory yet, and is to join the youngest generation.
 const TO_YOUNGEST: u8 = 8;
 
-/// Generations.
+/// Pages by generation.
 #[derive(Debug, Default)]
 pub struct Generations {
     queues: [Queue; COUNT],
-    /// Number of the oldest; it and the youngest are numbered without end.
+    /// Number of the oldest generation. Generations are numbered without end.
     oldest: u64,
-    /// How many more there are.
+    /// How many generations are younger than the oldest.
     younger: u64,
     evictions: u64,
 }
@@ -49,7 +50,7 @@ impl Generations {
         for _ in 0..COUNT {
             self.younger = self.younger.max(FEWEST);
             if self.queues[(self.oldest % COUNT as u64) as usize].oldest().is_some() {
-                // A youngest of its full share ends where there is room for another.
+                // A youngest generation that has its full share ends where there is room for another.
                 let share = self.total() / COUNT as u64;
                 let youngest = (self.youngest() % COUNT as u64) as usize;
                 if self.younger + 1 < COUNT as u64 && self.queues[youngest].pages() > share {

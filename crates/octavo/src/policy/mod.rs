@@ -1,8 +1,10 @@
-//! Which page goes next: reclaim policies, apart from everything that makes them concurrent.
+//! Reclaim policies: data structures that choose the next page to evict, apart from all that makes them
+//! concurrent.
 //!
-//! A policy keeps frames on queues of its own. It never hears of a hit: an access leaves a *mark*, and whoever asks the
-//! policy for candidates tests and clears their marks. What it learns of a page that is gone is a *shadow*, kept where
-//! the page went, which it gets back when the page returns; so it remembers no page that is not in memory.
+//! A policy keeps frames on queues of its own. Nobody tells it of a hit: an access leaves a *mark*, and the
+//! caller that takes candidates tests and clears their marks. When a page goes, the policy gives out a
+//! *shadow*, which is kept where the page went. The policy gets the shadow back when the page returns. So a
+//! policy remembers no page that is not in memory.
 //!
 //! ```text
 //!   admit(Fresh | Back(shadow))
@@ -12,16 +14,17 @@
 //!                                                             └── Evict(shadow): the caller's
 //! ```
 //!
-//! | file | policy | which page goes |
+//! | file | policy | page that goes |
 //! |---|---|---|
 //! | `simple` | [`Fifo`] | the oldest |
-//! | `simple` | [`Clock`] | the oldest that is not marked; a marked one goes round again |
-//! | `sieve` | [`Sieve`] | as clock, but survivors keep their place and newcomers do not come behind the hand |
-//! | `s3_fifo` | [`S3Fifo`] | from a small queue of newcomers, unless used there or remembered; else from the main clock |
-//! | `generations` | [`Generations`] | from the oldest generation; returning pages join the youngest |
-//! | `reuse` | [`Reuse`] | newcomers, unless they return sooner than something long kept was used: the default |
+//! | `simple` | [`Clock`] | the oldest without a mark; a marked page goes round again |
+//! | `sieve` | [`Sieve`] | as in a clock, but survivors keep their place, and newcomers do not join behind the hand |
+//! | `s3_fifo` | [`S3Fifo`] | a newcomer from a small queue, unless it was used there or is remembered; else one from the main clock |
+//! | `generations` | [`Generations`] | one of the oldest generation; returning pages join the youngest |
+//! | `reuse` | [`Reuse`] | a newcomer, unless it returns sooner than a page that was kept long was used: the default |
 //!
-//! The same code runs in the engine, under the LRU's lock, and on recorded traces: it reaches frames through [`Links`].
+//! The engine runs this code under the LRU's lock, and the benches run the same code on recorded traces. The
+//! code reaches frames through [`Links`].
 
 mod generations;
 mod queue;
@@ -37,115 +40,120 @@ pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use simple::{Clock, Fifo};
 
-/// What a policy notes of a page as it is evicted: when, in evictions. Never 0, and below 2^24.
+/// The time of a page's eviction, counted in evictions. It is never 0, and it is below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow(u32);
 
 impl Shadow {
-    /// Bits of a shadow.
+    /// Width of a shadow in bits.
     pub const BITS: u32 = 24;
-    /// Evictions that it does not tell apart: so that it takes a tebibyte of evictions until one passes for younger.
+    /// Evictions that one shadow does not tell apart. A tebibyte of evictions passes before an old shadow
+    /// looks like a young one.
     const UNIT: u64 = 16;
     const WRAP: u64 = (1 << Self::BITS) - 1;
 
-    /// The shadow of a page that goes as the `evictions`-th.
+    /// Makes the shadow of a page that goes as the `evictions`-th.
     pub fn at(evictions: u64) -> Self {
         Self((evictions / Self::UNIT % Self::WRAP) as u32 + 1)
     }
 
-    /// Pages evicted since, where `now` have been.
+    /// Returns the pages evicted since, given that `now` have been evicted in all.
     pub fn distance(self, now: u64) -> u64 {
         let (then, now) = (u64::from(self.0 - 1), now / Self::UNIT % Self::WRAP);
         (now + Self::WRAP - then) % Self::WRAP * Self::UNIT
     }
 
-    /// The bits to be kept.
+    /// Returns the bits to keep.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// From kept bits; `None` where they are no shadow's.
+    /// Makes a shadow from kept bits. `None` where the bits are no shadow's.
     pub fn from_bits(bits: u32) -> Option<Self> {
         (bits != 0 && u64::from(bits) <= Self::WRAP).then_some(Self(bits))
     }
 }
 
-/// How a page comes to be in memory.
+/// The way that a page comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// For the first time, or nothing is known of it.
+    /// The page comes for the first time, or nothing is known of it.
     Fresh,
-    /// Again, after it was evicted.
+    /// The page returns after it was evicted.
     Back(Shadow),
 }
 
-/// Where a page was put.
+/// The part of a policy's queues that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Among those that are tried first.
+    /// Pages that the policy tries first.
     Cold,
-    /// Among those that are to stay.
+    /// Pages that the policy means to keep.
     Hot,
 }
 
-/// What becomes of a candidate.
+/// A policy's decision about a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays, and is on a queue again.
+    /// The frame stays, and is on a queue again.
     Keep(Place),
-    /// It is to go; it is on no queue.
+    /// The frame is to go, and is on no queue.
     Evict(Shadow),
 }
 
-/// A reclaim policy. Frames are on its queues from `insert` (or `put_back`, or a `judge` that keeps them) to a `take_..`
-/// or `remove`. The `tag` given out with a frame is what the policy knows of it, to be given back with it.
+/// A reclaim policy. A frame is on its queues from `insert` (or from `put_back`, or from a `judge` that keeps
+/// it) to a `take_..` or a `remove`. The `tag` handed out with a frame holds what the policy knows of the
+/// frame. The caller gives the tag back with the frame.
 pub trait Policy: std::fmt::Debug + Send {
-    /// Where a page belongs that is about to be in memory: the tag to insert it with. 0 if it is fresh.
+    /// Returns the tag to insert a page with that is about to be in memory. It says where the page belongs,
+    /// and is 0 for a fresh page.
     fn admit(&mut self, arrival: Arrival) -> u8;
 
-    /// An admitted page is in memory. Its first use leaves a mark that says nothing.
+    /// Takes in an admitted page that is in memory now. The mark of its first use says nothing.
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
 
-    /// Admits and inserts.
+    /// Admits a page and inserts its frame.
     fn arrive(&mut self, links: &dyn Links, frame: u32, arrival: Arrival) {
         let tag = self.admit(arrival);
         self.insert(links, frame, tag);
     }
 
-    /// Takes one of those that are to stay, if there are such: for when the others cannot go.
+    /// Takes a frame that was to stay, if there is one. The caller does so when the others cannot go.
     fn take_hot(&mut self, _: &dyn Links) -> Option<(u32, u8)> {
         None
     }
 
-    /// Takes the next candidate, and its tag. `None`: no frame is on any queue.
+    /// Takes the next candidate, and its tag. `None` when no frame is on any queue.
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)>;
 
-    /// Decides about a candidate that was taken, and was or was not `accessed` since its mark was last cleared.
+    /// Decides about a candidate that was taken. `accessed` says whether the page was used since its mark was
+    /// last cleared.
     fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict;
 
-    /// Puts a frame back that was taken or removed, and could not go just now. Tag 0, if it was lost.
+    /// Puts back a frame that was taken or removed and cannot go just now. The caller that lost the frame's
+    /// tag gives 0.
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place);
 
-    /// Takes a frame off its queue, wherever it is.
+    /// Takes a frame off its queue, wherever it is, and returns its tag.
     fn remove(&mut self, links: &dyn Links, frame: u32) -> u8;
 
-    /// Where a page with this tag is, was, or is to go.
+    /// Returns the part that a page with this tag is in, was in, or is to join.
     fn place(&self, tag: u8) -> Place;
 
-    /// Base pages among those to stay, and among those tried first.
+    /// Returns the base pages among the hot, and among the cold.
     fn pages(&self) -> (u64, u64);
 
-    /// Every queue, for checks.
+    /// Returns every queue, for checks.
     fn queues(&self) -> Vec<&Queue>;
 
-    /// Whether a frame with this tag belongs on the queue of this index in [`Policy::queues`].
+    /// Returns whether a frame with this tag belongs on the queue of this index in [`Policy::queues`].
     fn belongs(&self, tag: u8, queue: usize) -> bool;
 }
 
-/// Walks every queue: links agree both ways, tags agree with the queue, pages add up. Answers how many frames there are.
+/// Walks every queue and checks that links agree both ways, that tags agree with the queue, and that pages
+/// add up. Returns the number of frames.
 ///
-/// # Panics
-/// When they do not.
+/// When one of the checks fails.
 pub fn validate(policy: &dyn Policy, links: &dyn Links) -> u64 {
     let mut frames = 0;
     for (index, queue) in policy.queues().into_iter().enumerate() {

@@ -1,33 +1,34 @@
 //! A queue of frames, linked through words that belong to the frames.
 
-/// Ends a queue.
+/// The end of a queue.
 pub const NIL: u32 = u32::MAX;
 
-/// Bits of a tag.
+/// Width of a tag in bits.
 pub const TAG_BITS: u32 = 6;
 
-/// The words of frames that a policy may use: two links, and a tag of six bits. Whoever calls the policy makes sure that
-/// nobody else writes the words of listed frames.
+/// The words of frames that a policy may use: two links, and a tag of six bits. The caller of the policy
+/// makes sure that nobody else writes the words of listed frames.
 pub trait Links {
-    /// The neighbour towards the old end.
+    /// Returns the neighbour towards the old end.
     fn next(&self, frame: u32) -> u32;
-    /// Sets it.
+    /// Sets the neighbour towards the old end.
     fn set_next(&self, frame: u32, to: u32);
-    /// The neighbour towards the young end.
+    /// Returns the neighbour towards the young end.
     fn prev(&self, frame: u32) -> u32;
-    /// Sets it.
+    /// Sets the neighbour towards the young end.
     fn set_prev(&self, frame: u32, to: u32);
-    /// The tag of a listed frame.
+    /// Returns the tag of a listed frame.
     fn tag(&self, frame: u32) -> u8;
-    /// The frame is listed from now on, with this tag.
+    /// Marks the frame as listed from now on, with this tag.
     fn list(&self, frame: u32, tag: u8);
-    /// The frame is no longer listed. Called last: its links are not touched afterwards.
+    /// Marks the frame as no longer listed. The queue calls this last, and does not touch the frame's links
+    /// afterwards.
     fn unlist(&self, frame: u32);
-    /// Base pages of the frame: more than one where it heads a block.
+    /// Returns the base pages of the frame: more than one where it heads a block.
     fn pages(&self, frame: u32) -> u64;
 }
 
-/// A queue: frames come in at the young end and leave at the old one, or anywhere.
+/// A queue. Frames come in at the young end, and leave at the old one or from anywhere.
 #[derive(Debug)]
 pub struct Queue {
     young: u32,
@@ -42,12 +43,12 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Base pages on it.
+    /// Returns the base pages on the queue.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The frame at the old end.
+    /// Returns the frame at the old end.
     pub fn oldest(&self) -> Option<u32> {
         (self.old != NIL).then_some(self.old)
     }
@@ -57,8 +58,8 @@ impl Queue {
         self.push_before(links, frame, tag, self.young);
     }
 
-    /// Puts an unlisted frame between `older` and its younger neighbour; at the old end if `older` is [`NIL`] and the queue
-    /// is not empty.
+    /// Puts an unlisted frame between `older` and its younger neighbour, or at the old end if `older` is
+    /// [`NIL`] and the queue is not empty.
     pub fn push_before(&mut self, links: &dyn Links, frame: u32, tag: u8, older: u32) {
         debug_assert!(tag >> TAG_BITS == 0);
         links.list(frame, tag);
@@ -76,13 +77,13 @@ impl Queue {
         }
     }
 
-    /// Takes the frame at the old end off, and its tag.
+    /// Takes off the frame at the old end, and its tag.
     pub fn pop(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
         let frame = self.oldest()?;
         Some((frame, self.unlink(links, frame)))
     }
 
-    /// Takes a frame of this queue off it; answers its tag.
+    /// Takes a frame of this queue off it, and returns its tag.
     pub fn unlink(&mut self, links: &dyn Links, frame: u32) -> u8 {
         let (next, prev, tag) = (links.next(frame), links.prev(frame), links.tag(frame));
         match prev {
@@ -98,7 +99,7 @@ impl Queue {
         tag
     }
 
-    /// Walks the queue; answers how many frames are on it.
+    /// Walks the queue and returns the number of frames on it.
     pub(super) fn validate(&self, links: &dyn Links, belongs: impl Fn(u8) -> bool) -> u64 {
         let (mut at, mut before, mut pages, mut frames) = (self.young, NIL, 0, 0);
         while at != NIL {

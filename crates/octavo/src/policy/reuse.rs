@@ -1,4 +1,5 @@
-//! Who is used again soonest stays: reuse distances decide, measured by shadows and the age of generations.
+//! Reuse distances: the pages that are used again soonest stay. Shadows and the age of generations measure
+//! the distances.
 //!
 //! ```text
 //!        fresh             back, and not         back, and there is room, or
@@ -12,61 +13,69 @@
 //!                    ▼ evicted
 //! ```
 //!
-//! Time is counted in evictions. A page that comes back was away for so many (its shadow says), and had been as many
-//! in memory as the cold queue is long: that is its *reuse distance*. It belongs among the hot exactly if some hot page has
-//! not been used for longer. So it *challenges* the oldest hot pages, those which were last looked at before it left:
-//! each challenge pays for a few looks. A hot page found marked is young again; one found unmarked makes room (after a
-//! second look, if it was marked the time before), for the challenger, which waits in the cold queue, or for another
-//! that comes back as soon.
+//! The policy counts time in evictions. The shadow of a returning page says for how many evictions the page
+//! was away. Before that the page was in memory for as many evictions as the cold queue is long. The sum of
+//! both is the page's *reuse distance*.
 //!
-//! - A **scan** challenges nobody, as its pages do not come back: it passes through the cold queue.
-//! - In a **loop** larger than memory all distances are the same, so no challenge succeeds, and the part that is hot is
-//!   hit each time round: as many hits as there can be, but for the cold queue's share.
-//! - When the **hot set moves**, most looks find nothing used: then challenges pay for more looks and there is no second.
-//!   It still costs two faults a page where an LRU needs one, which is the price of resisting scans.
+//! A returning page belongs among the hot exactly if some hot page has not been used for longer than that. So
+//! it *challenges* the oldest hot pages: those whose last look came before the page left. Each challenge pays
+//! for a few looks at hot pages. A hot page found marked is young again. A hot page found unmarked makes
+//! room; one that was marked the time before gets a second look first. The room is for the challenger, which
+//! waits in the cold queue, or for another page that returns as soon.
 //!
-//! This is LIRS (Jiang, Zhang, SIGMETRICS 2002) as far as marks tell it apart, and CLOCK-Pro (Jiang, Chen, Zhang, USENIX
-//! 2005) with two differences: the ghosts are shadows, as in Linux's `workingset.c`, so a test period is a
-//! comparison of numbers and not a hand; and hot pages are kept in generations, each of which knows when it was closed, so
-//! that an unmarked page's disuse has a length. The cold queue is gone through twice, as the fault itself leaves a
-//! mark: only what is found at the second time says that a page was used again. A page without even that mark was read
-//! ahead: it goes round a few times more, and the cold queue grows for as long as there are such.
+//! - The pages of a **scan** do not return, so they challenge nobody: they pass through the cold queue.
+//! - In a **loop** larger than memory all distances are the same, so no challenge succeeds. The hot part of
+//!   the loop is hit each time round. That gives as many hits as there can be, except for the cold queue's
+//!   share.
+//! - When the **hot set moves**, most looks find the page unused. Challenges then pay for more looks, and no
+//!   page gets a second one. The move still costs two faults a page where an LRU needs one, which is the
+//!   price of resisting scans.
+//!
+//! The policy is LIRS (Jiang, Zhang, SIGMETRICS 2002), as far as marks tell pages apart. It is CLOCK-Pro
+//! (Jiang, Chen, Zhang, USENIX 2005) with two differences. First, the ghosts are shadows, as in Linux's
+//! `workingset.c`, so a test period is a comparison of numbers and not a hand. Second, hot pages are kept in
+//! generations. Each generation knows when it was closed, so the disuse of an unmarked page has a length.
+//!
+//! Pages go through the cold queue twice, because the fault itself leaves a mark: only a mark found the
+//! second time says that a page was used again. A page without even the fault's mark was read ahead. It goes
+//! round a few times more, and the cold queue grows for as long as there are such pages.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The cold queue's share of memory: one in so many. Less, and no page is used again in it; more is missing in a loop.
+/// The cold queue's share of memory is one in so many. In a smaller cold queue no page is used again. A
+/// larger one costs hits in a loop.
 const COLD_SHARE: u64 = 20;
-/// Generations of hot pages, at most.
+/// The most generations of hot pages.
 const GENERATIONS: usize = 8;
 /// The youngest generation is closed when it holds one hot page in so many.
 const GENERATION_SHARE: u64 = 4;
-/// Hot pages looked at for a challenge.
+/// Looks at hot pages that a challenge pays for.
 const LOOKS: u64 = 4;
-/// The same, while the hot set is stale.
+/// Looks that a challenge pays for while the hot set is stale.
 const LOOKS_IF_STALE: u64 = 64;
-/// Looks that may be owed.
+/// The most looks that may be owed.
 const MOST_LOOKS: u64 = 1024;
-/// Of `UNUSED_SCALE` looks, how many found a page unused where the hot set is stale.
+/// The hot set is stale when more than this many of `UNUSED_SCALE` looks found a page unused.
 const STALE: u32 = 600;
 const UNUSED_SCALE: u32 = 1024;
-/// One in so many of what is known of earlier looks is forgotten at each.
+/// Each look forgets one part in so many of what earlier looks found.
 const UNUSED_MEMORY: u32 = 32;
-/// Of all pages, one in so many may be waiting for their first use beside the cold queue's share.
+/// At most one page in so many may wait for its first use, beside the cold queue's share.
 const WAITING_SHARE: u64 = 2;
-/// Evictions until one page fewer is expected to wait.
+/// Evictions until the policy expects one page fewer to wait.
 const WAITING_MEMORY: u64 = 16;
 
-/// In a tag: a hot page's generation.
+/// The bits of a hot page's tag that hold its generation.
 const GENERATION: u8 = GENERATIONS as u8 - 1;
-/// Hot.
+/// The page is hot.
 const HOT: u8 = 8;
-/// Hot, and found used at the last look.
+/// The page is hot, and the last look found it used.
 const USED: u8 = 16;
-/// Cold, and its first mark has been cleared.
+/// The page is cold, and its first mark has been cleared.
 const SEEN: u8 = 16;
-/// Cold, and has challenged.
+/// The page is cold, and has challenged.
 const CHALLENGER: u8 = 32;
-/// Cold, and not used yet: how many times it has been looked at.
+/// The page is cold and not used yet: how many looks it has had.
 const WAITED: u8 = 3;
 
 /// Hot and cold pages by reuse distance.
@@ -74,20 +83,20 @@ const WAITED: u8 = 3;
 pub struct Reuse {
     cold: Queue,
     hot: [Queue; GENERATIONS],
-    /// When each generation was closed: its pages were looked at before.
+    /// The time when each generation was closed. Its pages had their last look before then.
     closed_at: [u64; GENERATIONS],
-    /// Numbers of the oldest and youngest generation, without end.
+    /// Numbers of the oldest and the youngest generation, without end.
     oldest: u64,
     youngest: u64,
     hot_pages: u64,
     evictions: u64,
-    /// Looks at hot pages that challenges have paid for, and the distance of the last one.
+    /// Looks at hot pages that challenges have paid for, and the distance of the last challenge.
     looks: u64,
     challenge: u64,
-    /// How many looks find hot pages unused, in `UNUSED_SCALE`ths, the latest counting most.
+    /// How many looks find hot pages unused, in `UNUSED_SCALE`ths. The latest looks count most.
     unused: u32,
-    /// By how much the cold queue is to be longer than its share, so that pages that were read ahead last until they are
-    /// used.
+    /// Pages by which the cold queue is longer than its share, so that pages that were read ahead last until
+    /// they are used.
     waiting: u64,
 }
 
@@ -138,14 +147,14 @@ impl Reuse {
         }
     }
 
-    /// Whether the oldest hot pages have not been looked at for longer than `distance`.
+    /// Returns whether the oldest hot pages had their last look longer ago than `distance`.
     fn is_beaten_by(&mut self, distance: u64) -> bool {
         self.skip_empty();
-        // The youngest is not closed: somebody in it may just have been looked at.
+        // The youngest generation is not closed: a page in it may just have had a look.
         self.oldest < self.youngest && self.evictions - self.closed_at[index(self.oldest)] > distance
     }
 
-    /// A page with this reuse distance asks for room among the hot.
+    /// Asks for room among the hot, for a page of this reuse distance.
     fn challenge(&mut self, distance: u64) {
         if self.is_beaten_by(distance) {
             let looks = if self.is_stale() { LOOKS_IF_STALE } else { LOOKS };
@@ -172,8 +181,8 @@ impl Policy for Reuse {
     fn admit(&mut self, arrival: Arrival) -> u8 {
         let Arrival::Back(shadow) = arrival else { return 0 };
         let distance = shadow.distance(self.evictions) + self.cold.pages();
-        // While the hot are fewer than they might be, everyone; else room was made for those who were away no longer than
-        // the challenger.
+        // While the hot pages are fewer than they might be, every page that returns is hot. Otherwise the
+        // room was made for pages that were away no longer than the challenger.
         let is_filling = self.cold.pages() > 2 * self.cold_target();
         if is_filling || self.has_room() && distance <= self.challenge {
             return HOT;
@@ -229,7 +238,7 @@ impl Policy for Reuse {
         }
         let pages = links.pages(frame);
         if tag & (SEEN | CHALLENGER) == 0 && tag & WAITED < WAITED {
-            // Not even its fault has used it: it was read ahead, and is early.
+            // Not even a fault has used the page: it was read ahead, and is early.
             let most = (self.cold.pages() + self.hot_pages) / WAITING_SHARE;
             self.waiting = (self.waiting + 2 * pages).min(most);
             return Verdict::Keep(self.push_cold(links, frame, tag + 1));
@@ -243,7 +252,7 @@ impl Policy for Reuse {
     fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => self.push_hot(links, frame, 0),
-            // No newcomer any more.
+            // The page is no newcomer any more.
             Place::Cold => self.push_cold(links, frame, tag & CHALLENGER | SEEN),
         };
     }

@@ -1,23 +1,24 @@
-//! S3-FIFO: a small queue for newcomers, a main clock, and ghosts (Yang et al., SOSP 2023).
+//! S3-FIFO (Yang et al., SOSP 2023): a small queue for newcomers, a main clock, and ghosts.
 //!
-//! The ghosts are shadows: a page that returns before the main queue's length of evictions would still be in the ghost
-//! queue. Hits are not counted but marked, so a page's frequency is in how many scans it was found used, up to three; and
-//! as the fault itself leaves a mark, a newcomer goes through the small queue twice, and only the second time counts.
+//! The ghosts are shadows. A page that returns before the main queue's length of evictions would still be in
+//! the ghost queue. Hits are marked and not counted. So a page's frequency is the number of scans that found
+//! it used, up to three. The fault itself leaves a mark, so a newcomer goes through the small queue twice,
+//! and only the second time counts.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The small queue's share of memory: one in so many.
+/// The small queue's share of memory is one in so many.
 const SMALL_SHARE: u64 = 10;
-/// On the main queue.
+/// The page is on the main queue.
 const MAIN: u8 = 1;
-/// Its first mark has been cleared.
+/// The page's first mark has been cleared.
 const SEEN: u8 = 2;
-/// The frequency's place in a tag.
+/// Where in a tag the frequency begins.
 const FREQUENCY_SHIFT: u32 = 2;
 /// The highest frequency.
 const MOST: u8 = 3;
 
-/// S3-FIFO.
+/// The policy S3-FIFO.
 #[derive(Debug, Default)]
 pub struct S3Fifo {
     small: Queue,

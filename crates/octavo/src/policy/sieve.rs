@@ -1,18 +1,18 @@
-//! SIEVE: a clock whose survivors stay where they are.
+//! SIEVE (Zhang et al., NSDI 2024): a clock whose survivors keep their place.
 //!
-//! Newcomers join at the young end, far from the hand, which goes from the old end to the young one: so a newcomer that is
-//! not used again is met before those that the hand has passed (Zhang et al., NSDI 2024). Candidates taken together go
-//! back behind the hand in their order.
+//! Newcomers join at the young end, far from the hand. The hand moves from the old end to the young one. So
+//! it meets a newcomer that is not used again before it meets the pages that it has passed. Candidates that
+//! were taken together return behind the hand in their order.
 
 use super::{Arrival, Links, NIL, Place, Policy, Queue, Shadow, Verdict};
 
-/// SIEVE.
+/// The policy SIEVE.
 #[derive(Debug)]
 pub struct Sieve {
     queue: Queue,
-    /// The next candidate; [`NIL`]: the old end.
+    /// The next candidate. [`NIL`] stands for the old end.
     hand: u32,
-    /// Whether the hand went over the young end since the last candidate: then survivors go there.
+    /// Whether the hand went over the young end since the last candidate. Survivors then go to the young end.
     wrapped: bool,
     evictions: u64,
 }

@@ -1,4 +1,4 @@
-//! One queue: first in, first out; and the same with a second chance.
+//! Policies of one queue: first in, first out; and the same with a second chance.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
@@ -6,8 +6,8 @@ use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 #[derive(Debug, Default)]
 pub struct Fifo(OneQueue);
 
-/// Second chance (Corbató, 1968): who is found marked goes round again. It is what an active and an inactive list come
-/// to whose pages are promoted whenever they are found marked.
+/// Second chance (Corbató, 1968): a marked page goes round again. An active and an inactive list amount to
+/// the same, if every page found marked is promoted.
 #[derive(Debug, Default)]
 pub struct Clock(OneQueue);
 

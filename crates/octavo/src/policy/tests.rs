@@ -1,4 +1,4 @@
-//! Every policy against a model that only knows which frames are listed; and what each is for.
+//! Tests of every policy against a model that only knows which frames are listed, and of the purpose of each.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -78,12 +78,12 @@ fn all() -> Vec<Box<dyn Policy>> {
     ]
 }
 
-/// Where the model believes a frame to be.
+/// The place where the model believes a frame to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
     Free,
     Listed,
-    /// Taken off, with this tag.
+    /// The frame was taken off, with this tag.
     Held(u8),
 }
 
@@ -169,7 +169,7 @@ fn scans_end_even_if_every_page_is_always_marked_once_more() {
         for frame in 0..FRAMES {
             policy.arrive(&memory, frame, Arrival::Fresh);
         }
-        // Each page is found marked twice, and then no more: something goes within a few rounds.
+        // Each page is found marked twice, and then no more. So some page goes within a few rounds.
         let mut marks = vec![2_u32; FRAMES as usize];
         let looks = (1..).find(|_| {
             let (frame, tag) = policy.take_next(&memory).expect("all are listed");
@@ -203,13 +203,13 @@ impl Replay {
         }
     }
 
-    /// Marks a page, if it is there.
+    /// Marks a page, if it is in memory, and returns whether it is.
     fn access(&mut self, page: u32) -> bool {
         let frame = self.at.get(&page);
         frame.inspect(|frame| self.marked[**frame as usize] = true).is_some()
     }
 
-    /// Makes a page be there; says whether it was not.
+    /// Brings a page into memory. Returns false if it was there already.
     fn bring(&mut self, policy: &mut dyn Policy, page: u32, marked: bool) -> bool {
         if self.at.contains_key(&page) {
             return false;
@@ -233,7 +233,7 @@ impl Replay {
     }
 }
 
-/// Replays pages over so many frames under a policy; answers the faults in the second half.
+/// Replays pages over so many frames under a policy, and returns the faults in the second half.
 fn faults(policy: &mut dyn Policy, frames: u32, trace: &[u32]) -> usize {
     let mut replay = Replay::new(frames);
     let mut faults = 0;
@@ -288,7 +288,7 @@ fn what_a_sieve_keeps_stays_where_it_is() {
     for frame in 0..4 {
         policy.arrive(&memory, frame, Arrival::Fresh);
     }
-    // Taken together and put back: in their old order, behind the hand.
+    // The two are taken together and put back: in their old order, behind the hand.
     let taken = [policy.take_next(&memory).unwrap(), policy.take_next(&memory).unwrap()];
     for (frame, tag) in taken {
         assert_eq!(policy.judge(&memory, frame, tag, true), Verdict::Keep(Place::Cold));
@@ -298,7 +298,8 @@ fn what_a_sieve_keeps_stays_where_it_is() {
     assert_eq!(order, [2, 3, 4, 0, 1]);
 }
 
-/// Every other access goes to a hot set of half the memory, the others never to the same page again.
+/// Every other access goes to a hot set of half the memory. The accesses between never go to the same page
+/// again.
 fn hot_set_under_a_scan(frames: u32) -> Vec<u32> {
     let mut random = Random(7);
     let hot = frames / 2;
@@ -326,8 +327,8 @@ fn a_loop_larger_than_memory_is_kept_in_part() {
     assert!(faults * 100 < trace.len() / 2 * 30, "{faults} faults; the optimum is 20 in a hundred");
 }
 
-/// Eight readers in order through five times the memory, each two windows ahead of itself, again and again; answers how many
-/// in a hundred of the pages that were read ahead were gone before they were used.
+/// Eight readers go in order through five times the memory, each two windows ahead of itself, again and
+/// again. Returns how many in a hundred of the pages that were read ahead were gone before they were used.
 fn lost_ahead(policy: &mut dyn Policy) -> usize {
     const WINDOW: u32 = 25;
     let (frames, length) = (1000, 625);
@@ -361,7 +362,7 @@ fn a_hot_set_that_moved_is_followed() {
     let trace: Vec<u32> =
         (0..200_000).map(|time| random.below(700) + if time < 100_000 { 0 } else { 5000 }).collect();
     let faults = faults(&mut Reuse::default(), frames, &trace);
-    // Each page comes once to be forgotten, and once more to be remembered; a few come thrice.
+    // Each page comes once and is forgotten, and comes once more and is remembered. A few come a third time.
     assert!(faults < 700 * 4, "{faults} faults for 700 pages");
 }
 

@@ -1,9 +1,10 @@
 //! The sorted list of a space's regions, read without a lock.
 //!
-//! Writers hold the space's layout lock (a [`RegionWriter`] proves it). Readers search a sequence-counted
-//! array: they note the sequence, search, and start over if it was odd or has moved. A look-up costs the
-//! sequence twice and a binary search, usually over one or two lines. The array grows in chunks that are
-//! never moved, so a reader always reads valid words, and validity is all the sequence has to decide.
+//! Writers hold the space's layout lock, as a [`RegionWriter`] proves. Readers search a sequence-counted
+//! array: a reader notes the sequence and searches. If the sequence was odd or has moved, the reader starts
+//! over. A look-up costs two loads of the sequence and a binary search, usually over one or two lines. The
+//! array grows in chunks that never move. So a reader always reads mapped words, and the sequence only has to
+//! say whether they belong together.
 
 use super::{AccessPattern, Region, RegionOptions};
 use crate::budget::Budget;
@@ -17,7 +18,7 @@ use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
 const CHUNKS: usize = 17;
-/// Never chosen for a mapping, so that address 0 stays invalid unless it is asked for.
+/// The first page that `find_free` gives out. Address 0 so stays invalid unless a caller asks for it.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;
 
 const READ: u64 = 1;
@@ -27,7 +28,7 @@ const SEQUENTIAL: u64 = 8;
 const RANDOM: u64 = 16;
 const PLAIN: u64 = 32;
 
-/// One region, in atomic words: torn reads are thrown away by the sequence.
+/// One region, in atomic words. The sequence makes readers throw torn reads away.
 #[derive(Debug, Default)]
 struct Slot {
     start: AtomicU64,
@@ -72,14 +73,14 @@ impl Slot {
 /// The regions of one space.
 #[derive(Debug)]
 pub(crate) struct RegionList {
-    /// Odd while a writer is at work.
+    /// Odd while a writer works.
     sequence: AtomicU64,
     len: AtomicUsize,
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
-    /// The space's layout lock: map, unmap and protect, one at a time, from here to the end of their work on
-    /// the table.
+    /// The space's layout lock. Map, unmap and protect hold it one at a time, from the change of the list to
+    /// the end of their work on the table.
     layout: RwLock<()>,
-    /// Charged for each chunk, by its bytes.
+    /// The budget, charged with the bytes of each chunk.
     budget: Arc<Budget>,
 }
 
@@ -106,7 +107,8 @@ impl RegionList {
         RegionWriter { list: self, _layout: self.layout.write() }
     }
 
-    /// Takes the layout lock shared: the base form of pinning (seed 004) does.
+    /// Takes the layout lock shared, as the base form of pinning does (before Linux 8174c430e445, *x86:
+    /// lockless get_user_pages_fast()*).
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, ()> {
         self.layout.read()
     }
@@ -119,7 +121,7 @@ impl RegionList {
         self.chunks.get(chunk)?.get()?.get(shifted - (FIRST_CHUNK << chunk))
     }
 
-    /// The region that holds `page`. No lock, no read-modify-write.
+    /// Finds the region that holds `page`, without a lock and without a read-modify-write.
     #[inline]
     pub(crate) fn find(&self, page: PageNumber) -> Option<Region> {
         let mut spins = 0;
@@ -127,14 +129,14 @@ impl RegionList {
             let before = self.sequence.load(Ordering::Acquire);
             if before.is_multiple_of(2) {
                 let found = self.first_ending_after(page);
-                // Acquire: the words above were read before the sequence is read again.
+                // Acquire: the words above are read before the sequence is read again.
                 fence(Ordering::Acquire);
                 if self.sequence.load(Ordering::Relaxed) == before {
                     return found.filter(|region| region.contains(page));
                 }
             }
             spins += 1;
-            // A writer inside is a few stores long, unless it lost its processor.
+            // A writer only makes a few stores, unless it lost its processor.
             if spins % 64 == 0 { thread::yield_now() } else { spin_hint() }
         }
     }
@@ -180,7 +182,7 @@ impl RegionWriter<'_> {
         self.list.slot(index).expect("an index below the length").load()
     }
 
-    /// Every region that overlaps the range, in order.
+    /// Returns every region that overlaps the range, in order.
     pub(crate) fn overlapping(&self, start: PageNumber, end: PageNumber) -> Vec<Region> {
         let len = self.list.len.load(Ordering::Relaxed);
         let first = self.list.partition_point(len, |region| region.end <= start);
@@ -195,9 +197,9 @@ impl RegionWriter<'_> {
         self.reserve(new_len)?;
         let sequence = self.list.sequence.load(Ordering::Relaxed);
         self.list.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Release: readers that see any word below also see the sequence odd, or later.
+        // Release: a reader that sees any word stored below also sees the sequence odd, or later.
         fence(Ordering::Release);
-        // Nothing behind an unchanged length moves.
+        // With an unchanged length the regions behind stay where they are.
         let moved: &[Region] = if new_len == len { &[] } else { &tail };
         for (index, region) in (from..).zip(new.iter().chain(moved)) {
             self.list.slot(index).expect("reserved above").store(*region);
@@ -219,7 +221,7 @@ impl RegionWriter<'_> {
                         "the budget has no room for more regions; map larger ranges, unmap some, or raise the budget",
                     ));
                 }
-                // Under the layout lock: nobody else makes it.
+                // The layout lock keeps other makers of the chunk away.
                 cell.get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::default()).collect());
             }
         }
@@ -232,7 +234,7 @@ impl RegionWriter<'_> {
         ))
     }
 
-    /// Adds a region, merging it with neighbours of the same kind.
+    /// Adds a region, and merges it with neighbours that have the same options.
     pub(crate) fn insert(&self, region: Region) -> Result<()> {
         let len = self.list.len.load(Ordering::Relaxed);
         let mut from = self.list.partition_point(len, |other| other.end <= region.start);
@@ -259,13 +261,13 @@ impl RegionWriter<'_> {
         self.splice(from, to, &[merged])
     }
 
-    /// Removes the range from every region it overlaps, and says what was there.
+    /// Removes the range from every region that it overlaps. Returns the removed parts.
     pub(crate) fn remove(&self, start: PageNumber, end: PageNumber) -> Result<Vec<Region>> {
         self.replace(start, end, |_| None)
     }
 
-    /// Changes the range of every region it overlaps to what `change` says (`None`: nothing), and says what
-    /// was there.
+    /// Changes the options of the range in every region that it overlaps. `change` gives the new options;
+    /// `None` removes the part. Returns the parts as they were.
     pub(crate) fn replace(
         &self,
         start: PageNumber,
@@ -293,7 +295,7 @@ impl RegionWriter<'_> {
             .collect())
     }
 
-    /// Puts regions back that `remove` or `replace` answered, where nothing has been done with them.
+    /// Puts back regions that `remove` or `replace` returned, where the caller has done nothing with them.
     pub(crate) fn restore(&self, old: &[Region]) {
         for region in old {
             let restored = self.remove(region.start, region.end).and_then(|_| self.insert(*region));
@@ -301,7 +303,7 @@ impl RegionWriter<'_> {
         }
     }
 
-    /// The lowest free range of `pages` at `align` pages.
+    /// Finds the lowest free range of `pages` pages at a multiple of `align` pages.
     pub(crate) fn find_free(&self, pages: u64, align: u64) -> Option<PageNumber> {
         let mut start = FIRST_PAGE.next_multiple_of(align);
         for region in self.all() {
@@ -313,12 +315,12 @@ impl RegionWriter<'_> {
         (start.checked_add(pages)? <= MAX_PAGES).then_some(PageNumber(start))
     }
 
-    /// Mapped pages in all regions.
+    /// Returns the number of mapped pages in all regions.
     pub(crate) fn mapped_pages(&self) -> u64 {
         self.all().iter().map(|region| region.end.0 - region.start.0).sum()
     }
 
-    /// Checks order and disjointness. Linear.
+    /// Checks that regions are in order and do not overlap. Takes linear time.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn validate(&self) {
         let all = self.all();

@@ -1,4 +1,4 @@
-//! Regions: which ranges of a space are mapped, with what permissions and backing.
+//! Regions: the mapped ranges of a space, with their permissions and backing.
 
 mod list;
 
@@ -7,19 +7,19 @@ pub(crate) use list::{RegionList, RegionWriter};
 use crate::table::Protection;
 use crate::units::PageNumber;
 
-/// In which order the pages of a region are going to be accessed.
+/// The order in which a program is going to access the pages of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessPattern {
-    /// It will be seen: runs of faults at one stride are read ahead in windows that grow.
+    /// Octavo finds the order out: it reads ahead of runs of faults at one stride, in windows that grow.
     #[default]
     Normal,
-    /// One after the other: windows are as large as may be from the start.
+    /// One page after the other: windows are as large as may be from the start.
     Sequential,
-    /// In no order: nothing is read ahead.
+    /// In no order: Octavo reads nothing ahead.
     Random,
 }
 
-/// How a region behaves.
+/// The options of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     pub(crate) protection: Protection,
@@ -29,7 +29,7 @@ pub struct RegionOptions {
 }
 
 impl Default for RegionOptions {
-    /// Readable, writable, base pages, accessed in any order, compressed where that pays.
+    /// Readable and writable base pages, accessed in any order, and compressed where that pays.
     fn default() -> Self {
         let pattern = AccessPattern::Normal;
         Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true }
@@ -37,12 +37,12 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    /// As the default.
+    /// The same as the default.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What may be done with the region's pages.
+    /// Sets what programs may do with the region's pages.
     #[must_use]
     pub fn protection(mut self, protection: Protection) -> Self {
         self.protection = protection.normal();
@@ -58,15 +58,15 @@ impl RegionOptions {
 }
 
 impl RegionOptions {
-    /// In which order the pages are going to be accessed.
+    /// Sets the order in which the program is going to access the pages.
     #[must_use]
     pub fn pattern(mut self, pattern: AccessPattern) -> Self {
         self.pattern = pattern;
         self
     }
 
-    /// Whether pages may be compressed on their way out (the default). For data known not to shrink, `false` saves the
-    /// attempt.
+    /// Sets whether pages may be compressed on their way out, which is the default. For data known not to
+    /// shrink, `false` saves the attempt.
     #[must_use]
     pub fn compress(mut self, compress: bool) -> Self {
         self.compress = compress;
@@ -88,7 +88,7 @@ impl Region {
         self.start <= page && page < self.end
     }
 
-    /// Whether the aligned 2 MiB around `page` lies in this region.
+    /// Returns whether the aligned 2 MiB around `page` lie in this region.
     #[inline]
     pub(crate) fn contains_huge(&self, page: PageNumber) -> bool {
         let start = page.huge_start();

@@ -1,24 +1,26 @@
 //! Page tables: a radix tree of 64-bit versioned entries for each space, walked without a lock.
 //!
-//! A root word per space links to a node; a node's entries cover 4 KiB (level 0), 2 MiB (level 1), 1 GiB
-//! (level 2) or 512 GiB (level 3) each. The root's level grows with the highest page used, so a space below
-//! 1 GiB is two links deep. A leaf may stand at level 0 or, huge, at level 1.
+//! A root word for each space links to a node. An entry of a node covers 4 KiB (level 0), 2 MiB (level 1), 1
+//! GiB (level 2) or 512 GiB (level 3). The root's level grows with the highest page used, so a space below 1
+//! GiB is two links deep. A leaf stands at level 0 or, if it is huge, at level 1.
 //!
 //! # The protocol that needs no epoch
 //!
 //! Nodes are recycled while late walkers may still look at them. Three rules make that sound:
 //!
-//! 1. *Read down, then re-read.* A walk keeps every word it read. A reader re-reads all of them after its
-//!    data; a pinner after taking its count; one who wants to change the entry, before its compare-and-swap.
-//! 2. *Unmap bumps.* Under the space's layout lock, an unmap first removes the region, then moves every entry
-//!    of the range, Empty ones included, to a later version, and confirms the root by a read-modify-write. A fault reads its entry *before* it
-//!    looks up the region: so either it sees that the region is gone, or its compare-and-swap fails.
+//! 1. *Read down, then re-read.* A walk keeps every word that it read. A reader re-reads all of them after
+//!    its data, a pinner after it took its count. A thread that wants to change the entry re-reads them
+//!    before its compare-and-swap.
+//! 2. *Unmap bumps.* An unmap holds the space's layout lock and first removes the region. Then it moves every
+//!    entry of the range, Empty ones included, to a later version, and confirms the root by a
+//!    read-modify-write. A fault reads its entry *before* it looks up the region. So either the fault sees
+//!    that the region is gone, or its compare-and-swap fails.
 //! 3. *A node is bumped twice.* To recycle a node, unmap clears it, unlinks it, and bumps every entry once
-//!    more. A compare-and-swap by a late walker then either comes before that second bump, which finds and
-//!    clears what it did; or expects a word of the second bump, whose read acquired the unlinking, which the
-//!    walker's re-read of its links (rule 1) therefore saw.
+//!    more. A late walker's compare-and-swap may come before that second bump, which then finds and clears
+//!    its work. Or it expects a word of the second bump. Then the walker's read of that word acquired the
+//!    unlinking, so its re-read of the links (rule 1) saw it.
 //!
-//! What a walk costs: one load a link, on lines that stay in the cache of every reader as long as nobody maps.
+//! A walk costs one load for each link. The lines stay in the cache of every reader as long as nobody maps.
 
 pub(crate) mod entry;
 pub(crate) mod node;
@@ -35,22 +37,22 @@ use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
 pub(crate) use crate::sizes::MAX_SPACES;
 
-/// Levels of the tallest table.
+/// The number of levels of the tallest table.
 pub(crate) const LEVELS: usize = 4;
-/// Level of a walk that ended at the root word itself.
+/// The level of a walk that ended at the root word itself.
 pub(crate) const ROOT: usize = LEVELS;
-/// Pages that the tallest table addresses: 256 TiB.
+/// The pages that the tallest table addresses: 256 TiB.
 pub(crate) const MAX_PAGES: u64 = 1 << (NODE_BITS as usize * LEVELS);
 
-/// Number of a space within its manager.
+/// The number of a space within its manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
 /// The page tables of all spaces of a manager.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// By space. Read as zero, an empty root, in a forked child: there every access becomes a fault, and
-    /// every fault an error.
+    /// The root words, by space. A forked child reads them as zero, which is an empty root. So every access
+    /// there becomes a fault, and every fault an error.
     roots: WordArray<EntryWord>,
     pub(crate) nodes: NodePool,
     ids: Mutex<SpaceIds>,
@@ -62,13 +64,13 @@ struct SpaceIds {
     next: u32,
 }
 
-/// The words of one walk, root first, each with its value as read. The last is where the walk ended: a leaf,
-/// something in the way, or nothing.
+/// The words of one walk, root first, each with its value as read. The walk ended at the last word: a leaf,
+/// an entry that leads no further, or an empty one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk<'t> {
     words: [Seen<'t>; LEVELS + 1],
     len: usize,
-    /// Level of the last entry; [`ROOT`] for the root word.
+    /// The level of the last entry, or [`ROOT`] for the root word.
     pub(crate) level: usize,
 }
 
@@ -83,15 +85,15 @@ impl<'t> Walk<'t> {
         self.words[self.len - 1].1
     }
 
-    /// Whether every link from the root to the last entry, that one excluded, is as it was read.
+    /// Returns whether every link from the root to the last entry, without that entry, is as it was read.
     #[inline(always)]
     pub(crate) fn links_hold(&self) -> bool {
         self.words[..self.len - 1].iter().all(|(word, seen)| word.still_is(*seen))
     }
 }
 
-/// Walks for one page after another, up to `rest.end`. Above the leaves there is none: what an entry there covers takes one
-/// walk.
+/// Walks for one page after another, up to `rest.end`. Above the leaves one walk serves all pages that an
+/// entry covers.
 #[derive(Debug)]
 pub(crate) struct Walks<'t> {
     table: &'t Table,
@@ -100,12 +102,12 @@ pub(crate) struct Walks<'t> {
 }
 
 impl Walks<'_> {
-    /// The page of the next walk.
+    /// Returns the page of the next walk.
     pub(crate) fn page(&self) -> PageNumber {
         self.rest.start
     }
 
-    /// Goes on from `page`, be it the last one's once more.
+    /// Goes on from `page`, which may be the last one's once more.
     pub(crate) fn go_on_from(&mut self, page: PageNumber) {
         self.rest.start = page;
     }
@@ -128,28 +130,30 @@ impl<'t> Iterator for Walks<'t> {
 /// A word, and its value as read.
 type Seen<'t> = (&'t EntryWord, Entry);
 
-/// A leaf as a hit path found it, and the links that led there.
+/// A leaf as a hit path found it, with the links that led there.
 #[derive(Debug)]
 pub(crate) struct Leaf<'t> {
     pub(crate) word: &'t EntryWord,
     pub(crate) entry: Entry,
-    /// 0, or 1 for a huge one.
+    /// 0, or 1 for a huge leaf.
     pub(crate) level: usize,
     links: [Option<Seen<'t>>; LEVELS],
 }
 
-/// What a hit path does at its leaf. A trait and not a closure, since a function can be told to be compiled into each
-/// height's walk.
+/// An operation of a hit path at its leaf. It is a trait and not a closure, because a function can be told to
+/// be compiled into each height's walk.
 pub(crate) trait LeafOperation {
     type Output;
 
-    /// Does it; `None` where the leaf does not allow it, or has changed. Implementations are `#[inline(always)]`.
+    /// Runs the operation. `None` where the leaf does not allow it, or has changed. Implementations are
+    /// `#[inline(always)]`.
     fn run(self, leaf: &Leaf<'_>) -> Option<Self::Output>;
 }
 
 impl Leaf<'_> {
-    /// Whether the leaf and every link to it are as they were read, from the leaf up. Call after what is
-    /// to be validated and an acquire fence, or an acquiring read-modify-write.
+    /// Returns whether the leaf and every link to it are as they were read, from the leaf up. The caller
+    /// first makes the accesses that it wants validated, and then an acquire fence or an acquiring
+    /// read-modify-write.
     #[inline(always)]
     pub(crate) fn still_holds(&self) -> bool {
         let [root, third, second, first] = self.links;
@@ -158,10 +162,10 @@ impl Leaf<'_> {
     }
 }
 
-/// What came of adding a node to a table.
+/// The outcome of adding a node to a table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// Walk again: it leads further down now, or somebody else changed something.
+    /// The caller walks again: the walk leads further down now, or another thread changed something.
     Retry,
     /// The budget has no room for a node.
     NoNode,
@@ -180,7 +184,7 @@ impl Table {
         })
     }
 
-    /// A number for a new space, whose root is empty. `None`: there are a million already.
+    /// Gives a number to a new space, whose root is empty. `None` when there are a million spaces already.
     pub(crate) fn new_space(&self) -> Option<SpaceId> {
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
@@ -205,8 +209,9 @@ impl Table {
         &self.roots[space.0 as usize]
     }
 
-    /// Walks to the leaf of `page` and does `operation` there. For hit paths: compiled once for each height, with every word
-    /// in a register. `None`: no leaf yet, or the operation says so.
+    /// Walks to the leaf of `page` and runs `operation` there, for hit paths. The function is compiled once
+    /// for each height, with every word in a register. `None` where there is no leaf yet, or where the
+    /// operation says so.
     #[inline(always)]
     pub(crate) fn at_leaf<O: LeafOperation>(
         &self,
@@ -217,7 +222,7 @@ impl Table {
         let root = self.root(space);
         let seen = root.load();
         seen.node()?;
-        // Compares, not a jump table: a space below 1 GiB takes the first.
+        // These are compares and not a jump table: a space below 1 GiB takes the first.
         let level = seen.root_level();
         if level == 1 {
             self.at_leaf_under::<1, O>((root, seen), page, operation)
@@ -228,7 +233,8 @@ impl Table {
         }
     }
 
-    /// As `walk_levels`, unrolled by hand: with the words in an array, the compiler keeps them in memory.
+    /// Does what `walk_levels` does, unrolled by hand. With the words in an array, the compiler keeps them in
+    /// memory.
     #[inline(always)]
     fn at_leaf_under<const ROOT_LEVEL: usize, O: LeafOperation>(
         &self,
@@ -259,14 +265,14 @@ impl Table {
         operation.run(&Leaf { word: leaf.0, entry: leaf.1, level: 0, links })
     }
 
-    /// The entry for `page` in the node that `link` leads to.
+    /// Reads the entry for `page` in the node that `link` leads to.
     #[inline(always)]
     fn follow(&self, link: Entry, page: PageNumber, level: usize) -> Option<Seen<'_>> {
         let word = self.nodes.entry(link.node()?, slot_of(page, level));
         Some((word, word.load()))
     }
 
-    /// Walks as far down as links lead.
+    /// Walks as far down as the links lead.
     pub(crate) fn walk(&self, space: SpaceId, page: PageNumber) -> Walk<'_> {
         let root = self.root(space);
         let seen = root.load();
@@ -301,13 +307,13 @@ impl Table {
         walk
     }
 
-    /// Walks to all that `space` has in the range.
+    /// Walks to every entry that `space` has in the range.
     pub(crate) fn walks(&self, space: SpaceId, range: PageNumberRange) -> Walks<'_> {
         Walks { table: self, space, rest: range }
     }
 
-    /// Those entries of a node at `level`, whose pages begin at `first`, that cover pages of the range; each with its first
-    /// page.
+    /// Returns the entries that cover pages of the range, each with its first page. The entries are those of
+    /// a node at `level` whose pages begin at `first`.
     pub(crate) fn entries(
         &self,
         node: NodeId,
@@ -323,8 +329,8 @@ impl Table {
         words.iter().zip(from..).map(move |(word, slot)| (first.plus(slot * pages), word))
     }
 
-    /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. The caller has seen
-    /// `walk.links_hold()`, and a region at `page`, after the walk.
+    /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. After the walk the
+    /// caller has seen that `walk.links_hold()`, and that a region lies at `page`.
     pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
         let Some(node) = self.nodes.take() else { return Grown::NoNode };
         let (word, seen) = (walk.word(), walk.entry());
@@ -371,7 +377,8 @@ impl Table {
             let entry = word.load();
             match entry.state() {
                 State::Empty => {}
-                // Level 0 has no nodes: this one was recycled to another level under the visitor, who only counts.
+                // Level 0 has no nodes. This node was recycled to another level under the visitor, who only
+                // counts.
                 State::Node(_) if level == 0 => {}
                 State::Node(child) => self.visit(child, level - 1, page, leaf),
                 _ => leaf(page, level, entry),
@@ -380,13 +387,13 @@ impl Table {
     }
 }
 
-/// Index within its node of the entry for `page` at `level`.
+/// Returns the index, within its node, of the entry for `page` at `level`.
 #[inline(always)]
 pub(crate) fn slot_of(page: PageNumber, level: usize) -> usize {
     (page.0 >> (NODE_BITS as usize * level)) as usize & (NODE_ENTRIES - 1)
 }
 
-/// Pages from `start` up to, and without, `end`.
+/// The pages from `start` up to `end`, without `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageNumberRange {
     pub(crate) start: PageNumber,
@@ -399,18 +406,19 @@ impl PageNumberRange {
         Self { start, end: PageNumber(MAX_PAGES) }
     }
 
-    /// Whether all that an entry at `level` covers from `page` on lies in the range.
+    /// Returns whether the range has all pages that an entry at `level` covers from `page` on.
     pub(crate) fn covers(self, page: PageNumber, level: usize) -> bool {
         self.start <= page && page.plus(span(level)) <= self.end
     }
 }
 
-/// Pages that one entry at `level` covers.
+/// Returns the number of pages that one entry at `level` covers.
 pub(crate) const fn span(level: usize) -> u64 {
     1 << (NODE_BITS as usize * level)
 }
 
-/// The lowest root that reaches `page`; never 0, so that huge leaves always have a place.
+/// Returns the level of the lowest root that reaches `page`. It is never 0, so that huge leaves always have a
+/// place.
 fn root_level_for(page: PageNumber) -> usize {
     (1..LEVELS)
         .find(|level| page.0 >> (NODE_BITS as usize * (level + 1)) == 0)

@@ -1,11 +1,12 @@
 //! Table nodes: 512 entries of 4 KiB, taken from one reservation and recycled only as nodes.
 //!
-//! Because a node's memory is never anything else, a late walker that still looks at a recycled node reads
-//! entries, not data; because versions live through recycling, it cannot mistake them for those it knew. A
-//! node is given back with all its entries Empty, each under a version later than any its last users saw
-//! (see `table/mod.rs`), so it needs no clearing when it is taken again.
+//! A node's memory is never anything else. So a late walker that still looks at a recycled node reads entries
+//! and not data. Versions live through recycling, so the walker cannot mistake those entries for the ones it
+//! knew. A node is given back with all its entries Empty, each under a version later than any that its last
+//! users saw (see `table/mod.rs`). So it needs no clearing when it is taken again.
 //!
-//! Memory is charged to the budget 16 nodes at a time and stays charged: nodes are not turned into frames.
+//! The pool charges memory to the budget 16 nodes at a time. The memory stays charged, because nodes are not
+//! turned into frames.
 
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
@@ -14,16 +15,17 @@ use crate::sync::{Arc, AtomicU32, Mutex, Ordering, WordArray};
 use crate::table::entry::{EntryWord, NodeId};
 use crate::units::{Order, PAGE_BYTES};
 
-/// log2 of [`NODE_ENTRIES`]: a node one level up has a leaf of the largest order for each.
+/// log2 of [`NODE_ENTRIES`]. It is the largest order, so an entry one level up has room for one block of that
+/// order.
 pub(crate) const NODE_BITS: u32 = Order::MAX.0 as u32;
-/// Entries of a node: 512.
+/// The entries of a node: 512.
 pub(crate) const NODE_ENTRIES: usize = 1 << NODE_BITS;
 
 /// All nodes of a manager.
 #[derive(Debug)]
 pub(crate) struct NodePool {
     entries: WordArray<EntryWord>,
-    /// For a free node, the next free one. Node 0 is never used and ends the list.
+    /// The next free node, for each free node. Node 0 is never used and ends the list.
     next_free: WordArray<AtomicU32>,
     state: Mutex<PoolState>,
     budget: Arc<Budget>,
@@ -55,24 +57,24 @@ impl NodePool {
         })
     }
 
-    /// The entry at `slot` of `node`. One multiplication by a power of two away.
+    /// Returns the entry at `slot` of `node`, at the price of one multiplication by a power of two.
     #[inline(always)]
     pub(crate) fn entry(&self, node: NodeId, slot: usize) -> &EntryWord {
         debug_assert!(slot < NODE_ENTRIES);
         &self.entries[node.0 as usize * NODE_ENTRIES + slot]
     }
 
-    /// All entries of `node`.
+    /// Returns all entries of `node`.
     pub(crate) fn entries(&self, node: NodeId) -> &[EntryWord] {
         &self.entries[node.0 as usize * NODE_ENTRIES..][..NODE_ENTRIES]
     }
 
-    /// A node with all entries Empty, or `None` where the budget has no room for one.
+    /// Takes a node with all entries Empty. `None` where the budget has no room for one.
     pub(crate) fn take(&self) -> Option<NodeId> {
         self.take_charging(|bytes| self.budget.charge(bytes))
     }
 
-    /// As [`NodePool::take`], over the budget if it must be: for reclaim, which makes up for it.
+    /// Takes a node, over the budget if it must be. Only reclaim may: it makes up for the excess.
     pub(crate) fn take_for_reclaim(&self) -> Option<NodeId> {
         self.take().or_else(|| {
             self.take_charging(|bytes| {
@@ -129,12 +131,12 @@ impl NodePool {
         state.in_use -= 1;
     }
 
-    /// Nodes that tables use now.
+    /// Returns the number of nodes that tables use now.
     pub(crate) fn in_use(&self) -> usize {
         self.state.lock().in_use
     }
 
-    /// Bytes a growth of the pool needs from the budget.
+    /// Returns the bytes that a growth of the pool needs from the budget.
     pub(crate) const fn growth_bytes() -> u64 {
         (GROW_NODES * PAGE_BYTES) as u64
     }

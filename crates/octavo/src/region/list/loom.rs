@@ -1,6 +1,6 @@
-//! A model of the region list: look-ups without a lock against a writer that moves regions along the array.
+//! A model of the region list: look-ups without a lock, against a writer that moves regions along the array.
 //!
-//! All of it is real; a chunk holds two regions here, so that regions move from chunk to chunk.
+//! The code is the real code. A chunk holds two regions here, so that regions move from chunk to chunk.
 
 use super::*;
 use crate::sync::{Arc, bounded};
@@ -27,7 +27,7 @@ fn loom_a_look_up_never_sees_a_torn_region() {
             thread::spawn(move || run(&list))
         };
         let threads = [
-            // Three regions for one: the last moves to another chunk.
+            // Three regions take the place of one, so the last moves to another chunk.
             spawn(|list| {
                 list.writer().replace(PageNumber(5), PageNumber(6), |_| None).unwrap();
             }),
