@@ -2,6 +2,7 @@
 //! has a unit.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use crate::sizes;
@@ -132,9 +133,94 @@ impl fmt::Debug for PageNumber {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub(crate) u32);
 
+impl SwapSlot {
+    /// The slot as every store's pages are named.
+    #[inline]
+    pub(crate) fn stored(self) -> StoredPage {
+        StoredPage::new(StoreId::Swap, self.0)
+    }
+
+    /// The slot of a page that swap keeps; `None` for a page of another store.
+    #[inline]
+    pub(crate) fn of(page: StoredPage) -> Option<Self> {
+        (page.store() == StoreId::Swap).then(|| Self(page.index()))
+    }
+}
+
 impl fmt::Debug for SwapSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slot {:#x}", self.0)
+    }
+}
+
+/// What keeps the pages of a manager that have no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum StoreId {
+    /// Swap: the index is a slot.
+    Swap = 0,
+    /// The second store, which has a test double only.
+    #[cfg(test)]
+    Double = 1,
+}
+
+/// A page by the store that keeps it, and its index there.
+///
+/// ```text
+///  31    30 ......... 0
+/// +-----+--------------+
+/// |store|  index + 1   |     never 0, so that a frame's word has a value for "kept nowhere"
+/// +-----+--------------+
+/// ```
+///
+/// So there is room for two stores, each of 2^31 - 1 pages: 8 TiB. The order is that of the indexes within a store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub(crate) struct StoredPage(NonZeroU32);
+
+impl StoredPage {
+    const INDEX_BITS: u32 = 31;
+    /// Pages that a store can have: their indexes are below.
+    pub(crate) const MOST: u32 = (1 << Self::INDEX_BITS) - 1;
+
+    /// # Panics
+    /// For an index that is not below [`StoredPage::MOST`].
+    #[inline]
+    pub(crate) fn new(store: StoreId, index: u32) -> Self {
+        assert!(index < Self::MOST, "page {index} is more than a store can have");
+        let bits = (store as u32) << Self::INDEX_BITS | (index + 1);
+        Self(NonZeroU32::new(bits).expect("one more than an index"))
+    }
+
+    /// The page that [`StoredPage::bits`] named; 0 names none.
+    #[inline]
+    pub(crate) fn from_bits(bits: u32) -> Option<Self> {
+        NonZeroU32::new(bits).map(Self)
+    }
+
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.0.get()
+    }
+
+    #[inline]
+    pub(crate) fn store(self) -> StoreId {
+        match self.bits() >> Self::INDEX_BITS {
+            0 => StoreId::Swap,
+            #[cfg(test)]
+            1 => StoreId::Double,
+            other => unreachable!("there is no store {other}"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> u32 {
+        (self.bits() & Self::MOST) - 1
+    }
+}
+
+impl fmt::Debug for StoredPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {:#x} of {:?}", self.index(), self.store())
     }
 }
 
@@ -171,6 +257,27 @@ mod tests {
         assert_eq!(pages_of(4095, 2), 0..2);
         assert_eq!(pages_of(4096, 4096), 1..2);
         assert_eq!(pages_of(5, 0), 0..0);
+    }
+
+    #[test]
+    fn a_stored_page_is_its_store_and_its_index() {
+        for store in [StoreId::Swap, StoreId::Double] {
+            for index in [0, 1, 511, 1 << 30, StoredPage::MOST - 1] {
+                let page = StoredPage::new(store, index);
+                assert_eq!((page.store(), page.index()), (store, index));
+                assert_eq!(StoredPage::from_bits(page.bits()), Some(page));
+                assert_eq!(SwapSlot::of(page), (store == StoreId::Swap).then_some(SwapSlot(index)));
+            }
+        }
+        assert_eq!(StoredPage::from_bits(0), None, "a frame's word of zeros names no page");
+        let bytes = u64::from(StoredPage::MOST) * PAGE_BYTES as u64;
+        assert_eq!(bytes, (8 << 40) - PAGE_BYTES as u64, "8 TiB, but for the page that is none");
+    }
+
+    #[test]
+    #[should_panic(expected = "more than a store can have")]
+    fn no_index_runs_into_the_store() {
+        let _ = StoredPage::new(StoreId::Swap, StoredPage::MOST);
     }
 
     #[test]

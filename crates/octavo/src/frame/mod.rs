@@ -9,7 +9,7 @@
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
 //! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
 //! | `watermark` | when memory counts as short |
-//! | `words`, `state`, `holds`, `uses` | what is kept for each frame |
+//! | `words`, `state`, `holds`, `stored`, `uses` | what is kept for each frame |
 //! | `pinned` | a pin in hand |
 //! | `zero_page` | the huge zero page, counted in three ways |
 //!
@@ -23,6 +23,7 @@ pub(crate) mod holds;
 pub(crate) mod percpu;
 pub(crate) mod pinned;
 pub(crate) mod state;
+pub(crate) mod stored;
 pub(crate) mod uses;
 pub(crate) mod watermark;
 pub(crate) mod words;

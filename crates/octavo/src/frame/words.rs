@@ -6,14 +6,15 @@
 //! | 4..8 | `holds` | its user: pins and dirt ([`super::holds`]); allocating and freeing never write it |
 //! | 8..16 | `next`, `prev` | buddy free lists while free; the LRU's lists while owned |
 //! | 16..24 | `owner` | reverse map |
-//! | 24..28 | `slot` | swap slot |
-//! | 28..32 | `uses` | entries, and the swap cache, that lead to it ([`super::uses`]) |
+//! | 24..28 | `stored` | the store that keeps the page as well, and its index there ([`super::stored`]) |
+//! | 28..32 | `uses` | entries, and a store, that lead to it ([`super::uses`]) |
 
 use std::ops::Index;
 
 use crate::frame::chunk::ChunkId;
 use crate::frame::holds::HoldWord;
 use crate::frame::state::StateWord;
+use crate::frame::stored::StoredWord;
 use crate::frame::uses::UseCount;
 use crate::sync::{AtomicU32, AtomicU64, WordArray};
 use crate::units::{CHUNK_FRAMES, FrameId, Order};
@@ -28,7 +29,7 @@ pub(crate) struct FrameWords {
     pub(crate) next: AtomicU32,
     pub(crate) prev: AtomicU32,
     pub(crate) owner: AtomicU64,
-    pub(crate) slot: AtomicU32,
+    pub(crate) stored: StoredWord,
     pub(crate) uses: UseCount,
 }
 

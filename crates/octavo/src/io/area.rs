@@ -84,7 +84,7 @@ impl SwapArea {
         }
     }
 
-    /// Uses no more of it than this. Default: all that can be addressed, which for files is 16 TiB.
+    /// Uses no more of it than this. Default: all that can be addressed, which is 8 TiB over all areas.
     pub fn limit_bytes(mut self, bytes: u64) -> Self {
         self.limit_bytes = bytes;
         self

@@ -20,7 +20,7 @@ use super::engine::{IoEngine, start};
 use super::{Device, Direction, Transfer, Urgency, Waited};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
-use crate::units::{PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
+use crate::units::{PAGE_BYTES, PAGE_SHIFT, StoredPage, bytes_for_people};
 
 /// Where swapped pages go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Default for SwapFile {
 }
 
 /// Places that slots can name.
-pub(super) const MOST_PAGES: u32 = u32::MAX - 2;
+pub(super) const MOST_PAGES: u32 = StoredPage::MOST;
 /// The file grows by a quarter, but by no less and no more than this at once.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 

@@ -21,7 +21,7 @@ pub(crate) struct Areas {
 
 impl Areas {
     /// Numbers the places that each device offers, which may be fewer than it has. Those that no number is left for
-    /// are not used: there are 2^32 in all.
+    /// are not used: there are 2^31 in all.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
         let mut next = 0;
         let area = |(device, mut shape): (Box<dyn Device>, AreaShape)| {
@@ -111,6 +111,7 @@ mod tests {
     use crate::io::test_device::TestDevice;
     use crate::swap::clusters::{CLUSTER_SLOTS, Clusters};
     use crate::sync::{Arc, Cpus};
+    use crate::units::StoredPage;
 
     fn areas(devices: &[(&'static str, u32, i32)]) -> Areas {
         Areas::new(devices.iter().map(|&(name, capacity_pages, priority)| {
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn places_without_a_number_are_not_used() {
-        let huge = u32::MAX - 1;
+        let huge = StoredPage::MOST;
         let areas = areas(&[("a", huge - 700, 0), ("b", huge, 0), ("c", huge, 0)]);
         let places: Vec<_> = areas.shapes().iter().map(|shape| shape.capacity_pages).collect();
         assert_eq!(places[0], huge - 700);

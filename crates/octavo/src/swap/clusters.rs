@@ -43,7 +43,7 @@ use crossbeam_utils::CachePadded;
 use crate::budget::Budget;
 use crate::sizes::{CLUSTER_LOCKS as LOCKS, GOOD_RUN_CLASS as GOOD_CLASS};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Mutex, MutexGuard, Ordering, WordArray};
-use crate::units::SwapSlot;
+use crate::units::{StoredPage, SwapSlot};
 
 use bits::{SlotBits, WORDS};
 use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
@@ -72,8 +72,8 @@ pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
     first_slot + (u64::from(capacity_pages) + 1).next_multiple_of(CLUSTER_SLOTS as u64)
 }
 
-/// How many slots there can be at most: each, and two more values, fit in 32 bits.
-pub(crate) const MOST_SLOTS: u64 = u32::MAX as u64 - 1;
+/// How many slots there can be at most: what a frame's word has room for.
+pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 
 /// What is known of a cluster, all of it on two lines of its own.
 #[derive(Debug, Default)]
@@ -182,7 +182,7 @@ impl Clusters {
         if last > MOST_SLOTS {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
-                "the swap areas have more than 2^32 pages in all",
+                "the swap areas have more than 2^31 pages in all",
             ));
         }
         let mut priorities: Vec<_> = shapes.iter().map(|shape| shape.priority).collect();

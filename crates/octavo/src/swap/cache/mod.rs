@@ -9,7 +9,7 @@
 //! | `words` | the 16 bytes of a slot |
 //!
 //! Invariants:
-//! - A frame's `slot` word and the index agree under the lock of the slot's cluster; both change under it only.
+//! - A frame's `stored` word and the index agree under the lock of the slot's cluster; both change under it only.
 //! - A page under writeback is never removed, and its slot never freed.
 //! - A frame is evicted by one compare-and-swap that asks for no pin but the evictor's and for no dirt at once.
 //! - Where there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock is free.

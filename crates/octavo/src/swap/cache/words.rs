@@ -17,9 +17,6 @@ use crate::mapping::PageWord;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::SwapSlot;
 
-/// In a frame's `slot` word: not in the swap cache.
-pub(super) const NO_SLOT: u32 = 0;
-
 /// The words of one slot.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
@@ -81,14 +78,11 @@ impl SlotWords {
 /// The slot a frame of the cache belongs to. Exact under the slot's lock, and only a hint elsewhere.
 #[inline]
 pub(crate) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
-    match words.slot.load(Ordering::Acquire) {
-        NO_SLOT => None,
-        slot => Some(SwapSlot(slot - 1)),
-    }
+    words.stored.page().and_then(SwapSlot::of)
 }
 
 /// Says in a frame's words which slot it belongs to. Under the slot's lock.
 #[inline]
 pub(super) fn set_slot(words: &FrameWords, slot: Option<SwapSlot>) {
-    words.slot.store(slot.map_or(NO_SLOT, |slot| slot.0 + 1), Ordering::Release);
+    words.stored.set(slot.map(SwapSlot::stored));
 }

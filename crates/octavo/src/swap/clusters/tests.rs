@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::sync::{AtomicBool, thread};
+use crate::units::StoredPage;
 
 const BYTES: u64 = 8192;
 const CLUSTER: u32 = CLUSTER_SLOTS as u32;
@@ -363,12 +364,12 @@ fn a_slot_freed_twice_or_never_allocated_is_a_bug_that_is_told() {
 
 #[test]
 fn more_slots_than_numbers_are_refused() {
-    let shape = AreaShape { capacity_pages: u32::MAX - 512, priority: 0 };
+    let shape = AreaShape { capacity_pages: StoredPage::MOST - 512, priority: 0 };
     let make = |shapes: &[AreaShape]| {
         Clusters::new(shapes, Arc::new(Budget::new(1 << 30)), BYTES, Cpus::pretended(1, || 0))
             .map(|it| it.capacity())
     };
-    assert_eq!(make(&[shape]).unwrap(), u32::MAX - 512);
+    assert_eq!(make(&[shape]).unwrap(), StoredPage::MOST - 512);
     assert_eq!(make(&[shape, shape]).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     assert_eq!(make(&[]).unwrap(), 0);
 }
