@@ -196,6 +196,7 @@ impl<'e> Waiter<'e> {
 }
 
 impl Drop for Waiter<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(alarm) = self.alarm.take() {
             self.engine.timer.cancel(alarm);

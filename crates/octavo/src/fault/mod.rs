@@ -136,7 +136,7 @@ impl<'a> Fault<'a> {
     /// Goes as far as it can. Pending: the waker will be called.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
         loop {
-            let waiting = self.wait_for_read(waker);
+            let waiting = if self.reading.is_some() { self.wait_for_read(waker) } else { None };
             match waiting.unwrap_or_else(|| self.step(waker)) {
                 Step::Again => {}
                 Step::Wait => return Poll::Pending,
@@ -293,8 +293,11 @@ impl Drop for Fault<'_> {
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
     engine.check_process()?;
-    let fault = Fault::new(Waiter::thread(engine), engine, space, address, access);
-    in_place(fault.resolve()).map(|_| ())
+    let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, access);
+    match fault.block() {
+        Outcome::Usable => Ok(()),
+        lacking => in_place(fault.provide(lacking)).map(|_| ()),
+    }
 }
 
 /// As [`resolve`], for a page that `bytes` are to be written over, all of it: it need not be zeroed, or read, before. Says
@@ -311,7 +314,10 @@ pub(crate) fn resolve_written(
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Write);
     // A window may have to be asked first, and refuse.
     fault.bytes = space.translation.is_none().then_some(bytes);
-    Ok(in_place(fault.resolve())? == Resolved::Written)
+    match fault.block() {
+        Outcome::Written => Ok(true),
+        lacking => Ok(in_place(fault.provide(lacking))? == Resolved::Written),
+    }
 }
 
 /// A fault to be awaited, which never blocks whoever polls it. Dropping it in the middle leaves the page as it was.
@@ -322,7 +328,9 @@ pub(crate) async fn resolve_async(
     access: Access,
 ) -> Result<()> {
     engine.check_process()?;
-    Fault::new(Waiter::task(engine), engine, space, address, access).resolve().await.map(|_| ())
+    let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
+    let outcome = fault.outcome().await;
+    fault.provide(outcome).await.map(|_| ())
 }
 
 /// How a fault ended.
@@ -333,10 +341,11 @@ enum Resolved {
 }
 
 impl Fault<'_> {
-    /// Polls until the fault is over, and provides what it lacks.
-    async fn resolve(mut self) -> Result<Resolved> {
+    /// Provides what the fault lacks, and polls on, until it is over. Apart from the first poll: most faults lack nothing.
+    #[cold]
+    async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
         loop {
-            match self.outcome().await {
+            match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),
                 Outcome::Failed(error) => return Err(error),
@@ -348,13 +357,19 @@ impl Fault<'_> {
                     self.set_compacted(block);
                 }
             }
+            outcome = self.outcome().await;
         }
+    }
+
+    /// Polls, and sleeps in between or completes transfers.
+    fn block(&mut self) -> Outcome {
+        let cell = RefCell::new(self);
+        block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive())
     }
 
     async fn outcome(&mut self) -> Outcome {
         if self.waiter.blocks() {
-            let cell = RefCell::new(self);
-            return block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive());
+            return self.block();
         }
         poll_fn(|context| {
             // In a forked child nothing of this may be touched.
