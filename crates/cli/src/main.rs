@@ -2,23 +2,28 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `args` | the command line, and what is refused before anything runs |
+//! | `args` | the command line |
+//! | `choices` | what can be chosen there, as types: modes, sizes, engines, policies |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
-//! | `gate` | threads that start at once |
-//! | `processes` | processes of our own program, for the kernel's side |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `manager` | managers for a run |
+//! | `gate`, `worker` | threads that start at once, and what they have in common |
+//! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
 //! | `report` | what `--json` writes, for every workload |
-//! | `table` | columns for people |
+//! | `table` | columns and figures for people |
 //! | `profile` | the share of time each function takes |
-//! | `progress` | the bar on long work |
+//! | `progress` | the bar on long work, and a word on how long it takes |
 //! | `output` | where text goes, and what a closed pipe means |
 //! | `failure` | why the program stops, in one sentence |
 //!
 //! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
 
 mod args;
+mod choices;
 mod failure;
 mod gate;
+mod huge_pages;
+mod manager;
 mod output;
 mod processes;
 mod profile;
@@ -27,31 +32,21 @@ mod report;
 mod swap;
 mod table;
 mod usemem;
+mod worker;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
-use crate::swap::Pattern;
 use crate::swap::args::Refused;
+use crate::swap::job::Job as SwapJob;
+use crate::swap::plan::Pattern;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Usemem(args) => match args.into_job() {
-            Ok(job) => usemem::run(&job),
-            Err(complaint) => args::refuse("usemem", &complaint),
-        },
-        Command::SwapWSeq(args) => swap_job("swap-w-seq", args.into_job(Pattern::WriteSequential)),
-        Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
-        Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
-        Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
-        Command::SwapTask { order } => swap::kernel_side::task_main(&order),
-        Command::SwapKeeper => swap::keeper::keeper_main(),
-        Command::KernelTask { plan } => usemem::kernel_side::task_main(&plan),
-    };
-    match result {
+    match started_by_ourselves().unwrap_or_else(command) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
@@ -62,7 +57,34 @@ fn main() -> ExitCode {
     }
 }
 
-fn swap_job(subcommand: &str, job: Result<swap::Job, Refused>) -> Result<(), Failure> {
+/// The lives of the processes that `octavo` starts itself; `None` where it was started by somebody else.
+fn started_by_ourselves() -> Option<Result<(), Failure>> {
+    let mut arguments = env::args_os().skip(1);
+    let subcommand = arguments.next()?;
+    // What is not text is no order, and is refused as such.
+    let order = arguments.next().and_then(|order| order.into_string().ok()).unwrap_or_default();
+    Some(match subcommand.to_str()? {
+        usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),
+        swap::kernel_side::SUBCOMMAND => swap::kernel_side::task_main(&order),
+        swap::keeper::SUBCOMMAND => swap::keeper::keeper_main(),
+        _ => return None,
+    })
+}
+
+fn command() -> Result<(), Failure> {
+    match Cli::parse().command {
+        Command::Usemem(args) => match args.into_job() {
+            Ok(job) => usemem::run(&job),
+            Err(complaint) => args::refuse("usemem", &complaint),
+        },
+        Command::SwapWSeq(args) => swap_job("swap-w-seq", args.into_job(Pattern::WriteSequential)),
+        Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
+        Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
+        Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
+    }
+}
+
+fn swap_job(subcommand: &str, job: Result<SwapJob, Refused>) -> Result<(), Failure> {
     match job {
         Ok(job) => swap::run(&job),
         Err(Refused::Nonsense(complaint)) => args::refuse(subcommand, &complaint),

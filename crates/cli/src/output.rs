@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::args::JsonTarget;
+use crate::choices::JsonTarget;
 use crate::failure::Failure;
 use crate::report::Report;
 

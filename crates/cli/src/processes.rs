@@ -3,9 +3,11 @@
 //! A process says that it is ready on its standard output, waits for a byte on its standard input, works, and
 //! writes what it did as JSON. Where the work has phases that all begin together, it says ready before each.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
+use octavo_platform::usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -138,4 +140,23 @@ pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Fail
     };
     let json = serde_json::to_string(&answer).map_err(|error| Failure::Said(error.to_string()))?;
     io::stdout().write_all(json.as_bytes()).map_err(|_| Failure::OutputClosed)
+}
+
+/// What the kernel has counted for this process so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    pub fn now() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The program's name, in brackets, may hold anything; counted behind it, minflt is the 8th field and
+        // majflt the 10th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 1).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Self { minor_faults: field(8), major_faults: field(10), resident_bytes: usage::resident_bytes() }
+    }
 }

@@ -1,61 +1,203 @@
-//! The bar on long work: on standard error, only when that is a terminal, only after the first second.
+//! How long it takes: a bar on long work, and a word beforehand where all of it will take long.
 //!
 //! Workers add to one counter now and then; a thread of the bar's own looks at it five times a second, so
-//! that drawing never happens on a worker's time.
+//! that drawing never happens on a worker's time. The bar stands on standard error, only when that is a terminal, only
+//! after the first second. The word (see [`Pace`]) goes there, too, terminal or not, as soon as it can be foreseen.
 
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const NEXT_LOOK: Duration = Duration::from_millis(200);
+/// What takes longer is announced.
+const LONG: Duration = Duration::from_secs(10);
 
-/// A bar that goes away when dropped.
+/// How the turns of a command go, and how long all of them will take.
+#[derive(Debug)]
+pub struct Pace {
+    turns: u32,
+    /// Of the turns that are over.
+    over: Mutex<Over>,
+    said: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Over {
+    turns: u32,
+    time: Duration,
+}
+
+/// How long all turns take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Foreseen {
+    About(Duration),
+    AtLeast(Duration),
+}
+
+impl Pace {
+    /// So many turns, each of which takes at least `each`. Says so at once where that is long.
+    pub fn new(turns: u32, each: Duration) -> Arc<Self> {
+        let pace = Self { turns, over: Mutex::default(), said: AtomicBool::new(false) };
+        if let Some(sentence) = pace.announcement(Foreseen::AtLeast(each * turns)) {
+            eprintln!("{sentence}");
+        }
+        Arc::new(pace)
+    }
+
+    /// What is foreseen when the present turn has taken `time`, and this part of it is done, if that is known.
+    fn foresee(&self, time: Duration, part: Option<f64>) -> Foreseen {
+        let over = *self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        let all =
+            |turn: Duration| (over.time + turn).mul_f64(f64::from(self.turns) / f64::from(over.turns + 1));
+        match part.filter(|&part| part > 0.0) {
+            Some(part) => Foreseen::About(all(time.div_f64(part.min(1.0)))),
+            None if over.turns > 0 => Foreseen::About(all(time.max(over.time / over.turns))),
+            // What cannot be followed may be nearly over.
+            None if time < LONG / 2 => Foreseen::AtLeast(time),
+            None => Foreseen::AtLeast(all(time)),
+        }
+    }
+
+    /// What is to be said, the first time that it is more than a few seconds.
+    fn announcement(&self, foreseen: Foreseen) -> Option<String> {
+        let (Foreseen::About(time) | Foreseen::AtLeast(time)) = foreseen;
+        // Relaxed: a word said twice would do no harm.
+        if time <= LONG || self.said.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let how = if matches!(foreseen, Foreseen::About(_)) { "about" } else { "at least" };
+        let turns = if self.turns > 1 { format!(", for {} turns", self.turns) } else { String::new() };
+        Some(format!("this will take {how} {}{turns}", in_words(time)))
+    }
+
+    fn end_turn(&self, time: Duration) {
+        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.turns += 1;
+        over.time += time;
+    }
+}
+
+/// Roughly: nobody waits by the second.
+fn in_words(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..60.0 => format!("{seconds:.0} s"),
+        60.0..5400.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.0} h", seconds / 3600.0),
+    }
+}
+
+/// A turn, or a part of the preparations. The bar goes away when it is dropped.
 #[derive(Debug)]
 pub struct Progress {
     done: Arc<AtomicU64>,
-    drawer: Option<(Sender<()>, JoinHandle<()>)>,
+    looker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+    /// Where it is a turn.
+    turn: Option<(Arc<Pace>, Instant)>,
 }
 
 impl Progress {
-    /// Shows `title` and how much of `total` is done, or only the time where the total cannot be followed.
-    pub fn start(title: String, total: Option<u64>) -> Self {
+    /// A turn: shows `title` and how much of `total` is done, or only the time where the total cannot be followed.
+    pub fn turn(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
+        Self::start(pace, title, total, true)
+    }
+
+    /// Work outside the turns.
+    pub fn aside(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
+        Self::start(pace, title, total, false)
+    }
+
+    fn start(pace: &Arc<Pace>, title: String, total: Option<u64>, is_turn: bool) -> Self {
         let done = Arc::new(AtomicU64::new(0));
-        let drawer = io::stderr().is_terminal().then(|| {
-            let (stop, stopped) = mpsc::channel();
-            let counter = Arc::clone(&done);
-            let draw = move || draw_until(&stopped, &counter, title, total);
-            // Without a thread for it, the work goes on without a bar.
-            thread::Builder::new().name("progress".into()).spawn(draw).ok().map(|thread| (stop, thread))
-        });
-        Self { done, drawer: drawer.flatten() }
+        let (bar, begun) = (io::stderr().is_terminal(), Instant::now());
+        let turn = is_turn.then(|| (Arc::clone(pace), begun));
+        if !bar && pace.said.load(Ordering::Relaxed) {
+            return Self { done, looker: None, turn };
+        }
+        let (stop, stopped) = mpsc::channel();
+        let look = Looker { done: Arc::clone(&done), total, pace: Arc::clone(pace), is_turn, begun };
+        let look = move || look.until(&stopped, bar.then_some(title));
+        // Without a thread for it, the work goes on without a bar.
+        let looker = thread::Builder::new().name("progress".into()).spawn(look).ok();
+        Self { done, looker: looker.map(|thread| (stop, thread)), turn }
     }
 
     /// The counter to add to, where somebody watches.
     pub fn counter(&self) -> Option<&AtomicU64> {
-        self.drawer.as_ref().map(|_| &*self.done)
+        self.looker.as_ref().map(|_| &*self.done)
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some((stop, thread)) = self.drawer.take() {
+        if let Some((stop, thread)) = self.looker.take() {
             drop(stop);
             // A bar that panicked is no reason to fail the work.
             let _ = thread.join();
         }
+        if let Some((pace, begun)) = self.turn.take() {
+            pace.end_turn(begun.elapsed());
+        }
     }
 }
 
-fn draw_until(stopped: &mpsc::Receiver<()>, done: &AtomicU64, title: String, total: Option<u64>) {
-    if stopped.recv_timeout(FIRST_LOOK) != Err(RecvTimeoutError::Timeout) {
-        return;
+/// Who looks at the counter while the work goes on.
+struct Looker {
+    done: Arc<AtomicU64>,
+    total: Option<u64>,
+    pace: Arc<Pace>,
+    is_turn: bool,
+    begun: Instant,
+}
+
+impl Looker {
+    fn until(&self, stopped: &mpsc::Receiver<()>, title: Option<String>) {
+        if stopped.recv_timeout(FIRST_LOOK) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        let bar = title.map(|title| bar(title, self.total));
+        loop {
+            if let Some(sentence) = self.announcement() {
+                match &bar {
+                    Some(bar) => bar.println(sentence),
+                    None => eprintln!("{sentence}"),
+                }
+            }
+            if let Some(bar) = &bar {
+                match self.total {
+                    Some(_) => bar.set_position(self.done()),
+                    None => bar.tick(),
+                }
+            }
+            if stopped.recv_timeout(NEXT_LOOK) != Err(RecvTimeoutError::Timeout) {
+                break;
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
     }
+
+    fn done(&self) -> u64 {
+        // Relaxed: a figure to look at, which orders nothing.
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn announcement(&self) -> Option<String> {
+        let time = self.begun.elapsed();
+        let part = self.total.map(|total| self.done() as f64 / total.max(1) as f64);
+        let foreseen = if self.is_turn { self.pace.foresee(time, part) } else { Foreseen::AtLeast(time) };
+        self.pace.announcement(foreseen)
+    }
+}
+
+fn bar(title: String, total: Option<u64>) -> ProgressBar {
     let bar = match total {
         Some(total) => ProgressBar::new(total),
         None => ProgressBar::new_spinner(),
@@ -69,12 +211,44 @@ fn draw_until(stopped: &mpsc::Receiver<()>, done: &AtomicU64, title: String, tot
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message(title);
-    while stopped.recv_timeout(NEXT_LOOK) == Err(RecvTimeoutError::Timeout) {
-        // Relaxed: a figure to look at, which orders nothing.
-        match total {
-            Some(_) => bar.set_position(done.load(Ordering::Relaxed)),
-            None => bar.tick(),
-        }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(turns: u32) -> Pace {
+        Pace { turns, over: Mutex::default(), said: AtomicBool::new(false) }
     }
-    bar.finish_and_clear();
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn all_turns_are_foreseen_from_the_part_that_is_done() {
+        let pace = pace(10);
+        assert_eq!(pace.foresee(s(2), None), Foreseen::AtLeast(s(2)));
+        assert_eq!(pace.foresee(s(6), None), Foreseen::AtLeast(s(60)));
+        assert_eq!(pace.foresee(s(2), Some(0.5)), Foreseen::About(s(40)));
+        pace.end_turn(s(4));
+        // A turn that cannot be followed takes at least as long as those before it did.
+        assert_eq!(pace.foresee(s(1), None), Foreseen::About(s(40)));
+        assert_eq!(pace.foresee(s(8), None), Foreseen::About(s(60)));
+        assert_eq!(pace.foresee(s(1), Some(0.25)), Foreseen::About(s(40)));
+        assert_eq!(pace.foresee(s(1), Some(0.0)), Foreseen::About(s(40)));
+    }
+
+    #[test]
+    fn what_takes_over_ten_seconds_is_said_once() {
+        let pace = pace(3);
+        assert_eq!(pace.announcement(Foreseen::About(s(10))), None);
+        let sentence = pace.announcement(Foreseen::About(s(125)));
+        assert_eq!(sentence.as_deref(), Some("this will take about 2 min, for 3 turns"));
+        assert_eq!(pace.announcement(Foreseen::About(s(200))), None);
+        let one = super::Pace { turns: 1, ..self::pace(1) };
+        let sentence = one.announcement(Foreseen::AtLeast(s(7200)));
+        assert_eq!(sentence.as_deref(), Some("this will take at least 2 h"));
+    }
 }

@@ -1,8 +1,11 @@
-//! Columns for people: the first to the left, figures to the right.
+//! Columns and figures for people. A cell without a figure says why.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-/// Rows of cells under a header.
+use crate::report::{Metric, Ratio, Report, Run, Spread};
+
+/// Rows of cells under a header: the first column to the left, figures to the right.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -47,6 +50,92 @@ impl fmt::Display for Table {
     }
 }
 
+/// A figure over the rounds of a side: its median and, of several rounds, the least and the greatest.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounds {
+    several: bool,
+}
+
+impl Rounds {
+    pub fn new(rounds: u32) -> Self {
+        Self { several: rounds > 1 }
+    }
+
+    /// What stands above the figures.
+    pub fn header(self, title: &str) -> Vec<&str> {
+        if self.several { vec![title, "least", "most"] } else { vec![title] }
+    }
+
+    pub fn cells<'r>(
+        self,
+        runs: impl IntoIterator<Item = &'r Run>,
+        value: impl Fn(&Run) -> f64,
+        show: impl Fn(f64) -> String,
+    ) -> Vec<String> {
+        let Some(spread) = Spread::of(runs.into_iter().map(value)) else { return Vec::new() };
+        self.spread(spread, show)
+    }
+
+    pub fn spread(self, spread: Spread, show: impl Fn(f64) -> String) -> Vec<String> {
+        let all = [spread.median, spread.min, spread.max].map(show);
+        all.into_iter().take(if self.several { 3 } else { 1 }).collect()
+    }
+
+    /// How the figures came about.
+    pub fn note(self, rounds: u32) -> String {
+        if self.several { format!("medians of {rounds} rounds") } else { "one round".into() }
+    }
+}
+
+/// How much better some are than others, by these metrics; `None` where nobody is compared.
+pub fn ratios(
+    report: &Report,
+    metrics: &[Metric],
+    rounds: Rounds,
+    is_shown: impl Fn(&Ratio) -> bool,
+) -> Option<Table> {
+    let mut header = vec!["better by", "in"];
+    header.extend(rounds.header("times"));
+    let mut table = Table::new(&header);
+    let mut any = false;
+    for ratio in metrics.iter().flat_map(|&metric| report.ratios.iter().filter(move |r| r.metric == metric)) {
+        if is_shown(ratio) {
+            any = true;
+            let mut row = vec![format!("{} than {}", ratio.of, ratio.to), ratio.metric.title().into()];
+            let spread = Spread { median: ratio.median, min: ratio.min, max: ratio.max };
+            row.extend(rounds.spread(spread, |times| format!("{times:.3}")));
+            table.row(row);
+        }
+    }
+    any.then_some(table)
+}
+
+/// The functions that take most of the time.
+pub fn shares(mode: &str, shares: &BTreeMap<String, f64>) -> String {
+    let mut largest: Vec<_> = shares.iter().filter(|&(_, &share)| share >= 0.01).collect();
+    largest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let mut table = Table::new(&["function", "share"]);
+    for (name, share) in largest {
+        table.row(vec![name.clone(), percent(*share)]);
+    }
+    format!("time by function, {mode} (sampled in runs that are not timed):\n{table}")
+}
+
+pub fn percent(share: f64) -> String {
+    format!("{:.2}%", share * 100.0)
+}
+
+/// A rate to about three figures: `0.42`, `13.4`, `2,104`.
+pub fn rate(value: f64) -> String {
+    match value {
+        100.0.. => grouped(value.round() as u64),
+        10.0..100.0 => format!("{value:.1}"),
+        0.005..10.0 => format!("{value:.2}"),
+        0.0 => "0".into(),
+        _ => "<0.01".into(),
+    }
+}
+
 /// A whole number with its thousands set apart: `4,726,928,591`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -58,6 +147,11 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A number of things: `1 process`, `72 processes`.
+pub fn counted(number: u64, one: &str, several: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { several })
 }
 
 /// Bytes as people write them: `16 MiB`, `1.5 GiB`.
@@ -94,5 +188,24 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(bytes(100 << 30), "100 GiB");
         assert_eq!(bytes(7), "7 bytes");
+        let rates = [0.0, 0.001, 0.423, 13.44, 99.96, 2104.4].map(rate);
+        assert_eq!(rates, ["0", "<0.01", "0.42", "13.4", "100.0", "2,104"]);
+        assert_eq!(
+            (counted(1, "task", "tasks").as_str(), counted(0, "task", "tasks").as_str()),
+            ("1 task", "0 tasks")
+        );
+    }
+
+    #[test]
+    fn one_round_has_no_median() {
+        let spread = Spread { median: 2.0, min: 1.0, max: 3.0 };
+        let show = |value: f64| value.to_string();
+        assert_eq!(Rounds::new(1).spread(spread, show), ["2"]);
+        assert_eq!(Rounds::new(1).note(1), "one round");
+        assert_eq!(Rounds::new(3).spread(spread, show), ["2", "1", "3"]);
+        assert_eq!(
+            (Rounds::new(3).header("s"), Rounds::new(1).header("s")),
+            (vec!["s", "least", "most"], vec!["s"])
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `octavo usemem` as its users meet it: lines, reports, exit codes.
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -59,12 +59,37 @@ fn each_task_prints_usemems_two_lines() {
 fn a_summary_follows_the_lines() {
     let text = text_of("-n 2 --readonly -j 0x200000 64M --memory 64M");
     let (lines, summary) = text.split_once("\n\n").unwrap();
-    let throughput: u64 = statistics(lines).iter().map(|line| line.2).sum();
-    assert!(summary.contains("wall time"), "{summary}");
-    assert!(summary.contains(&format!("throughput  {throughput} KB/s")), "{summary}");
+    let usemem: u64 = statistics(lines).iter().map(|line| line.2).sum();
+    assert!(lines.starts_with("as usemem counts (an eighth of what is mapped"), "{lines}");
+    assert!(summary.contains("wall time") && summary.contains(" MB/s of bytes touched"), "{summary}");
+    assert!(summary.contains(&format!("as usemem   {usemem} KB/s: the lines above, added up")), "{summary}");
     assert!(summary.contains("faults      64 ("), "{summary}");
     assert!(summary.contains("pgfault 64"), "{summary}");
     assert!(!summary.contains("pin_slow"), "only counters that moved are named: {summary}");
+}
+
+#[test]
+fn the_bytes_that_were_really_touched_are_told() {
+    let text = text_of("-r 2 16M --memory 64M");
+    let told = "touched     33,554,432 bytes (4,194,304 accesses of 8 bytes, in 2 passes over 16M)";
+    assert!(text.contains(told), "{text}");
+    let text = text_of("-n 2 -t 2 --readonly -j 0x200000 64M --memory 64M");
+    assert!(text.contains("touched     1,024 bytes (128 accesses of 8 bytes, in 1 pass over 64M)"), "{text}");
+    let report = report_of("-r 3 -j 4k 1M --memory 64M");
+    let run = &report["runs"][0];
+    let touched = run["mb_per_s"].as_f64().unwrap() * run["seconds"].as_f64().unwrap() * 1e6;
+    assert!((touched - 3.0 * 256.0 * 8.0).abs() < 0.5, "{run}");
+}
+
+#[test]
+fn a_run_that_will_take_over_ten_seconds_says_so_in_its_first_seconds() {
+    let line = ["usemem", "-n", "2", "-r", "1000000", "64M", "--memory", "256M"];
+    let mut child = octavo().args(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut first).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.starts_with("this will take ") && !first.contains("turns"), "{first}");
 }
 
 #[test]
@@ -102,7 +127,8 @@ fn the_report_has_its_documented_shape() {
         "tasks",
         "budget_bytes",
         "seconds",
-        "throughput_kb_per_s",
+        "mb_per_s",
+        "usemem_kb_per_s",
         "faults",
         "faults_per_s",
         "peak_rss_bytes",
@@ -124,11 +150,15 @@ fn all_modes_and_the_kernel_run_by_turns_and_every_pair_is_compared() {
         report_of("-n 2 --readonly -j 0x200000 256M --memory 64M --mode all --against kernel --rounds 3");
     let modes: Vec<&str> =
         report["runs"].as_array().unwrap().iter().map(|run| run["mode"].as_str().unwrap()).collect();
-    let rounds: Vec<BTreeSet<&str>> = modes.chunks(4).map(|round| round.iter().copied().collect()).collect();
-    assert_eq!(rounds, vec![BTreeSet::from(["kernel", "base", "patched", "best"]); 3]);
+    let sides: BTreeSet<&str> = modes.iter().copied().collect();
+    assert!(["kernel", "base", "patched", "best"].iter().all(|side| sides.contains(side)), "{sides:?}");
+    assert!(sides.len() == 4 || sides.contains("kernel-huge"), "{sides:?}");
+    let rounds: Vec<BTreeSet<&str>> =
+        modes.chunks(sides.len()).map(|round| round.iter().copied().collect()).collect();
+    assert_eq!(rounds, vec![sides.clone(); 3]);
 
     let ratios = report["ratios"].as_array().unwrap();
-    assert_eq!(ratios.len(), 6 * 2);
+    assert_eq!(ratios.len(), sides.len() * (sides.len() - 1) / 2 * 2);
     for ratio in ratios {
         assert_eq!(keys(ratio), BTreeSet::from(["of", "to", "metric", "median", "min", "max"]));
         let value = |key: &str| ratio[key].as_f64().unwrap();
@@ -152,10 +182,17 @@ fn the_kernels_side_touches_the_same_words() {
 #[test]
 fn a_comparison_prints_a_table_and_says_what_the_kernel_was_given() {
     let text = text_of("-n 2 --readonly -j 0x200000 64M --memory 64M --against kernel --rounds 2");
-    assert!(text.contains("MADV_HUGEPAGE") && text.contains("fork and exit are left out"), "{text}");
-    assert!(text.contains("binds Octavo's side; the kernel knows none"), "{text}");
-    assert!(text.contains("best than kernel"), "{text}");
-    assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 4);
+    assert!(text.contains("the kernel runs ") && text.contains("fork and exit are left out"), "{text}");
+    assert!(text.contains("the budget of 64M binds Octavo's side; the kernel knows none"), "{text}");
+    let sides = if text.contains("the kernel runs twice") { 3 } else { 2 };
+    assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 2 * sides);
+    let (job, usemem) = (text.find("the whole job").unwrap(), text.find("as usemem counts").unwrap());
+    assert!(job < usemem && !text[..usemem].contains("KB/s"), "{text}");
+    // Compared with the better of the kernel's two, by seconds.
+    let compared: Vec<&str> = text.lines().filter(|line| line.starts_with("best than ")).collect();
+    assert_eq!(compared.len(), 1, "{text}");
+    assert!(compared[0].starts_with("best than kernel") && compared[0].contains(" seconds "), "{text}");
+    assert!(sides == 2 || text.contains("(of the kernel's two, kernel"), "{text}");
 }
 
 #[test]
@@ -166,7 +203,7 @@ fn a_report_goes_to_a_file_and_replaces_what_was_there() {
     let text = text_of(&format!("--readonly -j 0x200000 64M --memory 64M --json {}", path.display()));
     assert_eq!(statistics(&text).len(), 1);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(report["workload"], "usemem -n 1 -t 1 -j 0x200000 -r 1 --readonly 0x4000000");
+    assert_eq!(report["workload"], "usemem -n 1 -t 1 -j 0x200000 -r 1 --readonly 64M");
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! The options of the swap commands, and what of them makes no sense together.
 
-use clap::{ValueEnum, value_parser};
+use clap::value_parser;
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::octavo_side::{Choices, CompressionChoice, EngineChoice, PolicyChoice};
+use super::job::{Choices, Job, Rival};
 use super::plan::{Length, Pattern, Plan};
-use super::{Job, Rival};
-use crate::args::{JsonTarget, ModeChoice, parse_size};
+use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, ModeChoice, PolicyChoice, Size, name_of};
 use crate::failure::Failure;
 
 const DEFAULT_SECONDS: f64 = 5.0;
@@ -22,11 +21,11 @@ pub struct SwapArgs {
     #[arg(short = 'n', long = "nproc", value_name = "N", value_parser = value_parser!(u32).range(1..=4096))]
     tasks: Option<u32>,
     /// Octavo's memory budget, everything included, and the kernel's control group limit
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
-    memory: u64,
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    memory: Size,
     /// Data of all tasks together [default: three times the memory]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    total: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    total: Option<Size>,
     /// Where pages go: ram (memory that completes at once), a file to be made, a directory for a temporary one, or
     /// a block device, whose contents are lost [default: $TMPDIR or /var/tmp]
     #[arg(long, value_name = "ram|FILE|BLOCKDEV")]
@@ -48,9 +47,9 @@ pub struct SwapArgs {
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyChoice,
     /// The most that Octavo reads ahead of a fault [default: what is best for the device]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    readahead: Option<u64>,
-    /// Use 2 MiB pages where they can be had, on both sides
+    #[arg(long, value_name = "SIZE")]
+    readahead: Option<Size>,
+    /// Use 2 MiB blocks where they can be had, on Octavo's side. The kernel's runs with huge pages and without in any case
     #[arg(long)]
     huge: bool,
     /// Store and load Octavo's memory word by word, instead of a page at a time
@@ -64,7 +63,8 @@ pub struct SwapArgs {
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
     /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the machine back
-    /// as it was), with the same to zram whatever the device, or with the bare device. May be given several times
+    /// as it was), with the same to zram whatever the device, or with the bare device. May be given several times. The
+    /// kernel runs with 4 KiB pages and with transparent huge ones, and the better of the two is the one to beat
     #[arg(long, value_enum)]
     against: Vec<Rival>,
     /// Runs of each side, by turns
@@ -118,18 +118,20 @@ impl SwapArgs {
         length: Length,
     ) -> Result<Job, Refused> {
         let tasks = self.tasks.unwrap_or(default_tasks);
-        let memory = self.memory;
-        let total = self.total.unwrap_or(memory.saturating_mul(3));
+        let memory = &self.memory;
+        let total = self.total.as_ref().map_or(memory.bytes.saturating_mul(3), |total| total.bytes);
+        let total_given =
+            self.total.as_ref().map_or_else(|| format!("three times {memory}"), Size::to_string);
         let nonsense = |sentence: String| Err(Refused::Nonsense(sentence));
         let task_bytes = total / u64::from(tasks) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         if task_bytes == 0 {
             return nonsense(format!(
-                "a total of {total} bytes leaves no page for each of {tasks} tasks; give more"
+                "a total of {total_given} leaves no page of {PAGE_BYTES} bytes for each of {tasks} tasks; give more"
             ));
         }
         if total >= 1 << 43 {
             return nonsense(format!(
-                "a total of {total} bytes is more than swap can hold; give less than 8T"
+                "a total of {total_given} is more than swap can hold; give less than 8T"
             ));
         }
         let modes = self.mode.modes();
@@ -143,9 +145,8 @@ impl SwapArgs {
         {
             return nonsense("--against kernel swaps to zram already where --device is ram; drop one".into());
         }
-        let workload = format!("{} -n {tasks} --memory {memory:#x} --total {total:#x}", pattern.name());
-        let mut job = Job {
-            workload,
+        Ok(Job {
+            workload: self.workload(pattern, tasks),
             plan: Plan {
                 pattern,
                 task_bytes,
@@ -159,6 +160,7 @@ impl SwapArgs {
                 length,
             },
             tasks,
+            memory: self.memory,
             profile: self.profile || modes.len() > 1,
             modes,
             rivals: [Rival::Disk, Rival::Kernel, Rival::Zram]
@@ -167,7 +169,6 @@ impl SwapArgs {
                 .collect(),
             choices: Choices {
                 device,
-                budget_bytes: memory,
                 // More than twice as much, where data comes back: from half full on the kernel gives up the slots of pages
                 // that came in, and would write them again.
                 swap_bytes: total
@@ -182,17 +183,20 @@ impl SwapArgs {
                 compression: self.compression,
                 encrypt: self.encrypt,
                 engine: self.engine,
-                readahead_bytes: self.readahead,
+                readahead_bytes: self.readahead.map(|size| size.bytes),
             },
             rounds: self.rounds,
-            json: self.json.clone(),
-        };
-        job.workload.push_str(&self.workload_end());
-        Ok(job)
+            json: self.json,
+        })
     }
 
-    fn workload_end(&self) -> String {
-        let mut line = format!(" --data {}", name_of(self.data));
+    /// The workload as a command line: what was written and read, and how, without what it was compared with.
+    fn workload(&self, pattern: Pattern, tasks: u32) -> String {
+        let mut line = format!("{} -n {tasks} --memory {}", pattern.name(), self.memory);
+        if let Some(total) = &self.total {
+            line.push_str(&format!(" --total {total}"));
+        }
+        line.push_str(&format!(" --data {}", name_of(self.data)));
         if let Some(device) = &self.device {
             line.push_str(&format!(" --device {device}"));
         }
@@ -205,8 +209,8 @@ impl SwapArgs {
         if self.policy != PolicyChoice::default() {
             line.push_str(&format!(" --policy {}", name_of(self.policy)));
         }
-        if let Some(bytes) = self.readahead {
-            line.push_str(&format!(" --readahead {bytes:#x}"));
+        if let Some(size) = &self.readahead {
+            line.push_str(&format!(" --readahead {size}"));
         }
         for (given, flag) in [
             (self.encrypt, " --encrypt"),
@@ -222,11 +226,6 @@ impl SwapArgs {
     }
 }
 
-/// How a choice is written on the command line.
-fn name_of(choice: impl ValueEnum) -> String {
-    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
-}
-
 impl LoadArgs {
     pub fn into_job(self) -> Result<Job, Refused> {
         let seconds = self.seconds.unwrap_or(DEFAULT_SECONDS);
@@ -238,7 +237,10 @@ impl LoadArgs {
         let length = self.loads.map_or(Length::Nanoseconds((seconds * 1e9) as u64), Length::Loads);
         let (threads, prefetch) = (self.threads, self.prefetch);
         let mut job = self.common.job(Pattern::ReadRandom, 1, threads, prefetch, length)?;
-        job.workload.push_str(&format!(" --threads {threads} --prefetch {prefetch}"));
+        job.workload.push_str(&format!(" --threads {threads}"));
+        if prefetch > 0 {
+            job.workload.push_str(&format!(" --prefetch {prefetch}"));
+        }
         match length {
             Length::Loads(loads) => job.workload.push_str(&format!(" --loads {loads}")),
             Length::Nanoseconds(_) => job.workload.push_str(&format!(" --seconds {seconds}")),

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::usemem::touch::mix;
+use crate::worker::mix;
 
 pub const PAGE_BYTES: usize = octavo::PAGE_BYTES;
 /// Words of a page.

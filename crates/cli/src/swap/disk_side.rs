@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
-use super::aligned::AlignedBytes;
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::keeper::write_in_full;
+use super::direct::{AlignedBytes, write_in_full};
 use super::plan::{Length, Pattern, Plan, RandomPlaces};
 use crate::failure::Failure;
 use crate::gate::all_at_once;
-use crate::usemem::touch::now_ns;
+use crate::worker::now_ns;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks under way at a time, in order.

@@ -9,26 +9,30 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 
-use octavo_platform::{Backing, PlainMemory};
+use octavo_platform::PlainMemory;
 use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_WORDS, PageWords};
 use super::keeper::{Keeper, Ready, Setup, ZramMemory};
 use super::monitor::{self, Traffic};
 use super::plan::{Phase, Plan};
+use super::side::{PhaseDone, Side};
 use super::work::{Outcome, PagedMemory, alone, work};
-use super::{PhaseDone, Side};
 use crate::failure::Failure;
 use crate::gate::all_at_once;
-use crate::processes::{self, Processes, ready_and_told_to_go};
-use crate::usemem::kernel_side::Usage;
-use crate::usemem::touch::Toucher;
+use crate::huge_pages::KernelPages;
+use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
+use crate::worker::Toucher;
+
+/// How `octavo` starts a process of this side.
+pub const SUBCOMMAND: &str = "swap-task";
 
 /// What a process is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: u32,
     plan: Plan,
+    pages: KernelPages,
     /// Where it enters the control group.
     procs: PathBuf,
 }
@@ -68,26 +72,27 @@ impl KernelSide {
     }
 
     /// Runs all tasks once and says what they did.
-    pub(super) fn run(&mut self, tasks: u32, plan: &Plan) -> Result<Side, Failure> {
+    pub(super) fn run(&mut self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
         self.keeper.on()?;
         // So that the peak is this run's; refused by some kernels, where it is the largest of all.
         let _ = fs::write(&self.ready.peak, "0");
         if let Some(zram) = &self.ready.zram {
             zram.begin();
         }
-        let side = self.run_processes(tasks, plan);
+        let side = self.run_processes(tasks, plan, pages);
         let off = self.keeper.off();
         let side = side?;
         off?;
         Ok(side)
     }
 
-    fn run_processes(&self, tasks: u32, plan: &Plan) -> Result<Side, Failure> {
+    fn run_processes(&self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
         let mut processes = Processes::default();
         for task in 0..tasks {
-            let order = Order { task, plan: plan.clone(), procs: self.ready.procs.clone() };
-            processes.start("swap-task", &order, Stdio::piped())?;
+            let order = Order { task, plan: plan.clone(), pages, procs: self.ready.procs.clone() };
+            processes.start(SUBCOMMAND, &order, Stdio::piped())?;
         }
+        let huge_pages_before = machine_count(HUGE_PAGES);
         let phases = plan.phases();
         let mut seen = Vec::new();
         processes.wait_until_ready()?;
@@ -132,6 +137,7 @@ impl KernelSide {
                 ("pgmajfault".to_string(), done.iter().map(|done| done.major_faults).sum()),
                 ("pswpout".to_string(), total(|traffic| traffic.out_pages)),
                 ("pswpin".to_string(), total(|traffic| traffic.in_pages)),
+                (HUGE_PAGES.to_string(), machine_count(HUGE_PAGES).wrapping_sub(huge_pages_before)),
             ]
             .into(),
             phases,
@@ -152,20 +158,29 @@ impl KernelSide {
     }
 }
 
-/// The kernel's counters of the whole machine: it keeps none for a control group.
+/// The kernel's count of huge pages that faults were given.
+pub const HUGE_PAGES: &str = "thp_fault_alloc";
+
+/// The kernel's counters are the whole machine's: it keeps none of these for a control group.
 fn machine_traffic() -> Traffic {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok()).unwrap_or(0)
-    };
-    Traffic { out_pages: value("pswpout"), in_pages: value("pswpin"), pool_in_pages: 0 }
+    Traffic { out_pages: count_in(&text, "pswpout"), in_pages: count_in(&text, "pswpin"), pool_in_pages: 0 }
+}
+
+fn machine_count(name: &str) -> u64 {
+    count_in(&fs::read_to_string("/proc/vmstat").unwrap_or_default(), name)
+}
+
+fn count_in(vmstat: &str, name: &str) -> u64 {
+    let line = vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 /// The life of one process.
 pub fn task_main(order: &str) -> Result<(), Failure> {
-    let order: Order = serde_json::from_str(order)
-        .map_err(|_| Failure::Said("swap-task is started by octavo itself; use octavo swap-w-seq".into()))?;
+    let order: Order = serde_json::from_str(order).map_err(|_| {
+        Failure::Said(format!("{SUBCOMMAND} is started by octavo itself; use octavo swap-w-seq"))
+    })?;
     processes::answer(do_all(&order))
 }
 
@@ -173,7 +188,7 @@ fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
     let plan = &order.plan;
     // Before any memory is touched: what is charged stays with the group that it was charged to.
     fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
-    let memory = KernelMemory::new(plan)?;
+    let memory = KernelMemory::new(plan, order.pages)?;
     // Read before the clock runs.
     plan.data.page(0, 0).word(0);
     let before = Usage::now();
@@ -207,10 +222,9 @@ fn go_through(memory: &KernelMemory, order: &Order, phase: Phase) -> Result<Vec<
 struct KernelMemory(PlainMemory);
 
 impl KernelMemory {
-    fn new(plan: &Plan) -> Result<Self, Failure> {
-        let backing = if plan.huge { Backing::HugePages } else { Backing::BasePages };
+    fn new(plan: &Plan, pages: KernelPages) -> Result<Self, Failure> {
         let bytes = usize::try_from(plan.task_bytes).map_err(|_| io::ErrorKind::OutOfMemory.into());
-        let memory = bytes.and_then(|bytes| PlainMemory::new(bytes, backing));
+        let memory = bytes.and_then(|bytes| PlainMemory::new(bytes, pages.backing()));
         memory.map(Self).map_err(|error| Failure::system("the kernel cannot map the memory", error))
     }
 }

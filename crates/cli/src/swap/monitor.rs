@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::data::PAGE_BYTES;
-use crate::usemem::touch::now_ns;
+use crate::worker::now_ns;
 
 const INTERVAL: Duration = Duration::from_millis(20);
 

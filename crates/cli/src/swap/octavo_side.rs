@@ -8,128 +8,37 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use clap::ValueEnum;
-use octavo::io::{IoEngine, SwapArea};
-use octavo::{Advice, Compression, Counter, Manager, ReclaimPolicy, RegionOptions, Space};
+use octavo::io::SwapArea;
+use octavo::{Advice, Counter, Manager, RegionOptions, Space};
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
 use super::device::Device;
+use super::job::{Choices, Job};
 use super::monitor::{self, Traffic};
 use super::plan::Plan;
+use super::side::{PhaseDone, Side};
 use super::work::{PagedMemory, work};
-use super::{PhaseDone, Side};
+use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
+use crate::manager::{named, shut_down, with_forms_of};
 use crate::profile::Samples;
-use crate::usemem::Mode;
-use crate::usemem::octavo_side::{named, shut_down, with_forms_of};
-use crate::usemem::touch::{Toucher, Watch};
-
-/// How Octavo works, whatever the mode.
-#[derive(Clone, Debug)]
-pub struct Choices {
-    pub device: Device,
-    pub budget_bytes: u64,
-    /// Most that may be swapped.
-    pub swap_bytes: u64,
-    pub policy: PolicyChoice,
-    pub engine: EngineChoice,
-    pub compression: CompressionChoice,
-    pub encrypt: bool,
-    /// The largest window of reading ahead; `None` for the manager's own.
-    pub readahead_bytes: Option<u64>,
-}
-
-/// Which pages go when memory is short.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PolicyChoice {
-    /// By reuse distances: resists scans and loops
-    #[default]
-    Reuse,
-    /// Four generations, like Linux's multi-generational LRU
-    Generations,
-    /// A small queue for newcomers, and a main clock
-    #[value(name = "s3-fifo")]
-    S3Fifo,
-    /// A clock whose survivors keep their place
-    Sieve,
-    /// Second chance
-    Clock,
-    /// First in, first out
-    Fifo,
-}
-
-/// How files and block devices are read and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum EngineChoice {
-    /// io_uring where it works, else threads
-    #[default]
-    Probe,
-    /// io_uring, or an error
-    Uring,
-    /// Threads that call preadv and pwritev
-    Threads,
-}
-
-impl EngineChoice {
-    fn engine(self) -> IoEngine {
-        match self {
-            Self::Probe => IoEngine::Probe,
-            Self::Uring => IoEngine::Uring,
-            Self::Threads => IoEngine::Threads,
-        }
-    }
-}
-
-/// How pages are packed in memory before they go out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CompressionChoice {
-    /// Not at all
-    Off,
-    /// By LZ4
-    #[default]
-    Lz4,
-    /// By Zstandard, level 1
-    Zstd,
-}
-
-impl CompressionChoice {
-    fn compression(self) -> Compression {
-        match self {
-            Self::Off => Compression::Off,
-            Self::Lz4 => Compression::Lz4,
-            Self::Zstd => Compression::Zstd,
-        }
-    }
-}
-
-impl PolicyChoice {
-    fn policy(self) -> ReclaimPolicy {
-        match self {
-            Self::Reuse => ReclaimPolicy::Reuse,
-            Self::Generations => ReclaimPolicy::Generations,
-            Self::S3Fifo => ReclaimPolicy::S3Fifo,
-            Self::Sieve => ReclaimPolicy::Sieve,
-            Self::Clock => ReclaimPolicy::Clock,
-            Self::Fifo => ReclaimPolicy::Fifo,
-        }
-    }
-}
+use crate::worker::{Toucher, Watch};
 
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
 /// in the timed phase.
 pub(super) fn run(
     mode: Mode,
-    tasks: u32,
+    job: &Job,
     plan: &Plan,
-    choices: &Choices,
     progress: Option<&AtomicU64>,
     mut samples: Option<&mut Samples>,
 ) -> Result<Side, Failure> {
     usage::reset_peak_resident();
+    let (tasks, choices) = (job.tasks, &job.choices);
     let _file = MadeFile::of(&choices.device);
-    let manager = build(mode, choices)?;
+    let manager = build(mode, job.memory.bytes, choices)?;
     let memories =
         (0..tasks).map(|task| SpaceMemory::new(&manager, task, plan)).collect::<Result<Vec<_>, _>>()?;
     let before = manager.counters();
@@ -174,9 +83,9 @@ pub(super) fn run(
     })
 }
 
-fn build(mode: Mode, choices: &Choices) -> octavo::Result<Manager> {
+fn build(mode: Mode, budget_bytes: u64, choices: &Choices) -> octavo::Result<Manager> {
     let mut builder = with_forms_of(mode, Manager::builder())
-        .budget_bytes(choices.budget_bytes)
+        .budget_bytes(budget_bytes)
         .reclaim_policy(choices.policy.policy())
         .swap_area(area_of(choices))
         .io_engine(choices.engine.engine())

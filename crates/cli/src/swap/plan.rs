@@ -5,11 +5,12 @@
 //! its own that is not timed; what is read is checked as it is read.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::data::{Data, PAGE_BYTES};
-use crate::usemem::touch::mix;
+use crate::worker::mix;
 
 /// The four commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,10 +35,6 @@ impl Pattern {
     /// Whether the order of accesses is random: the kernel then reads no neighbours.
     pub fn is_random(self) -> bool {
         matches!(self, Self::WriteRandom | Self::ReadRandom)
-    }
-
-    pub fn is_write(self) -> bool {
-        matches!(self, Self::WriteSequential | Self::WriteRandom)
     }
 }
 
@@ -86,16 +83,31 @@ impl Plan {
 
     /// The phases in order, and whether one is the timed one.
     pub fn phases(&self) -> Vec<(Phase, bool)> {
-        let mut phases = vec![(Phase::Write, self.pattern.is_write())];
-        match self.pattern {
-            Pattern::WriteSequential | Pattern::WriteRandom if self.verify => {
-                phases.push((Phase::ReadBack, false));
-            }
-            Pattern::WriteSequential | Pattern::WriteRandom => {}
-            Pattern::ReadSequential => phases.push((Phase::ReadBack, true)),
-            Pattern::ReadRandom => phases.push((Phase::Loads, true)),
+        let timed = self.timed_phase();
+        let mut phases = vec![Phase::Write];
+        match timed {
+            Phase::Write if self.verify => phases.push(Phase::ReadBack),
+            Phase::Write => {}
+            Phase::ReadBack | Phase::Loads => phases.push(timed),
         }
-        phases
+        phases.into_iter().map(|phase| (phase, phase == timed)).collect()
+    }
+
+    /// The phase that the command is about.
+    pub fn timed_phase(&self) -> Phase {
+        match self.pattern {
+            Pattern::WriteSequential | Pattern::WriteRandom => Phase::Write,
+            Pattern::ReadSequential => Phase::ReadBack,
+            Pattern::ReadRandom => Phase::Loads,
+        }
+    }
+
+    /// The least that the phases take.
+    pub fn least_time(&self) -> Duration {
+        match (self.pattern, self.length) {
+            (Pattern::ReadRandom, Length::Nanoseconds(ns)) => Duration::from_nanos(ns),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Threads of a task in a phase.
@@ -191,8 +203,8 @@ impl RandomPlaces {
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Loads(loads) => write!(f, "{loads} loads a thread"),
-            Self::Nanoseconds(ns) => write!(f, "{} s", *ns as f64 / 1e9),
+            Self::Loads(loads) => write!(f, "{loads} each thread"),
+            Self::Nanoseconds(ns) => write!(f, "for {} s", *ns as f64 / 1e9),
         }
     }
 }

@@ -1,313 +1,264 @@
-//! What the swap commands print: a line for each run, medians and ratios, and the seed's table.
+//! What the swap commands print: a line for each run; seconds of the whole job and how the sides compare by them; and, in
+//! tables of their own that say what they are, the phases and usemem's figures.
 
-use super::plan::Pattern;
-use super::{Contender, Job};
+use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
+use super::job::{Contender, Job, Rival};
+use super::kernel_side::HUGE_PAGES;
+use super::plan::{Pattern, Phase};
+use super::seed_table::seed_table;
 use crate::failure::Failure;
 use crate::output::Text;
-use crate::profile::Site;
-use crate::report::{Report, Run, Spread};
-use crate::table::{self, Table, grouped};
-use crate::usemem::{percent, ratio_table};
-
-/// A place where the swap cache's lock is taken.
-pub struct LockSite {
-    pub title: &'static str,
-    counter: &'static str,
-    /// Measures of a run.
-    pub share: &'static str,
-    pub waiting: &'static str,
-}
-
-/// The four places that the seed's table tells apart.
-pub const LOCK_SITES: [LockSite; 4] = [
-    LockSite {
-        title: "add to the cache",
-        counter: "swap_lock_add",
-        share: "share_add",
-        waiting: "share_add_waiting",
-    },
-    LockSite {
-        title: "start of writeback",
-        counter: "swap_lock_start_writeback",
-        share: "share_start_writeback",
-        waiting: "share_start_writeback_waiting",
-    },
-    LockSite {
-        title: "end of writeback",
-        counter: "swap_lock_end_writeback",
-        share: "share_end_writeback",
-        waiting: "share_end_writeback_waiting",
-    },
-    LockSite {
-        title: "removal",
-        counter: "swap_lock_remove",
-        share: "share_remove",
-        waiting: "share_remove_waiting",
-    },
-];
-
-const fn cache_functions(name: &'static str, functions: &'static [&'static str]) -> Site {
-    Site { name, module: "octavo::swap::cache::", of_type: "Cache", functions }
-}
-
-/// The functions of Octavo that these are.
-pub const SAMPLED_SITES: &[Site] = &[
-    cache_functions(LOCK_SITES[0].title, &["insert", "insert_run"]),
-    cache_functions(LOCK_SITES[1].title, &["start_writeback"]),
-    cache_functions(LOCK_SITES[2].title, &["end_writeback"]),
-    cache_functions(LOCK_SITES[3].title, &["evict_run"]),
-];
-
-type Column = (&'static str, fn(&Run) -> String);
+use crate::report::{Metric, Report, Run, Spread};
+use crate::table::{self, Rounds, Table, grouped, rate};
 
 /// One run in a line.
 pub fn one_line(job: &Job, run: &Run, round: u32) -> String {
-    let mut line = format!("round {} {:<8} {:>10.3} s", round + 1, run.mode, run.seconds);
-    for (title, cell) in columns(job.plan.pattern) {
-        line.push_str(&format!("  {:>12} {title}", cell(run)));
+    let mut line = format!("round {} {:<11} {:>10.3} s", round + 1, run.mode, run.seconds);
+    let loads = job.plan.timed_phase() == Phase::Loads;
+    if loads {
+        line.push_str(&format!("  {:>10} loads/s", number(run.measure("loads_per_s"))));
     }
+    let what = match run.mode == Contender::Disk.name() && !loads {
+        true => " by the device alone, of less data",
+        false if loads => " back",
+        false => "",
+    };
+    line.push_str(&format!("  {:>8} MB/s{what}", rate(run.mb_per_s)));
     line
 }
 
-/// What is told of a run, beside its seconds.
-fn columns(pattern: Pattern) -> &'static [Column] {
-    match pattern {
-        Pattern::WriteSequential | Pattern::WriteRandom => &[
-            ("KB/s", |run| number(run.throughput_kb_per_s as f64)),
-            ("MB/s", |run| number(run.measure("mb_per_s"))),
-            ("swap-out KB/s", |run| number(run.measure("swap_out_kb_per_s"))),
-            ("device MB/s", |run| number(run.measure("device_mb_per_s"))),
-        ],
-        Pattern::ReadSequential => &[
-            ("MB/s", |run| number(run.measure("mb_per_s"))),
-            ("swap-in KB/s", |run| number(run.measure("swap_in_kb_per_s"))),
-            ("device MB/s", |run| number(run.measure("device_mb_per_s"))),
-        ],
-        Pattern::ReadRandom => &[
-            ("loads/s", |run| number(run.measure("loads_per_s"))),
-            ("us/load", |run| decimal(run.measure("us_per_load"))),
-            ("refaults/s", |run| number(run.measure("refaults_per_s"))),
-            ("swap-in KB/s", |run| number(run.measure("swap_in_kb_per_s"))),
-        ],
-    }
-}
-
-/// A whole number; nothing where there is none.
 fn number(value: f64) -> String {
-    match value.is_finite() && value > 0.0 {
-        true => grouped(value.round() as u64),
-        false => "-".into(),
-    }
-}
-
-fn decimal(value: f64) -> String {
-    match value.is_finite() {
-        true => format!("{value:.2}"),
-        false => "-".into(),
-    }
+    grouped(value.round() as u64)
 }
 
 /// The report.
-pub fn print(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
+pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
+    let rounds = Rounds::new(job.rounds);
+    let note = rounds.note(job.rounds);
     text.line(format!("\n{}, to {}", report.workload, job.choices.device.describe()))?;
-    text.line(format!(
-        "medians of {} rounds; device MB/s from the first page that moved to the last",
-        job.rounds
-    ))?;
-    text.line(medians(job, report))?;
-    if !report.ratios.is_empty() {
-        text.line(format!("\n{}", ratio_table(report)))?;
+    text.line(format!("\nthe whole job: {}", job.in_words()))?;
+    text.line(format!("from the first task's start to the last one's end, {note}:"))?;
+    text.line(main_table(job, contenders, report, rounds))?;
+    let to_beat = print_ratios(text, job, contenders, report, rounds)?;
+    text.line("\nphases: what went out to the device and came in from it, in MB/s over all of the phase,")?;
+    text.line(format!("and, steady, from the first page that moved to the last, {note}:"))?;
+    text.line(phase_table(job, contenders, report))?;
+    let device = [&to_beat[..], &[Contender::Disk.name()]].concat();
+    print_ratios_of(text, contenders, report, rounds, &[Metric::DeviceMbPerS], &device)?;
+    if job.plan.timed_phase() == Phase::Write {
+        text.line("\nas usemem counts: an eighth of what a task maps and 8 bytes for each word, by the task's own time,")?;
+        text.line(format!("all tasks added up, so that tasks which end early lift it, {note}:"))?;
+        text.line(usemem_table(contenders, report, rounds))?;
     }
     if job.modes.len() > 1 {
-        text.line(format!("\n{}", seed_table(job, report)))?;
+        let rounds = table::counted(job.rounds.into(), "round", "rounds");
+        text.line(format!("\nthe swap cache's lock at its four call sites, means of {rounds}:"))?;
+        text.line(seed_table(job, report))?;
     }
-    print_memory(text, job, report)?;
+    text.line("")?;
+    print_memory(text, contenders, report)?;
     if job.plan.verify {
         text.line("verified: every word that was read was the one that was written")?;
     }
     if let ([mode], true) = (job.modes.as_slice(), job.profile) {
         let shares = report.runs_of(mode.name()).next().map(|run| run.shares.clone()).unwrap_or_default();
-        crate::usemem::print_shares(text, mode.name(), &shares)?;
+        text.line(format!("\n{}", table::shares(mode.name(), &shares)))?;
     }
     Ok(())
 }
 
-fn medians(job: &Job, report: &Report) -> Table {
-    let columns = columns(job.plan.pattern);
-    let mut header = vec!["side", "runs", "seconds", "min", "max"];
-    header.extend(columns.iter().map(|(title, _)| *title));
+/// The bare device has another amount to do where the order is sequential: it stands among the phases then.
+fn does_the_job(job: &Job, contender: Contender) -> bool {
+    contender != Contender::Disk || job.plan.pattern == Pattern::ReadRandom
+}
+
+fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Rounds) -> Table {
+    let loads = job.plan.timed_phase() == Phase::Loads;
+    let by_time = job.first_metric() == Metric::LoadsPerS;
+    let mut header = vec!["side"];
+    match by_time {
+        true => header.extend(rounds.header("loads/s").into_iter().chain(["seconds"])),
+        false => header.extend(rounds.header("seconds")),
+    }
+    match (loads, by_time) {
+        (true, true) => header.extend(["us/load", "MB/s back"]),
+        (true, false) => header.extend(["loads/s", "us/load", "MB/s back"]),
+        (false, _) => header.push("MB/s"),
+    }
     let mut table = Table::new(&header);
-    for contender in super::contenders(job) {
+    for &contender in contenders.iter().filter(|contender| does_the_job(job, **contender)) {
         let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
-        let Some(seconds) = Spread::of(runs.iter().map(|run| run.seconds)) else { continue };
-        let mut row = vec![contender.name().to_string(), runs.len().to_string()];
-        row.extend([seconds.median, seconds.min, seconds.max].map(|value| format!("{value:.3}")));
-        row.extend(columns.iter().map(|(_, cell)| cell(&median_run(&runs))));
+        let all = || runs.iter().copied();
+        let seconds = |run: &Run| run.seconds;
+        let measured = |name: &'static str| median(&runs, |run| run.measure(name));
+        let mut row = vec![contender.name().to_string()];
+        match by_time {
+            true => {
+                row.extend(rounds.cells(all(), |run| run.measure("loads_per_s"), number));
+                row.push(format!("{:.3}", median(&runs, seconds)));
+            }
+            false => row.extend(rounds.cells(all(), seconds, |seconds| format!("{seconds:.3}"))),
+        }
+        if loads && !by_time {
+            row.push(number(measured("loads_per_s")));
+        }
+        if loads {
+            row.push(format!("{:.2}", measured("us_per_load")));
+        }
+        row.push(rate(median(&runs, |run| run.mb_per_s)));
         table.row(row);
     }
     table
 }
 
-/// A run whose every figure is the median of these.
-fn median_run(runs: &[&Run]) -> Run {
-    let median = |value: &dyn Fn(&Run) -> f64| {
-        Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |s| s.median)
-    };
-    let mut run = runs[0].clone();
-    run.throughput_kb_per_s = median(&|run| run.throughput_kb_per_s as f64) as u64;
-    for (&name, value) in &mut run.measures {
-        *value = median(&|run| run.measure(name));
-    }
-    for (name, value) in &mut run.counters {
-        *value = median(&|run| run.counters.get(name).copied().unwrap_or(0) as f64) as u64;
-    }
-    run
+fn median(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
+    Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// The table of the patch that made swap caches tagless: throughput, swap-out, and the cache's lock at its four call
-/// sites, with the change from the base form.
-fn seed_table(job: &Job, report: &Report) -> Table {
-    let mut header = vec!["", "base"];
-    for &mode in &job.modes[1..] {
-        header.extend(["%change", mode.name()]);
-    }
-    let mut table = Table::new(&header);
-    let by_mode: Vec<Vec<&Run>> =
-        job.modes.iter().map(|mode| report.runs_of(mode.name()).collect()).collect();
-    let mut row = |title: String, figure: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| {
-        let spreads: Vec<(f64, f64)> = by_mode.iter().map(|runs| mean_and_deviation(runs, figure)).collect();
-        let mut cells = vec![title];
-        for (number, &(mean, deviation)) in spreads.iter().enumerate() {
-            if number > 0 {
-                let change = (mean / spreads[0].0 - 1.0) * 100.0;
-                cells.push(if change.is_finite() { format!("{change:+.1}%") } else { "-".into() });
-            }
-            let relative = (deviation / mean * 100.0).trunc();
-            cells.push(match relative > 2.0 {
-                true => format!("{} ±{relative:2}%", show(mean)),
-                false => show(mean),
-            });
+/// How Octavo compares with the better side of each rival, and its modes with each other. Answers whom it compared with.
+fn print_ratios(
+    text: &Text,
+    job: &Job,
+    contenders: &[Contender],
+    report: &Report,
+    rounds: Rounds,
+) -> Result<Vec<&'static str>, Failure> {
+    let first = job.first_metric();
+    let mut to_beat = Vec::new();
+    let mut remarks = Vec::new();
+    for (rival, whose) in
+        [(Rival::Kernel, "the kernel's"), (Rival::Zram, "zram's"), (Rival::Disk, "the disk's")]
+    {
+        let sides = contenders.iter().filter(|side| side.rival() == Some(rival) && does_the_job(job, **side));
+        let sides: Vec<&'static str> = sides.map(|side| side.name()).collect();
+        let Some(better) = report.best_of(&sides, first) else { continue };
+        to_beat.push(better);
+        if sides.len() > 1 {
+            remarks.push(format!("(of {whose} two, {better} is the better: the one to beat)"));
         }
-        table.row(cells);
+    }
+    let metrics = match job.plan.timed_phase() {
+        Phase::Loads => vec![first, Metric::RefaultsPerS],
+        Phase::Write | Phase::ReadBack => vec![first],
     };
-    row("throughput KB/s".into(), &|run| run.throughput_kb_per_s as f64, number);
-    row("MB/s".into(), &|run| run.measure("mb_per_s"), number);
-    row("swap-out KB/s".into(), &|run| run.measure("swap_out_kb_per_s"), number);
-    for site in &LOCK_SITES {
-        row(format!("share of samples, {}", site.title), &|run| run.measure(site.share), share);
+    print_ratios_of(text, contenders, report, rounds, &metrics, &to_beat)?;
+    remarks.iter().try_for_each(|remark| text.line(remark))?;
+    Ok(to_beat)
+}
+
+/// How Octavo's modes compare with each other and with those `to_beat`.
+fn print_ratios_of(
+    text: &Text,
+    contenders: &[Contender],
+    report: &Report,
+    rounds: Rounds,
+    metrics: &[Metric],
+    to_beat: &[&str],
+) -> Result<(), Failure> {
+    let ours: Vec<&str> =
+        contenders.iter().filter(|side| side.rival().is_none()).map(|side| side.name()).collect();
+    let shown = table::ratios(report, metrics, rounds, |ratio| {
+        let (of, to) = (ratio.of.as_str(), ratio.to.as_str());
+        ours.contains(&of) && (ours.contains(&to) || to_beat.contains(&to))
+    });
+    shown.map_or(Ok(()), |table| text.line(format!("\n{table}")))
+}
+
+fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
+    let mut table = Table::new(&["side", "phase", "seconds", "out", "in", "steady"]);
+    let (title, filled_before) = match job.plan.timed_phase() {
+        Phase::Write => ("writing", false),
+        Phase::ReadBack => ("reading back", true),
+        Phase::Loads => ("loads", true),
+    };
+    for contender in contenders {
+        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let mut row = |title: &str, seconds: f64, measures: PhaseMeasures| {
+            let of = |name: &'static str| median(&runs, |run| run.measure(name));
+            let steady = of(measures.device);
+            table.row(vec![
+                contender.name().into(),
+                title.into(),
+                format!("{seconds:.3}"),
+                rate(of(measures.out)),
+                rate(of(measures.in_)),
+                if steady.is_finite() { rate(steady) } else { "nothing moved".into() },
+            ]);
+        };
+        if *contender == Contender::Disk {
+            let (seconds, speed) =
+                (median(&runs, |run| run.seconds), rate(median(&runs, |run| run.mb_per_s)));
+            let (out, in_) = match job.plan.timed_phase() {
+                Phase::Write => (speed.clone(), rate(0.0)),
+                Phase::ReadBack | Phase::Loads => (rate(0.0), speed.clone()),
+            };
+            table.row(vec!["disk".into(), "alone".into(), format!("{seconds:.3}"), out, in_, speed]);
+            continue;
+        }
+        if filled_before {
+            row("filling before", median(&runs, |run| run.measure(FILL_SECONDS)), FILL);
+        }
+        row(title, median(&runs, |run| run.seconds), JOB);
     }
-    for site in &LOCK_SITES {
-        row(format!("waiting for the lock, {}", site.title), &|run| run.measure(site.waiting), share);
-    }
-    for site in &LOCK_SITES {
-        row(
-            format!("acquisitions a page, {}", site.title),
-            &|run| per_page_out(run, site.counter),
-            acquisitions,
-        );
-    }
-    let all = |run: &Run| LOCK_SITES.iter().map(|site| per_page_out(run, site.counter)).sum();
-    row("acquisitions a page".into(), &all, acquisitions);
     table
 }
 
-fn acquisitions(value: f64) -> String {
-    match value.is_finite() {
-        true => format!("{value:.3}"),
-        false => "-".into(),
+fn usemem_table(contenders: &[Contender], report: &Report, rounds: Rounds) -> Table {
+    let mut header = vec!["side"];
+    header.extend(rounds.header("KB/s"));
+    let mut table = Table::new(&header);
+    for contender in contenders.iter().filter(|contender| **contender != Contender::Disk) {
+        let figure = |run: &Run| run.usemem_kb_per_s.unwrap_or(0) as f64;
+        let mut row = vec![contender.name().to_string()];
+        row.extend(rounds.cells(report.runs_of(contender.name()), figure, number));
+        table.row(row);
     }
-}
-
-fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64) {
-    let count = runs.len() as f64;
-    let mean = runs.iter().map(|run| figure(run)).sum::<f64>() / count;
-    let variance = runs.iter().map(|run| (figure(run) - mean).powi(2)).sum::<f64>() / count;
-    (mean, variance.sqrt())
-}
-
-fn share(value: f64) -> String {
-    match value.is_finite() {
-        true => percent(value),
-        false => "-".into(),
-    }
-}
-
-/// How often the lock was taken for each page that went out.
-fn per_page_out(run: &Run, counter: &str) -> f64 {
-    match (run.counters.get(counter), run.counters.get("pswpout")) {
-        (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,
-        _ => f64::NAN,
-    }
+    table
 }
 
 /// What was used against what may be.
-fn print_memory(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
-    for contender in super::contenders(job).into_iter().filter(|contender| *contender != Contender::Disk) {
-        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
-        let Some(most) = runs.iter().max_by_key(|run| run.peak_rss_bytes) else { continue };
+fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
+    for contender in contenders {
+        let name = contender.name();
+        let Some(most) = report.runs_of(name).max_by_key(|run| run.peak_rss_bytes) else { continue };
         let peak = table::bytes(most.peak_rss_bytes);
-        if matches!(contender, Contender::Kernel | Contender::Zram) {
-            let beside = match most.measures.get("zram_bytes") {
-                Some(&bytes) => format!(", and zram took {} beside it", table::bytes(bytes as u64)),
-                None => String::new(),
-            };
-            text.line(format!("{}: most charged to the control group {peak}{beside}", contender.name()))?;
-            continue;
+        match contender {
+            Contender::Disk => {}
+            Contender::Kernel(_) | Contender::Zram(_) => {
+                let beside = match most.measures.get("zram_bytes") {
+                    Some(&bytes) => format!(", and zram took {} beside it", table::bytes(bytes as u64)),
+                    None => String::new(),
+                };
+                let huge = if name.ends_with("-huge") { huge_pages_had(report, name) } else { String::new() };
+                text.line(format!("{name}: most charged to the control group {peak}{beside}{huge}"))?;
+            }
+            Contender::Octavo(_) => text.line(octavo_memory(name, most, &peak))?,
         }
-        let allowed = most.measure("peak_allowed_bytes");
-        let verdict = match most.peak_rss_bytes as f64 <= allowed {
-            true => "within",
-            false => "MORE THAN",
-        };
-        let without = match most.measures.get("ram_device_bytes") {
-            Some(&bytes) => format!(", without the device's own {}", table::bytes(bytes as u64)),
-            None => String::new(),
-        };
-        text.line(format!(
-            "{}: peak resident set {peak}{without}, {verdict} the {} allowed (budget, 3 %, 16 MiB)",
-            contender.name(),
-            table::bytes(allowed as u64)
-        ))?;
     }
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn run(counters: &[(&str, u64)]) -> Run {
-        Run {
-            mode: "base".into(),
-            tasks: 8,
-            budget_bytes: None,
-            seconds: 1.0,
-            throughput_kb_per_s: 1,
-            faults: 0,
-            faults_per_s: 0.0,
-            peak_rss_bytes: 0,
-            counters: counters.iter().map(|&(name, value)| (name.to_string(), value)).collect(),
-            shares: BTreeMap::new(),
-            measures: BTreeMap::new(),
-        }
+/// What the kernel gave its side is the kernel's choice: it is told.
+fn huge_pages_had(report: &Report, name: &str) -> String {
+    let had = report.runs_of(name).filter_map(|run| run.counters.get(HUGE_PAGES)).min().copied().unwrap_or(0);
+    match had {
+        0 => "; the kernel had no huge page to give in at least one run".into(),
+        had => format!("; {} huge pages or more in each run", grouped(had)),
     }
+}
 
-    #[test]
-    fn acquisitions_are_told_for_each_page_that_went_out() {
-        let base = run(&[("swap_lock_add", 300), ("pswpout", 100)]);
-        assert_eq!(per_page_out(&base, "swap_lock_add"), 3.0);
-        assert!(per_page_out(&base, "swap_lock_remove").is_nan());
-        assert_eq!(acquisitions(f64::NAN), "-");
-    }
-
-    #[test]
-    fn medians_are_taken_of_every_figure() {
-        let with =
-            |mb: f64| Run { measures: BTreeMap::from([("mb_per_s", mb)]), ..run(&[("pswpout", mb as u64)]) };
-        let runs = [with(1.0), with(5.0), with(3.0)];
-        let median = median_run(&runs.iter().collect::<Vec<_>>());
-        assert_eq!((median.measure("mb_per_s"), median.counters["pswpout"]), (3.0, 3));
-    }
+fn octavo_memory(name: &str, most: &Run, peak: &str) -> String {
+    let allowed = most.measure("peak_allowed_bytes");
+    let verdict = match most.peak_rss_bytes as f64 <= allowed {
+        true => "within",
+        false => "MORE THAN",
+    };
+    let without = match most.measures.get("ram_device_bytes") {
+        Some(&bytes) => format!(", without the device's own {}", table::bytes(bytes as u64)),
+        None => String::new(),
+    };
+    format!(
+        "{name}: peak resident set {peak}{without}, {verdict} the {} allowed (budget, 3 %, 16 MiB)",
+        table::bytes(allowed as u64)
+    )
 }

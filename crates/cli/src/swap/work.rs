@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
 use super::plan::{Length, Pattern, Phase, Plan, RandomPlaces, Shuffle};
-use crate::usemem::touch::{Mismatch, Toucher, Watch, mix, now_ns};
+use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
 
 /// Accesses between two looks at the clock and at what others want.
 const BATCH: u64 = 64;

@@ -5,8 +5,8 @@
 //! Starting, exec and exit fall outside the times, which processes take themselves between the byte and the
 //! last touch.
 //!
-//! The memory is advised `MADV_HUGEPAGE`, since the seed's workload is about huge zero pages and many systems
-//! give huge pages on advice only.
+//! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run: the seed's workload is about huge zero pages, and
+//! many systems give huge pages on advice only.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,15 +15,20 @@ use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use octavo_platform::{Backing, PlainMemory, usage};
+use octavo_platform::{PlainMemory, usage};
 use serde::{Deserialize, Serialize};
 
-use super::Side;
-use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
+use super::side::Side;
+use super::touch::{Memory, Outcome, Plan, touch};
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::processes::{self, Processes, ready_and_told_to_go};
+use crate::huge_pages::KernelPages;
+use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::table;
+use crate::worker::{Toucher, Watch};
+
+/// How `octavo` starts a process of this side.
+pub const SUBCOMMAND: &str = "kernel-task";
 
 const HUGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
@@ -33,6 +38,7 @@ const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 struct Order {
     task: u32,
     plan: Plan,
+    pages: KernelPages,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -44,15 +50,6 @@ struct Done {
     grown_bytes: u64,
     /// Page tables at the end of the touching.
     page_table_bytes: u64,
-}
-
-/// How the kernel gives huge pages, in a sentence.
-pub fn huge_page_note() -> String {
-    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("not there");
-    format!(
-        "kernel: transparent huge pages are \"{chosen}\" here, and its mappings are advised MADV_HUGEPAGE"
-    )
 }
 
 /// Refuses what the kernel would have to kill someone for.
@@ -96,13 +93,13 @@ fn available_bytes() -> u64 {
 }
 
 /// Runs all tasks once and says what they did.
-pub(super) fn run(tasks: u32, plan: &Plan) -> Result<Side, Failure> {
+pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
     let cannot_pipe = |error| Failure::system("cannot make a pipe for the kernel's side", error);
     let (go_reader, mut go_writer) = io::pipe().map_err(cannot_pipe)?;
     let mut processes = Processes::default();
     for task in 0..tasks {
         let input = go_reader.try_clone().map_err(cannot_pipe)?;
-        processes.start("kernel-task", &Order { task, plan: plan.clone() }, Stdio::from(input))?;
+        processes.start(SUBCOMMAND, &Order { task, plan: plan.clone(), pages }, Stdio::from(input))?;
     }
     // Ours would keep the pipe open for processes whose siblings all died.
     drop(go_reader);
@@ -127,7 +124,7 @@ pub(super) fn run(tasks: u32, plan: &Plan) -> Result<Side, Failure> {
 /// The life of one process: ready, go, touch, answer.
 pub fn task_main(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order)
-        .map_err(|_| Failure::Said("kernel-task is started by octavo itself; use octavo usemem".into()))?;
+        .map_err(|_| Failure::Said(format!("{SUBCOMMAND} is started by octavo itself; use octavo usemem")))?;
     processes::answer(touch_all(&order))
 }
 
@@ -160,7 +157,7 @@ fn touch_alone(order: &Order) -> Result<Touched, Failure> {
     let mut page_table_bytes = 0;
     let toucher = Toucher { task: order.task, thread: 0 };
     let watch = Watch { stop: &stop, progress: None };
-    let outcome = touch(&KernelMemory, &order.plan, toucher, watch, || {
+    let outcome = touch(&KernelMemory(order.pages), &order.plan, toucher, watch, || {
         page_table_bytes = present_page_table_bytes();
     });
     Ok(Some((vec![outcome.map_err(no_memory)?], page_table_bytes)))
@@ -175,7 +172,7 @@ fn touch_together(order: &Order, threads: u32) -> Result<Touched, Failure> {
         if !gate.pass() {
             return Ok((Outcome::default(), 0));
         }
-        touch(&KernelMemory, &order.plan, toucher, Watch { stop: &stop, progress: None }, || {
+        touch(&KernelMemory(order.pages), &order.plan, toucher, Watch { stop: &stop, progress: None }, || {
             page_table_bytes = present_page_table_bytes();
         })
         .map(|outcome| (outcome, page_table_bytes))
@@ -213,24 +210,6 @@ fn no_memory(error: io::Error) -> Failure {
     Failure::system("the kernel cannot map the memory", error)
 }
 
-/// What the kernel has counted for this process so far.
-pub(crate) struct Usage {
-    pub minor_faults: u64,
-    pub major_faults: u64,
-    resident_bytes: u64,
-}
-
-impl Usage {
-    pub fn now() -> Self {
-        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The program's name, in brackets, may hold anything; counted behind it, minflt is the 8th field and
-        // majflt the 10th.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 1).and_then(|text| text.parse().ok()).unwrap_or(0);
-        Self { minor_faults: field(8), major_faults: field(10), resident_bytes: usage::resident_bytes() }
-    }
-}
-
 fn present_page_table_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status
@@ -240,7 +219,7 @@ fn present_page_table_bytes() -> u64 {
 }
 
 /// The kernel's own memory.
-struct KernelMemory;
+struct KernelMemory(KernelPages);
 
 impl Memory for KernelMemory {
     type Unit = PlainMemory;
@@ -248,7 +227,7 @@ impl Memory for KernelMemory {
 
     fn map(&self, bytes: u64) -> io::Result<PlainMemory> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        PlainMemory::new(bytes, Backing::HugePages)
+        PlainMemory::new(bytes, self.0.backing())
     }
 
     #[inline]
@@ -270,6 +249,8 @@ impl Memory for KernelMemory {
 
 #[cfg(test)]
 mod tests {
+    use octavo_platform::Backing;
+
     use super::*;
 
     fn plan() -> Plan {

@@ -1,42 +1,38 @@
 //! Octavo's side: a task is a thread (or `-t` of them) with a space of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use octavo::{
-    Counter, CounterSnapshot, ErrorKind, Manager, ManagerBuilder, PercpuOrders, PinPath, RegionOptions,
-    Space, SwapCache, ZeroPage,
-};
+use octavo::{Counter, Manager, RegionOptions, Space};
 use octavo_platform::usage;
 
-use super::touch::{Memory, Outcome, Plan, Toucher, Watch, touch};
-use super::{Mode, Side};
+use super::job::Job;
+use super::side::Side;
+use super::touch::{Memory, Outcome, Plan, touch};
+use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
+use crate::manager::{named, shut_down, with_forms_of};
 use crate::profile::Samples;
+use crate::worker::{Toucher, Watch};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
-/// Writes that were under way when the last space was dropped end sooner, or never.
-const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
 /// from the opening of the gate to the end of the last thread.
 pub(super) fn run(
     mode: Mode,
-    tasks: u32,
-    plan: &Plan,
-    budget_bytes: Option<u64>,
+    job: &Job,
     progress: Option<&AtomicU64>,
     samples: Option<&mut Samples>,
 ) -> Result<Side, Failure> {
     usage::reset_peak_resident();
-    let manager = build(mode, budget_bytes)?;
-    let spaces =
-        (0..tasks).map(|task| manager.space_named(format!("task {task}"))).collect::<Result<Vec<_>, _>>()?;
+    let manager = build(mode, job.budget.as_ref().map(|budget| budget.bytes))?;
+    let spaces = (0..job.tasks)
+        .map(|task| manager.space_named(format!("task {task}")))
+        .collect::<Result<Vec<_>, _>>()?;
     let budget_bytes = manager.stats()?.budget_bytes;
     let before = manager.counters();
-    let outcomes = run_threads(&spaces, plan, progress, samples)?;
+    let outcomes = run_threads(&spaces, &job.plan, progress, samples)?;
     drop(spaces);
     let counted = manager.counters().since(&before);
     shut_down(manager)?;
@@ -58,23 +54,6 @@ fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
     builder.build()
 }
 
-/// The form of each mechanism that the mode stands for.
-pub(crate) fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
-    match mode {
-        Mode::Base => builder
-            .zero_page(ZeroPage::PerUse)
-            .percpu_orders(PercpuOrders::OrderZero)
-            .pin_path(PinPath::Locked)
-            .swap_cache(SwapCache::TaggedTree),
-        Mode::Patched => builder
-            .zero_page(ZeroPage::PerSpace)
-            .percpu_orders(PercpuOrders::Costly)
-            .pin_path(PinPath::LockFree)
-            .swap_cache(SwapCache::Tree),
-        Mode::Best => builder,
-    }
-}
-
 fn run_threads(
     spaces: &[Space],
     plan: &Plan,
@@ -92,24 +71,6 @@ fn run_threads(
     let touchers = tasks.flat_map(|task| (0..plan.threads).map(move |thread| Toucher { task, thread }));
     let outcomes = all_at_once(touchers, work, samples)?;
     Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
-}
-
-/// Ends a manager whose spaces are dropped. Pages that are still being written hold their frames for a moment.
-pub(crate) fn shut_down(manager: Manager) -> octavo::Result<()> {
-    let begun = Instant::now();
-    loop {
-        match manager.clone().shutdown() {
-            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < LONGEST_END => {
-                thread::sleep(Duration::from_millis(1));
-            }
-            ended => return ended,
-        }
-    }
-}
-
-/// Every counter by its name.
-pub(crate) fn named(counted: &CounterSnapshot) -> std::collections::BTreeMap<String, u64> {
-    counted.iter().map(|(counter, value)| (counter.name().to_string(), value)).collect()
 }
 
 /// A space, to be touched by the word.

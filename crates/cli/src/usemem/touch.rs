@@ -1,19 +1,19 @@
 //! How usemem touches memory, the same on both sides.
 //!
 //! Piece by piece (`-u`), memory is mapped and gone through `-r` times, 8 bytes each step. A write stores the
-//! index of the word in its piece. Bytes count as in usemem: an eighth of each mapping, and 8 for each access.
-//! Everything is unmapped at the end, on a clock of its own.
+//! index of the word in its piece. Bytes that are touched are counted, each as often as it is; usemem's own count adds
+//! an eighth of each mapping. Everything is unmapped at the end, on a clock of its own.
 //!
 //! With `--verify` a write stores the index mixed with a stamp of task, thread, piece and repeat, and checks
 //! the last repeat's before: so a page that comes back from the wrong space, or an old version of the right
 //! page, is found out too. Random repeats then visit the same places again.
 
-use std::fmt;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
 
 /// Accesses between two looks at what others want.
 const BATCH: u64 = 4096;
@@ -64,32 +64,12 @@ pub trait Memory {
     fn unmap(&self, unit: Self::Unit) -> Result<(), Self::Error>;
 }
 
-/// Which thread of which task.
-#[derive(Clone, Copy, Debug)]
-pub struct Toucher {
-    pub task: u32,
-    pub thread: u32,
-}
-
-impl fmt::Display for Toucher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.task, self.thread)
-    }
-}
-
-/// What a thread looks at between batches.
-#[derive(Clone, Copy, Debug)]
-pub struct Watch<'a> {
-    /// Set when another thread failed: the rest is not worth doing.
-    pub stop: &'a AtomicBool,
-    /// Counts accesses, where somebody watches.
-    pub progress: Option<&'a AtomicU64>,
-}
-
 /// What a thread did. Times are of CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    pub bytes: u64,
+    pub mapped_bytes: u64,
+    /// What was loaded or stored, each as often as it was.
+    pub touched_bytes: u64,
     pub start_ns: u64,
     pub end_ns: u64,
     pub free_ns: u64,
@@ -97,18 +77,11 @@ pub struct Outcome {
     pub first_mismatch: Option<Mismatch>,
 }
 
-/// A word that did not hold what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mismatch {
-    pub offset: u64,
-    pub expected: u64,
-    pub found: u64,
-}
-
-/// Now, on the clock that all processes share.
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+impl Outcome {
+    /// As usemem counts: an eighth of each mapping on top of what was touched.
+    pub fn usemem_bytes(&self) -> u64 {
+        self.mapped_bytes / 8 + self.touched_bytes
+    }
 }
 
 /// Maps, touches, and unmaps, as the plan says. `after_touch` runs between, off the clock.
@@ -123,7 +96,7 @@ pub fn touch<M: Memory>(
     let mut outcome = Outcome { start_ns: now_ns(), ..Outcome::default() };
     for (number, unit_bytes) in plan.units().enumerate() {
         let unit = memory.map(unit_bytes)?;
-        outcome.bytes += unit_bytes / 8;
+        outcome.mapped_bytes += unit_bytes;
         let mut pass = Pass {
             memory,
             unit: &unit,
@@ -187,7 +160,7 @@ impl<M: Memory> Pass<'_, M> {
                 }
             }
             left -= batch;
-            self.outcome.bytes += batch * WORD_BYTES;
+            self.outcome.touched_bytes += batch * WORD_BYTES;
             // Relaxed, both: neither orders anything; a batch more or less does no harm.
             if let Some(progress) = self.watch.progress {
                 progress.fetch_add(batch, Ordering::Relaxed);
@@ -255,19 +228,12 @@ impl Places {
     }
 }
 
-/// SplitMix64's finisher: each input bit flips about half of the output's.
-#[inline]
-pub fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     /// Memory that notes what is done to it, and can forget a write.
     #[derive(Default)]
@@ -340,7 +306,7 @@ mod tests {
         assert_eq!(stores.len() as u64, plan().accesses());
         // Three pieces of four accesses and one of one, twice; an eighth of each mapping.
         assert_eq!(stores.len(), 26);
-        assert_eq!(outcome.bytes, (4096 * 3 + 8) / 8 + 26 * 8);
+        assert_eq!((outcome.touched_bytes, outcome.usemem_bytes()), (26 * 8, (4096 * 3 + 8) / 8 + 26 * 8));
         assert!(memory.loads.into_inner().is_empty());
     }
 
@@ -349,7 +315,9 @@ mod tests {
         let plan =
             Plan { bytes: 100 << 30, unit_bytes: 100 << 30, step_words: 1 << 18, repeats: 1, ..plan() };
         assert_eq!(plan.accesses(), 51_200);
-        assert_eq!(plan.bytes / 8 + plan.accesses() * 8, 13_422_182_400);
+        let outcome =
+            Outcome { mapped_bytes: plan.bytes, touched_bytes: plan.accesses() * 8, ..Outcome::default() };
+        assert_eq!(outcome.usemem_bytes(), 13_422_182_400);
     }
 
     #[test]

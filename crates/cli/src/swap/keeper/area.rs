@@ -1,6 +1,6 @@
 //! A swap area for the kernel: a file that is there in full, a block device, or compressed memory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -8,15 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use octavo_platform::kernel_swap;
-use rustix::fs::{FallocateFlags, IFlags, OFlags, fallocate, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use serde::{Deserialize, Serialize};
 
 use super::note::{Note, Step, failed};
 use crate::failure::Failure;
-use crate::swap::aligned::AlignedBytes;
+use crate::swap::direct::write_in_full;
 
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
-const BLOCK_BYTES: usize = 1 << 20;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 
 /// Which area.
@@ -114,23 +113,6 @@ fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
         let _ = ioctl_setflags(&file, flags | IFlags::NOCOW);
     }
     write_in_full(&file, bytes)
-}
-
-/// Takes the room of a file and writes zeros all over it, past the page cache where that is possible.
-pub fn write_in_full(file: &File, bytes: u64) -> io::Result<()> {
-    // Where the file system cannot, writing does it.
-    let _ = fallocate(file, FallocateFlags::empty(), 0, bytes);
-    if let Ok(flags) = rustix::fs::fcntl_getfl(file) {
-        let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT);
-    }
-    let zeros = AlignedBytes::new(BLOCK_BYTES);
-    let mut at = 0;
-    while at < bytes {
-        let len = (bytes - at).min(BLOCK_BYTES as u64);
-        file.write_all_at(&zeros.as_slice()[..len as usize], at)?;
-        at += len;
-    }
-    file.sync_all()
 }
 
 fn make_zram(note: &mut Note, algorithm: &str, bytes: u64) -> Result<PathBuf, Failure> {

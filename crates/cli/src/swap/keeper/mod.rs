@@ -16,6 +16,7 @@
 mod area;
 mod cgroup;
 mod note;
+mod undo;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,10 +25,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-pub use self::area::{AreaChoice, ZramMemory, write_in_full};
-use self::note::{Note, Step, clean_up_after_the_dead, failed};
+pub use self::area::{AreaChoice, ZramMemory};
+use self::note::{Note, Step, failed};
+use self::undo::{clean_up_after_the_dead, undo, undo_page_cluster};
 use crate::failure::Failure;
 use crate::table;
+
+/// How `octavo` starts a keeper.
+pub const SUBCOMMAND: &str = "swap-keeper";
 
 /// What is to be set up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -96,7 +101,7 @@ impl Keeper {
         let cannot =
             |error| Failure::system("cannot start the process that keeps the machine as it was", error);
         let mut child = Command::new("/proc/self/exe")
-            .arg("swap-keeper")
+            .arg(SUBCOMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -194,12 +199,12 @@ pub fn keeper_main() -> Result<(), Failure> {
         let reply = match serde_json::from_str(&line) {
             Ok(order) => machine.obey(order),
             Err(_) => {
-                Err(Failure::Said("swap-keeper is started by octavo itself; use octavo swap-w-seq".into()))
+                Err(Failure::Said(format!("{SUBCOMMAND} is started by octavo itself; use octavo swap-w-seq")))
             }
         };
         say(&reply.unwrap_or_else(|failure| Reply::Failed(failure.to_string())));
     }
-    let complaints = machine.note.undo();
+    let complaints = machine.note.undo(undo);
     say(&Reply::Undone(complaints));
     Ok(())
 }
@@ -246,7 +251,7 @@ impl Machine {
             }
             Order::Off => {
                 self.area.as_deref().map_or(Ok(()), area::switch_off)?;
-                self.note.undo_page_cluster()?;
+                undo_page_cluster(&mut self.note)?;
                 Ok(Reply::Done)
             }
         }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{area, cgroup};
 use crate::failure::Failure;
 
 const FOLDER: &str = "/run/octavo";
@@ -45,27 +44,6 @@ pub enum Step {
     },
 }
 
-impl Step {
-    fn undo(&self) -> Result<(), Failure> {
-        match self {
-            Self::Mounted { at } => cgroup::unmount(at),
-            Self::Delegated { file } => fs::write(file, "-memory")
-                .map_err(|error| failed("take the memory controller back by", file, error)),
-            Self::Group { path } => cgroup::remove(path),
-            Self::SwapFile { path } => {
-                area::switch_off(path)?;
-                ignore_missing(fs::remove_file(path)).map_err(|error| failed("remove", path, error))
-            }
-            Self::SwapDevice { path } => area::switch_off(path),
-            Self::Zram { number } => area::remove_zram(*number),
-            Self::PageCluster { was } => {
-                let path = Path::new(PAGE_CLUSTER);
-                fs::write(path, was).map_err(|error| failed("restore", path, error))
-            }
-        }
-    }
-}
-
 /// The steps that one keeper has taken.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
@@ -94,22 +72,23 @@ impl Note {
         self.write()
     }
 
-    /// Undoes the last step if it is `PageCluster`.
-    pub fn undo_page_cluster(&mut self) -> Result<(), Failure> {
-        if let Some(step @ Step::PageCluster { .. }) = self.steps.last() {
-            step.undo()?;
-            self.steps.pop();
-            self.write()?;
-        }
-        Ok(())
+    /// The last step that was noted.
+    pub fn last(&self) -> Option<&Step> {
+        self.steps.last()
     }
 
-    /// Undoes everything, the last step first. What could not be undone stays noted.
-    pub fn undo(mut self) -> Vec<String> {
+    /// Forgets the last step, which was undone.
+    pub fn forget_last(&mut self) -> Result<(), Failure> {
+        self.steps.pop();
+        self.write()
+    }
+
+    /// Has everything undone, the last step first. What could not be undone stays noted.
+    pub fn undo(mut self, undo: impl Fn(&Step) -> Result<(), Failure>) -> Vec<String> {
         let mut complaints = Vec::new();
         let mut kept: Vec<Step> = Vec::new();
         for step in self.steps.drain(..).rev() {
-            if let Err(failure) = step.undo() {
+            if let Err(failure) = undo(&step) {
                 complaints.push(failure.to_string());
                 kept.insert(0, step);
             }
@@ -135,35 +114,22 @@ impl Note {
         write().map_err(|error| failed("note what is changed on this machine in", &path, error))
     }
 
+    /// The keeper's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     fn keeper_is_gone(&self) -> bool {
         start_time(self.pid) != Some(self.started)
     }
 }
 
-/// Undoes what keepers left that were killed. Answers what was found, one sentence each.
-pub fn clean_up_after_the_dead() -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
-            continue;
-        }
-        let Some(note) = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Note>(&text).ok())
-        else {
-            continue;
-        };
-        if note.keeper_is_gone() {
-            let pid = note.pid;
-            let complaints = note.undo();
-            found.push(match complaints.is_empty() {
-                true => {
-                    format!("put right what process {pid}, which was killed, had changed on this machine")
-                }
-                false => format!("process {pid} was killed and left behind: {}", complaints.join("; ")),
-            });
-        }
-    }
-    found
+/// The notes of keepers that were killed.
+pub fn notes_of_the_dead() -> Vec<Note> {
+    let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
+    let notes = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let notes = notes.filter_map(|path| serde_json::from_slice::<Note>(&fs::read(path).ok()?).ok());
+    notes.filter(Note::keeper_is_gone).collect()
 }
 
 fn path_of(pid: u32) -> PathBuf {
@@ -204,14 +170,5 @@ mod tests {
         assert!(!Note { pid, started, steps: Vec::new() }.keeper_is_gone());
         assert!(Note { pid, started: started + 1, steps: Vec::new() }.keeper_is_gone());
         assert_eq!(start_time(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_step_that_was_noted_and_not_done_is_undone_without_harm() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("none");
-        Step::Group { path: path.clone() }.undo().unwrap();
-        Step::Mounted { at: path.clone() }.undo().unwrap();
-        Step::SwapFile { path }.undo().unwrap();
     }
 }

@@ -1,0 +1,230 @@
+//! What can be chosen on the command line, as types that every command shares. Nothing here knows a command.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use octavo::io::IoEngine;
+use octavo::{Compression, ReclaimPolicy};
+
+/// A form of the four mechanisms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    Base,
+    Patched,
+    Best,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Patched => "patched",
+            Self::Best => "best",
+        }
+    }
+}
+
+/// `--mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeChoice {
+    Base,
+    Patched,
+    Best,
+    All,
+}
+
+impl ModeChoice {
+    /// The modes that are chosen.
+    pub fn modes(self) -> Vec<Mode> {
+        match self {
+            Self::Base => vec![Mode::Base],
+            Self::Patched => vec![Mode::Patched],
+            Self::Best => vec![Mode::Best],
+            Self::All => vec![Mode::Base, Mode::Patched, Mode::Best],
+        }
+    }
+}
+
+/// Where a report goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonTarget {
+    Stdout,
+    File(PathBuf),
+}
+
+impl FromStr for JsonTarget {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+    }
+}
+
+/// A number of bytes: decimal or 0x hexadecimal, with a suffix k, m, g or t in powers of 1024. It is shown as the user
+/// wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub bytes: u64,
+    written: String,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed =
+            || "a size is a whole number with a suffix k, m, g or t, such as 512M or 0x200000".to_string();
+        let last = text.chars().last().ok_or_else(malformed)?.to_ascii_lowercase();
+        let (digits, shift) = match ['k', 'm', 'g', 't'].iter().position(|&suffix| suffix == last) {
+            Some(place) => (&text[..text.len() - 1], 10 * (place as u32 + 1)),
+            None => (text, 0),
+        };
+        let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+            Some(hexadecimal) => (hexadecimal, 16),
+            None => (digits, 10),
+        };
+        // `from_str_radix` takes a sign.
+        if !digits.starts_with(|first: char| first.is_digit(radix)) {
+            return Err(malformed());
+        }
+        let too_large = || "a size is less than 2^64 bytes".to_string();
+        let number = u64::from_str_radix(digits, radix).map_err(|error| match error.kind() {
+            std::num::IntErrorKind::PosOverflow => too_large(),
+            _ => malformed(),
+        })?;
+        let bytes = number.checked_mul(1 << shift).ok_or_else(too_large)?;
+        Ok(Self { bytes, written: text.into() })
+    }
+}
+
+/// Which pages go when memory is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PolicyChoice {
+    /// By reuse distances: resists scans and loops
+    #[default]
+    Reuse,
+    /// Four generations, like Linux's multi-generational LRU
+    Generations,
+    /// A small queue for newcomers, and a main clock
+    #[value(name = "s3-fifo")]
+    S3Fifo,
+    /// A clock whose survivors keep their place
+    Sieve,
+    /// Second chance
+    Clock,
+    /// First in, first out
+    Fifo,
+}
+
+impl PolicyChoice {
+    pub fn policy(self) -> ReclaimPolicy {
+        match self {
+            Self::Reuse => ReclaimPolicy::Reuse,
+            Self::Generations => ReclaimPolicy::Generations,
+            Self::S3Fifo => ReclaimPolicy::S3Fifo,
+            Self::Sieve => ReclaimPolicy::Sieve,
+            Self::Clock => ReclaimPolicy::Clock,
+            Self::Fifo => ReclaimPolicy::Fifo,
+        }
+    }
+}
+
+/// How files and block devices are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    /// io_uring where it works, else threads
+    #[default]
+    Probe,
+    /// io_uring, or an error
+    Uring,
+    /// Threads that call preadv and pwritev
+    Threads,
+}
+
+impl EngineChoice {
+    pub fn engine(self) -> IoEngine {
+        match self {
+            Self::Probe => IoEngine::Probe,
+            Self::Uring => IoEngine::Uring,
+            Self::Threads => IoEngine::Threads,
+        }
+    }
+}
+
+/// How pages are packed in memory before they go out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CompressionChoice {
+    /// Not at all
+    Off,
+    /// By LZ4
+    #[default]
+    Lz4,
+    /// By Zstandard, level 1
+    Zstd,
+}
+
+impl CompressionChoice {
+    pub fn compression(self) -> Compression {
+        match self {
+            Self::Off => Compression::Off,
+            Self::Lz4 => Compression::Lz4,
+            Self::Zstd => Compression::Zstd,
+        }
+    }
+}
+
+/// How a choice is written on the command line.
+pub fn name_of(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(text: &str) -> Result<u64, String> {
+        text.parse().map(|size: Size| size.bytes)
+    }
+
+    #[test]
+    fn sizes_take_binary_suffixes_and_hexadecimal() {
+        let cases = [
+            ("4096", 4096),
+            ("1k", 1 << 10),
+            ("512M", 512 << 20),
+            ("100G", 100 << 30),
+            ("2t", 2 << 40),
+            ("0x200000", 2 << 20),
+            ("0X10k", 16 << 10),
+            ("0", 0),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(bytes_of(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_shown_as_it_was_given() {
+        for text in ["100G", "0x200000", "64m", "0X10k", "1048576"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in ["", "k", "-5", "+5", "0x", "0x+5", "1.5G", "12q", "5MB", "ü", "5ü", "16777216t"] {
+            assert!(bytes_of(text).is_err(), "{text}");
+        }
+        assert!(bytes_of("18446744073709551616").unwrap_err().contains("2^64"));
+        assert!(bytes_of("17179869184g").unwrap_err().contains("2^64"));
+    }
+}

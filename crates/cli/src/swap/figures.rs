@@ -1,0 +1,196 @@
+//! From what a side did to the figures that are told of it: seconds of the job and MB/s first; and, told apart, what each
+//! phase moved to the device and from it.
+
+use std::collections::BTreeMap;
+
+use super::data::PAGE_BYTES;
+use super::disk_side::Moved;
+use super::job::{Contender, Job};
+use super::plan::{Pattern, Phase, Plan};
+use super::side::{PhaseDone, Side};
+use super::work::Outcome;
+use crate::report::{Run, usemem_kb_per_s};
+
+/// What is measured of a phase, by the names in the report.
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseMeasures {
+    /// What went to the device and came from it, over all of the phase.
+    pub out: &'static str,
+    pub in_: &'static str,
+    /// In the phase's direction, from the first page that moved to the last; absent where none did.
+    pub device: &'static str,
+}
+
+/// Of the job.
+pub const JOB: PhaseMeasures =
+    PhaseMeasures { out: "swap_out_mb_per_s", in_: "swap_in_mb_per_s", device: "device_mb_per_s" };
+
+/// Of filling memory and swap, before what is read is read.
+pub const FILL: PhaseMeasures =
+    PhaseMeasures { out: "fill_out_mb_per_s", in_: "fill_in_mb_per_s", device: "fill_device_mb_per_s" };
+
+pub const FILL_SECONDS: &str = "fill_seconds";
+
+/// A run of any side but the bare device.
+pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
+    let timed = side.phases.iter().find(|phase| phase.timed).expect("one phase is timed");
+    let seconds = timed.seconds();
+    let mut measures = of_phase(timed, JOB);
+    if let Some(fill) = side.phases.iter().find(|phase| phase.phase == Phase::Write && !phase.timed) {
+        measures.extend(of_phase(fill, FILL));
+        measures.insert(FILL_SECONDS, fill.seconds());
+    }
+    measures.extend(of_loads(timed));
+    measures.insert("peak_allowed_bytes", allowed_bytes(side) as f64);
+    measures.extend(side.ram_device_bytes.map(|bytes| ("ram_device_bytes", bytes as f64)));
+    measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
+    Run {
+        mode: contender.name().into(),
+        tasks: job.tasks.into(),
+        budget_bytes: Some(side.budget_bytes),
+        seconds,
+        mb_per_s: job_bytes(timed) as f64 / seconds / 1e6,
+        usemem_kb_per_s: (timed.phase == Phase::Write).then(|| as_usemem_counts(&job.plan, timed)),
+        faults: side.faults,
+        faults_per_s: side.faults as f64 / seconds,
+        peak_rss_bytes: side.peak_bytes.saturating_sub(side.ram_device_bytes.unwrap_or(0)),
+        counters: side.counters.clone(),
+        shares: BTreeMap::new(),
+        measures,
+    }
+}
+
+/// A run of the bare device.
+pub fn of_disk(job: &Job, moved: Moved) -> Run {
+    let mb_per_s = moved.bytes as f64 / moved.seconds / 1e6;
+    let measures = match job.plan.pattern {
+        Pattern::ReadRandom => {
+            let (loads, threads) = (moved.operations as f64, job.tasks * job.plan.threads);
+            BTreeMap::from([
+                ("loads_per_s", loads / moved.seconds),
+                ("us_per_load", moved.seconds * f64::from(threads) * 1e6 / loads.max(1.0)),
+                ("refaults_per_s", loads / moved.seconds),
+            ])
+        }
+        _ => BTreeMap::from([("device_mb_per_s", mb_per_s)]),
+    };
+    Run {
+        mode: Contender::Disk.name().into(),
+        tasks: job.tasks.into(),
+        budget_bytes: None,
+        seconds: moved.seconds,
+        mb_per_s,
+        usemem_kb_per_s: None,
+        faults: 0,
+        faults_per_s: 0.0,
+        peak_rss_bytes: 0,
+        counters: BTreeMap::new(),
+        shares: BTreeMap::new(),
+        measures,
+    }
+}
+
+/// Bytes of memory that the job went through; of random loads, the bytes of the pages that came back for them.
+fn job_bytes(timed: &PhaseDone) -> u64 {
+    let pages = match timed.phase {
+        Phase::Loads => pages_back(timed),
+        Phase::Write | Phase::ReadBack => timed.outcomes().map(|outcome| outcome.accesses).sum(),
+    };
+    pages * PAGE_BYTES as u64
+}
+
+/// From the device and, with Octavo, from the compressed pool.
+fn pages_back(phase: &PhaseDone) -> u64 {
+    let moved = phase.seen.total();
+    moved.in_pages + moved.pool_in_pages
+}
+
+fn of_phase(phase: &PhaseDone, names: PhaseMeasures) -> BTreeMap<&'static str, f64> {
+    let (seconds, moved) = (phase.seconds(), phase.seen.total());
+    let mb_per_s = |pages: u64| pages as f64 * PAGE_BYTES as f64 / seconds / 1e6;
+    let steady = match phase.phase {
+        Phase::Write => phase.seen.steady_bytes_per_s(|traffic| traffic.out_pages),
+        Phase::ReadBack | Phase::Loads => phase.seen.steady_bytes_per_s(|traffic| traffic.in_pages),
+    };
+    let mut measures =
+        BTreeMap::from([(names.out, mb_per_s(moved.out_pages)), (names.in_, mb_per_s(moved.in_pages))]);
+    measures.extend(steady.map(|bytes| (names.device, bytes / 1e6)));
+    measures
+}
+
+fn of_loads(timed: &PhaseDone) -> BTreeMap<&'static str, f64> {
+    if timed.phase != Phase::Loads {
+        return BTreeMap::new();
+    }
+    let (seconds, threads) = (timed.seconds(), timed.outcomes().count() as f64);
+    let loads = timed.outcomes().map(|outcome| outcome.accesses).sum::<u64>() as f64;
+    BTreeMap::from([
+        ("loads_per_s", loads / seconds),
+        ("us_per_load", seconds * threads * 1e6 / loads.max(1.0)),
+        ("refaults_per_s", pages_back(timed) as f64 / seconds),
+    ])
+}
+
+/// usemem's KB/s, all tasks added up: each by its own time, so tasks that end early count for more than they did.
+fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
+    let start_ns = phase.start_ns();
+    let of_task = |outcome: &Outcome| {
+        let usecs = (outcome.end_ns.saturating_sub(start_ns) / 1000).max(1);
+        usemem_kb_per_s(usemem_bytes(plan, outcome), usecs)
+    };
+    phase.outcomes().map(of_task).fold(0, u64::saturating_add)
+}
+
+/// An eighth of what is mapped, and 8 for each word.
+fn usemem_bytes(plan: &Plan, outcome: &Outcome) -> u64 {
+    plan.task_bytes / 8 + outcome.words * 8
+}
+
+/// The budget, 3 % and 16 MiB.
+fn allowed_bytes(side: &Side) -> u64 {
+    side.budget_bytes + side.budget_bytes * 3 / 100 + (16 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::monitor::{Seen, Traffic};
+    use super::super::plan::small;
+    use super::*;
+
+    fn done(phase: Phase, outcomes: Vec<Outcome>, moved: Traffic) -> PhaseDone {
+        PhaseDone { phase, timed: true, outcomes: vec![outcomes], seen: Seen::of(Traffic::default(), moved) }
+    }
+
+    #[test]
+    fn a_write_counts_as_usemem_counts_it() {
+        let plan = small(Pattern::WriteSequential);
+        let outcome = Outcome { words: 16 * 512, ..Outcome::default() };
+        assert_eq!(usemem_bytes(&plan, &outcome), (64 << 10) / 8 + (64 << 10));
+    }
+
+    #[test]
+    fn tasks_that_end_early_lift_usemems_figure_and_not_the_jobs() {
+        let plan = small(Pattern::WriteSequential);
+        let task = |end_ns| Outcome { accesses: 16, words: 16 * 512, end_ns, ..Outcome::default() };
+        let even = done(Phase::Write, vec![task(4_000_000), task(4_000_000)], Traffic::default());
+        let uneven = done(Phase::Write, vec![task(1_000_000), task(4_000_000)], Traffic::default());
+        assert_eq!((even.seconds(), uneven.seconds()), (0.004, 0.004));
+        assert_eq!((job_bytes(&even), job_bytes(&uneven)), (2 * 16 * 4096, 2 * 16 * 4096));
+        let kb = |phase| as_usemem_counts(&plan, phase);
+        assert!(kb(&uneven) > 2 * kb(&even));
+    }
+
+    #[test]
+    fn loads_are_counted_by_all_threads_and_what_comes_back_from_the_pool_too() {
+        let outcome = Outcome { accesses: 1000, end_ns: 500_000_000, ..Outcome::default() };
+        let moved = Traffic { in_pages: 30, pool_in_pages: 20, out_pages: 500 };
+        let loads = done(Phase::Loads, vec![outcome.clone(), outcome], moved);
+        let rates = of_loads(&loads);
+        assert_eq!((rates["loads_per_s"], rates["us_per_load"]), (4000.0, 500.0));
+        assert_eq!(rates["refaults_per_s"], 100.0);
+        assert_eq!(job_bytes(&loads), 50 * 4096);
+        let phase = of_phase(&loads, JOB);
+        let mb = |pages: f64| pages * 4096.0 / 0.5 / 1e6;
+        assert_eq!((phase["swap_in_mb_per_s"], phase["swap_out_mb_per_s"]), (mb(30.0), mb(500.0)));
+    }
+}

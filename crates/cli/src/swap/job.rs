@@ -1,0 +1,148 @@
+//! What a swap command is to do, and whose turn it is.
+
+use clap::ValueEnum;
+
+use super::device::Device;
+use super::plan::{Length, Pattern, Phase, Plan};
+use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, Mode, PolicyChoice, Size};
+use crate::huge_pages::{HugePages, KernelPages};
+use crate::report::Metric;
+use crate::table::{self, counted};
+
+/// Whom Octavo is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rival {
+    /// Plain processes in a memory control group, with kernel swap on the same file system; with and without huge pages
+    Kernel,
+    /// The same, with kernel swap in compressed memory (zram), whatever Octavo's device
+    Zram,
+    /// The bare device: 1 MiB blocks in order, or 4 KiB reads by as many threads
+    Disk,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub workload: String,
+    pub plan: Plan,
+    pub tasks: u32,
+    pub memory: Size,
+    pub modes: Vec<Mode>,
+    /// The slowest to print first.
+    pub rivals: Vec<Rival>,
+    pub choices: Choices,
+    pub rounds: u32,
+    pub profile: bool,
+    pub json: Option<JsonTarget>,
+}
+
+/// How Octavo works, whatever the mode.
+#[derive(Clone, Debug)]
+pub struct Choices {
+    pub device: Device,
+    /// Most that may be swapped.
+    pub swap_bytes: u64,
+    pub policy: PolicyChoice,
+    pub engine: EngineChoice,
+    pub compression: CompressionChoice,
+    pub encrypt: bool,
+    /// The largest window of reading ahead; `None` for the manager's own.
+    pub readahead_bytes: Option<u64>,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    Disk,
+    Kernel(KernelPages),
+    Zram(KernelPages),
+    Octavo(Mode),
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Kernel(KernelPages::Base) => "kernel",
+            Self::Kernel(KernelPages::Huge) => "kernel-huge",
+            Self::Zram(KernelPages::Base) => "zram",
+            Self::Zram(KernelPages::Huge) => "zram-huge",
+            Self::Octavo(mode) => mode.name(),
+        }
+    }
+
+    /// Whether one side stands for several, of which the better is the one to beat.
+    pub fn rival(self) -> Option<Rival> {
+        match self {
+            Self::Disk => Some(Rival::Disk),
+            Self::Kernel(_) => Some(Rival::Kernel),
+            Self::Zram(_) => Some(Rival::Zram),
+            Self::Octavo(_) => None,
+        }
+    }
+}
+
+impl Job {
+    /// Bytes of all tasks.
+    pub fn data_bytes(&self) -> u64 {
+        self.plan.task_bytes * u64::from(self.tasks)
+    }
+
+    /// Accesses of all phases; `None` where only time tells.
+    pub fn accesses(&self) -> Option<u64> {
+        self.plan.phases().iter().try_fold(0u64, |sum, &(phase, _)| {
+            let threads = u64::from(self.tasks) * u64::from(self.plan.threads_in(phase));
+            Some(sum.saturating_add(self.plan.accesses_in(phase)?.saturating_mul(threads)))
+        })
+    }
+
+    /// All that take turns.
+    pub fn contenders(&self, huge_pages: &HugePages) -> Vec<Contender> {
+        let kernel_runs = huge_pages.kernel_runs().iter();
+        let rivals = self.rivals.iter().flat_map(|rival| match rival {
+            Rival::Disk => vec![Contender::Disk],
+            Rival::Kernel => kernel_runs.clone().map(|&pages| Contender::Kernel(pages)).collect(),
+            Rival::Zram => kernel_runs.clone().map(|&pages| Contender::Zram(pages)).collect(),
+        });
+        rivals.chain(self.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
+    }
+
+    /// What is compared first: seconds of the whole job or, where all sides load for the same time, what they get done.
+    pub fn first_metric(&self) -> Metric {
+        match (self.plan.pattern, self.plan.length) {
+            (Pattern::ReadRandom, Length::Nanoseconds(_)) => Metric::LoadsPerS,
+            _ => Metric::Seconds,
+        }
+    }
+
+    /// What is compared.
+    pub fn metrics(&self) -> Vec<Metric> {
+        let others: &[Metric] = match self.plan.pattern {
+            Pattern::WriteSequential | Pattern::WriteRandom => &[Metric::DeviceMbPerS, Metric::UsememKbPerS],
+            Pattern::ReadSequential => &[Metric::DeviceMbPerS],
+            Pattern::ReadRandom => &[Metric::LoadsPerS, Metric::RefaultsPerS],
+        };
+        let first = self.first_metric();
+        [first].into_iter().chain(others.iter().copied().filter(|&other| other != first)).collect()
+    }
+
+    /// The job that is timed, in words.
+    pub fn in_words(&self) -> String {
+        let tasks = counted(self.tasks.into(), "task", "tasks");
+        let s = if self.tasks == 1 { "s" } else { "" };
+        let (data, memory) = (table::bytes(self.data_bytes()), &self.memory);
+        match self.plan.timed_phase() {
+            Phase::Write => format!("{tasks} write{s} {data} in {memory} of memory"),
+            Phase::ReadBack => {
+                format!("{tasks} read{s} back, in order, {data} written in {memory} of memory")
+            }
+            Phase::Loads => {
+                let threads = counted(self.plan.threads.into(), "thread", "threads");
+                let length = self.plan.length;
+                format!(
+                    "{tasks} of {threads} load{s} words of random pages, {length}, of {data} written in {memory} of memory"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What one run of one side did.
+
+use std::collections::BTreeMap;
+
+use super::monitor::Seen;
+use super::plan::Phase;
+use super::work::Outcome;
+use crate::worker::Mismatch;
+
+/// A phase that is over: outcomes by task and thread.
+#[derive(Debug)]
+pub struct PhaseDone {
+    pub phase: Phase,
+    pub timed: bool,
+    pub outcomes: Vec<Vec<Outcome>>,
+    pub seen: Seen,
+}
+
+impl PhaseDone {
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().flatten()
+    }
+
+    pub fn start_ns(&self) -> u64 {
+        self.outcomes().map(|outcome| outcome.start_ns).min().unwrap_or(0)
+    }
+
+    /// From the first task's start to the last one's end.
+    pub fn seconds(&self) -> f64 {
+        let end_ns = self.outcomes().map(|outcome| outcome.end_ns).max().unwrap_or(0);
+        // A clock that stood still gives no division by zero further on.
+        end_ns.saturating_sub(self.start_ns()).max(1) as f64 / 1e9
+    }
+}
+
+/// All of a run.
+#[derive(Debug)]
+pub struct Side {
+    pub phases: Vec<PhaseDone>,
+    pub budget_bytes: u64,
+    pub faults: u64,
+    /// Octavo's peak resident set; most that was charged to the kernel's control group.
+    pub peak_bytes: u64,
+    /// What of it was the device.
+    pub ram_device_bytes: Option<u64>,
+    /// Most memory that zram took, which the control group is not charged for.
+    pub zram_bytes: Option<u64>,
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl Side {
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.phases.iter().flat_map(PhaseDone::outcomes)
+    }
+
+    /// How many words were wrong, and the first of them.
+    pub fn mismatch(&self) -> Option<(u64, Mismatch)> {
+        let first = self.outcomes().find_map(|outcome| outcome.first_mismatch)?;
+        Some((self.outcomes().map(|outcome| outcome.mismatches).sum(), first))
+    }
+}

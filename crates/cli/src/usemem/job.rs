@@ -1,0 +1,45 @@
+//! What `octavo usemem` is to do, and whose turn it is.
+
+use super::touch::Plan;
+use crate::choices::{JsonTarget, Mode, Size};
+use crate::huge_pages::KernelPages;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub workload: String,
+    pub plan: Plan,
+    pub tasks: u32,
+    pub modes: Vec<Mode>,
+    pub against_kernel: bool,
+    pub size: Size,
+    pub budget: Option<Size>,
+    pub rounds: u32,
+    pub profile: bool,
+    pub json: Option<JsonTarget>,
+}
+
+impl Job {
+    /// Accesses of all threads in one run.
+    pub fn accesses(&self) -> u64 {
+        let threads = u64::from(self.tasks) * u64::from(self.plan.threads);
+        self.plan.accesses().saturating_mul(threads)
+    }
+}
+
+/// Whose memory is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    Kernel(KernelPages),
+    Octavo(Mode),
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel(KernelPages::Base) => "kernel",
+            Self::Kernel(KernelPages::Huge) => "kernel-huge",
+            Self::Octavo(mode) => mode.name(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What threads that touch memory have in common, whatever they do and whoever's memory it is.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// Which thread of which task.
+#[derive(Clone, Copy, Debug)]
+pub struct Toucher {
+    pub task: u32,
+    pub thread: u32,
+}
+
+impl fmt::Display for Toucher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.task, self.thread)
+    }
+}
+
+/// What a thread looks at between batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    /// Set when another thread failed: the rest is not worth doing.
+    pub stop: &'a AtomicBool,
+    /// Counts accesses, where somebody watches.
+    pub progress: Option<&'a AtomicU64>,
+}
+
+/// A word that did not hold what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    pub offset: u64,
+    pub expected: u64,
+    pub found: u64,
+}
+
+/// Now, on the clock that all processes share.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// SplitMix64's finisher: each input bit flips about half of the output's.
+#[inline]
+pub fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
