@@ -2,7 +2,7 @@
 //!
 //! | rule | what it reports |
 //! |---|---|
-//! | `layers` | an import of the engine that runs up its layers, or a circle inside one; a package depending upward |
+//! | `layers` | an import of the engine that runs up its layers; a circle inside one, or inside a package; a package depending upward |
 //! | `unsafe` | unsafe code outside its one crate |
 //! | `facade` | an atomic, a lock, a thread, a clock, a CPU or a random byte that does not come from `crate::sync` |
 //! | `sizes` | a size that depends on what is compiled, outside `sizes.rs` |
@@ -140,6 +140,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     imports::check(&sources, policy::UPWARD_IMPORTS, &mut findings);
+    imports::check_circles(&sources, &mut findings);
     packages::check(tree, &mut findings);
     packages::check_rust_version(tree, &mut findings);
     rust_rules::check_unsafe(tree, &sources, policy::UNSAFE_ELSEWHERE, &mut findings);

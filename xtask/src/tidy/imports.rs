@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::policy::{Allowed, ENGINE_SOURCE, LAYERS};
-use super::source::RustFile;
+use super::policy::{Allowed, ENGINE_SOURCE, LAYERS, NO_CIRCLES};
+use super::source::{NamedPath, RustFile};
 use super::{Finding, report_unused};
+
+/// What a path may begin with that is no item.
+const PLACES: [&str; 3] = ["crate", "self", "super"];
 
 /// One module naming another, and where it first does.
 type Sideways<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
@@ -60,9 +63,37 @@ pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Fi
             }
         }
     }
-    report_circles(&sideways, findings);
+    report_circles(&sideways, "share a layer and depend on each other in a circle", findings);
     for (_, unused) in exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
         report_unused("UPWARD_IMPORTS", unused, "layers", findings);
+    }
+}
+
+/// Reports files of one folder that name each other in a circle. A file that names its parent's items counts as naming the
+/// parent's file, which names its children: what they share belongs into a file of its own.
+pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Finding>) {
+    for folder in NO_CIRCLES {
+        let files = || sources.iter().filter(|file| file.path.starts_with(folder));
+        let by_module: BTreeMap<&[String], &str> =
+            files().map(|file| (file.module.as_slice(), file.path.as_str())).collect();
+        let mut named = Sideways::new();
+        for file in files() {
+            // A visibility (`pub(super)`) names nobody.
+            let is_item =
+                |path: &&NamedPath| path.segments.iter().any(|part| !PLACES.contains(&part.as_str()));
+            for path in file.paths.iter().filter(is_item) {
+                let Some(target) = path.in_own_crate() else { continue };
+                let to = (0..=target.len()).rev().find_map(|len| by_module.get(&target[..len]));
+                if let Some(&to) = to.filter(|to| **to != file.path) {
+                    named.entry(&file.path).or_default().entry(to).or_insert((&file.path, path.line));
+                }
+            }
+        }
+        report_circles(
+            &named,
+            "name each other in a circle: what they share belongs into a file below both",
+            findings,
+        );
     }
 }
 
@@ -95,8 +126,8 @@ fn placed(module: &str) -> Option<(&'static str, usize)> {
     })
 }
 
-/// Reports every import that closes a circle among the modules of one layer.
-fn report_circles(sideways: &Sideways<'_>, findings: &mut Vec<Finding>) {
+/// Reports every import that closes a circle.
+fn report_circles(sideways: &Sideways<'_>, what: &str, findings: &mut Vec<Finding>) {
     for (from, targets) in sideways {
         for (to, (path, line)) in targets {
             if reaches(sideways, to, from) {
@@ -104,7 +135,7 @@ fn report_circles(sideways: &Sideways<'_>, findings: &mut Vec<Finding>) {
                     path: path.to_string(),
                     line: *line,
                     rule: "layers",
-                    what: format!("`{from}` and `{to}` share a layer and depend on each other in a circle"),
+                    what: format!("`{from}` and `{to}` {what}"),
                 });
             }
         }
@@ -209,6 +240,29 @@ mod tests {
         assert!(findings(&one_way).is_empty());
         let circle = [one_way[0], one_way[1], ("rmap.rs", "use crate::table::E;")];
         assert_eq!(findings(&circle).len(), 3);
+    }
+
+    #[test]
+    fn files_of_a_folder_without_circles_may_not_form_one() {
+        let circles = |files: &[(&str, &str)]| {
+            let parse = |(path, text): &(&str, &str)| {
+                RustFile::parse(&format!("{}{path}", NO_CIRCLES[0]), text).unwrap()
+            };
+            let sources: Vec<RustFile> = files.iter().map(parse).collect();
+            let mut findings = Vec::new();
+            check_circles(&sources, &mut findings);
+            findings.len()
+        };
+        let job = ("swap/job.rs", "pub struct Job;");
+        let parent = ("swap/mod.rs", "mod job; mod tables; use self::job::Job; use self::tables::print;");
+        assert_eq!(circles(&[job, parent, ("swap/tables.rs", "use super::job::Job;")]), 0);
+        // The parent's own items, and the way round by a third file.
+        assert_eq!(circles(&[job, parent, ("swap/tables.rs", "use super::run;")]), 2);
+        let args = ("args.rs", "use crate::swap::Job; fn f() { crate::output::g() }");
+        let output = ("output.rs", "use crate::args::Target;");
+        assert_eq!(circles(&[args, output, parent, ("swap/tables.rs", "")]), 2);
+        assert_eq!(circles(&[("output.rs", "mod tests { use super::*; }")]), 0);
+        assert_eq!(circles(&[job, parent, ("swap/tables.rs", "pub(super) fn print() {}")]), 0);
     }
 
     #[test]
