@@ -214,7 +214,7 @@ impl<'a> Fault<'a> {
         let holds = engine.frames.words(reading.frame()).holds.load();
         // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
         if holds.is_failed() && !holds.is_dirty() {
-            return self.fail(reading);
+            return self.fail(walk, reading);
         }
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
             pool.weights(Some(self.space.id))
@@ -292,13 +292,17 @@ impl<'a> Fault<'a> {
         Step::End(Outcome::Usable)
     }
 
-    /// The device did not give the page. The entry is as it was, and the next access tries again with another frame.
-    fn fail(&mut self, reading: Reading) -> Step {
+    /// The page could not be had. If the entry is as it was, that is the access's failure; the next access tries again with
+    /// another frame. If the entry has changed, the page is elsewhere, and its slot may be nobody's any more.
+    fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
         let Reading { slot, pin, together, .. } = reading;
         let engine = self.engine;
         let error: Error = engine.swap.read_failure(slot);
         engine.swap.forget_failed(&engine.frames, slot, pin.frame());
         engine.unpin(pin);
+        if walk.word().load() != walk.entry() {
+            return Step::Again;
+        }
         if together && !self.alone {
             // It may have been a neighbour's place that could not be read.
             self.alone = true;

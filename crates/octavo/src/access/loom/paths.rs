@@ -2,6 +2,7 @@
 
 use super::{Model, bounded, race};
 use crate::fault::{prefetch, resolve};
+use crate::frame::PinnedFrame;
 use crate::reclaim::evict_batch;
 use crate::sync::Arc;
 use crate::table::{Access, PageNumberRange, Protection};
@@ -64,7 +65,7 @@ fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
                 model.unmap(0, 0, 2);
                 assert!(model.store(1, 0, 9));
             });
-            shared.engine.drop_pin(ours);
+            shared.engine.unpin(PinnedFrame::counted(ours));
             assert_eq!(shared.load(1, 0), Some(9));
         });
     }
