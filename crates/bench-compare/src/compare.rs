@@ -2,29 +2,29 @@
 
 use crate::worker::Plan;
 
-/// The thread counts that are measured: alone, and with one neighbour.
+/// The thread counts that are measured: one thread alone, and one beside another.
 pub const THREADS: [usize; 2] = [1, 2];
 
 /// A side of a comparison, or the reason why it is absent.
 pub struct Side<S: ?Sized> {
-    /// As the tables name it.
+    /// The side's name in the tables.
     pub name: &'static str,
-    /// What was linked or loaded, where it says so.
+    /// The version that was linked or loaded, where it says so.
     pub version: Option<String>,
-    /// Octavo's side that this one is set against.
+    /// The side of Octavo that this one is set against.
     pub against: Option<&'static str>,
-    /// What is measured, or what to install to have it measured.
+    /// The side to measure, or the reason why it is missing and what to install.
     pub subject: Result<Box<S>, String>,
 }
 
-/// One side's nanoseconds per operation, a figure a round. Empty where it could not be measured.
+/// One side's nanoseconds for an operation, a figure a round. Empty where the side could not be measured.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// The side's name.
     pub side: &'static str,
-    /// Name of the row it is set against.
+    /// The name of the row that it is set against.
     pub against: Option<&'static str>,
-    /// By one and by two threads (as in [`THREADS`]).
+    /// The figures by one and by two threads (as in [`THREADS`]).
     pub ns: [Vec<f64>; THREADS.len()],
 }
 
@@ -37,7 +37,7 @@ pub struct Group {
     pub rows: Vec<Row>,
 }
 
-/// Measures every present side `rounds` times, in alternation; each round begins one side further on.
+/// Measures every present side `rounds` times, in alternation. Each round begins one side further on.
 ///
 /// A side that fails once is left out from then on: its memory may be gone.
 pub fn alternate<S: ?Sized>(

@@ -1,20 +1,21 @@
 //! Octavo beside its competitors, all sides in one run.
 //!
-//! Three programs: `frames` (allocating and freeing page blocks), `hits` (reading or holding a page that is in
-//! memory) and `random_reads` (pages that mostly are not). All go the same way:
+//! Three programs: `frames` allocates and frees page blocks; `hits` reads or holds a page that is in memory;
+//! `random_reads` loads pages that mostly are not. All three work the same way:
 //!
-//! - the sides of a group take turns, and which side begins moves on by one every round ([`compare`]);
-//! - a ratio is taken between two sides of the same round, never between two runs;
-//! - the median of the rounds is shown with its minimum and maximum ([`stats`], [`report`]);
-//! - a peer that this machine lacks is a line that says what to install, not a failure.
+//! - The sides of a group take turns, and each round begins one side further on ([`compare`]).
+//! - A ratio is taken between two sides of the same round, never between two runs.
+//! - The tables show the median of the rounds with its minimum and maximum ([`stats`], [`report`]).
+//! - A peer that this machine lacks is a line that says what to install, not a failure.
 //!
-//! The release profile must build its dependencies without debug information for snmalloc and mimalloc to take part: their
-//! build scripts take that for a wish for assertions, and such figures would wrong them
-//! (`CARGO_PROFILE_RELEASE_DEBUG=0`).
+//! snmalloc and mimalloc take part only if the release profile builds its dependencies without debug
+//! information (`CARGO_PROFILE_RELEASE_DEBUG=0`). Their build scripts take debug information for a wish for
+//! assertions, and such figures would wrong them.
 //!
 //! Start at [`frames`], [`hits`] or [`misses`]; every peer has a file of its own there.
 //!
-//! What is not here: writing more than fits in memory. The engine's own micro-benchmarks, without peers, are elsewhere.
+//! Writing more than fits in memory is not measured here. The engine's own micro-benchmarks, without peers,
+//! are in another package.
 
 pub mod compare;
 pub mod frames;

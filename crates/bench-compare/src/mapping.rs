@@ -11,13 +11,13 @@ pub const ALIGN: usize = 2 << 20;
 /// Whether the kernel may back a mapping with huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePages {
-    /// Asked for: the fewest TLB misses.
+    /// The mapping asks for huge pages, for the fewest TLB misses.
     Wanted,
-    /// Refused: what is done at 4 KiB stays at 4 KiB.
+    /// The mapping refuses huge pages, so that work on 4 KiB pages stays at 4 KiB.
     Refused,
 }
 
-/// Zeroed, private memory, not reserved in advance, aligned to [`ALIGN`].
+/// Zeroed, private memory, aligned to [`ALIGN`] and not reserved in advance.
 #[derive(Debug)]
 pub struct Mapping {
     mapped: NonNull<u8>,
@@ -35,7 +35,7 @@ impl Mapping {
     /// Maps `bytes`.
     pub fn new(bytes: usize, huge: HugePages) -> std::io::Result<Self> {
         let mapped_bytes = bytes + ALIGN;
-        // SAFETY: a new anonymous mapping where the kernel chooses touches nothing that exists.
+        // SAFETY: a new anonymous mapping at a place that the kernel chooses touches nothing that exists.
         let mapped = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -52,26 +52,27 @@ impl Mapping {
             HugePages::Wanted => Advice::LinuxHugepage,
             HugePages::Refused => Advice::LinuxNoHugepage,
         };
-        // SAFETY: the range is ours; the advice changes no content. Refusal costs speed only.
+        // SAFETY: the range is ours, and the advice changes no content. A refusal costs speed only.
         let _ = unsafe { madvise(base.as_ptr().cast(), bytes, advice) };
         Ok(Self { mapped, mapped_bytes, base, bytes })
     }
 
-    /// The first byte.
+    /// Returns the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The memory as words that several threads may read and write.
+    /// Returns the memory as words that several threads may read and write.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped, aligned, zero-initialised, alive as long as `self`, and used as atomics only.
+        // SAFETY: the words are mapped, aligned and zero-initialised, live as long as `self`, and are used as
+        // atomics only.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / size_of::<AtomicU64>()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped, and nothing borrows it any more.
+        // SAFETY: this is exactly the range that `new` mapped, and nothing borrows it any more.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! Command-line options common to both programs.
+//! Command-line options common to the programs.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::worker::Plan;
 
-/// How much to measure, and where to put it.
+/// The amount to measure, and the place for the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Rounds; medians are taken over them
@@ -24,13 +24,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether `--only` leaves this side in.
+    /// Returns whether `--only` leaves this side in.
     pub fn wants(&self, side: &str) -> bool {
         let side = side.to_lowercase();
         self.only.is_empty() || self.only.iter().any(|part| side.contains(&part.to_lowercase()))
     }
 
-    /// How long one measurement takes.
+    /// Returns the length of one measurement.
     pub fn plan(&self) -> Plan {
         Plan::of_millis(self.millis)
     }

@@ -1,16 +1,17 @@
 //! Randomness that every side sees alike.
 
-/// Marsaglia's xorshift64: cheap enough to sit inside a measured loop, the same sequence for the same seed.
+/// Marsaglia's xorshift64. It is cheap enough to sit inside a measured loop, and gives the same sequence for
+/// the same seed.
 #[derive(Clone, Debug)]
 pub struct XorShift(u64);
 
 impl XorShift {
-    /// The sequence number `stream`: each worker takes one of its own, each side the same one.
+    /// Starts the sequence number `stream`. Each worker takes one of its own, and each side the same one.
     pub fn new(stream: u64) -> Self {
         Self(0x9E37_79B9_7F4A_7C15 ^ (stream + 1).wrapping_mul(0xD134_2543_DE82_EF95) | 1)
     }
 
-    /// The next 64 bits.
+    /// Draws the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -19,13 +20,13 @@ impl XorShift {
         self.0
     }
 
-    /// A number below `bound`, by multiplication, so that no division is measured.
+    /// Draws a number below `bound`, by multiplication, so that no division is measured.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// 0 to `len - 1` in random order.
+    /// Returns 0 to `len - 1` in random order.
     pub fn permutation(&mut self, len: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..len as u32).collect();
         for i in (1..len).rev() {

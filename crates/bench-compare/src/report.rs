@@ -10,7 +10,7 @@ use crate::compare::{Group, Row, Side, THREADS};
 use crate::options::Options;
 use crate::stats::Summary;
 
-/// Prints what is compared: program, machine, sides with their versions, and what is missing.
+/// Prints the program, the machine, the sides with their versions, and the sides that are missing.
 pub fn print_header<S: ?Sized>(program: &str, unit: &str, options: &Options, sides: &[Side<S>]) {
     println!(
         "{program}: {unit}; medians of {} rounds (min..max), {} ms each",
@@ -65,7 +65,7 @@ pub fn print_group(group: &Group) {
     println!("{}", aligned(&lines));
 }
 
-/// Writes the JSON file where one is wanted, and says how the program went.
+/// Writes the JSON file where one is wanted, and returns how the program went.
 pub fn finish<S: ?Sized>(
     program: &str,
     options: &Options,
@@ -129,13 +129,13 @@ fn group_json(group: &Group) -> Value {
     Value::Object(object)
 }
 
-/// Operations a second of two threads to those of one: 2 is perfect, 1 is no gain.
+/// Returns the operations a second of two threads over those of one: 2 is perfect, 1 is no gain.
 fn throughput(row: &Row) -> Option<Summary> {
     let single: Vec<f64> = row.ns[0].iter().map(|ns| ns * THREADS[1] as f64 / THREADS[0] as f64).collect();
     Summary::of_ratio(&single, &row.ns[1])
 }
 
-/// Octavo's nanoseconds to the side's, in the same rounds: below 1 Octavo is faster.
+/// Returns Octavo's nanoseconds over the side's, in the same rounds: below 1 Octavo is faster.
 fn octavo_to(group: &Group, row: &Row, slot: usize) -> Option<Summary> {
     let octavo = group.rows.iter().find(|other| Some(other.side) == row.against && other.side != row.side)?;
     Summary::of_ratio(&octavo.ns[slot], &row.ns[slot])
@@ -148,7 +148,7 @@ fn figure(ns: f64) -> String {
     }
 }
 
-/// First column left, the others right.
+/// Aligns the first column left, the others right.
 fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What the rounds of one measurement came to.
+/// The figures of the rounds of one measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Median of the rounds.
@@ -16,7 +16,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one round; `None` of none.
+    /// Summarises at least one round. `None` of no rounds.
     pub fn of(rounds: &[f64]) -> Option<Self> {
         let mut sorted = rounds.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -27,13 +27,13 @@ impl Summary {
         Some(Self { median, min, max, rounds: rounds.to_vec() })
     }
 
-    /// Of `numerator / denominator`, round by round.
+    /// Summarises `numerator / denominator`, round by round.
     pub fn of_ratio(numerator: &[f64], denominator: &[f64]) -> Option<Self> {
         let ratios: Vec<f64> = numerator.iter().zip(denominator).map(|(n, d)| n / d).collect();
         Self::of(&ratios)
     }
 
-    /// As the JSON file holds it.
+    /// Gives the figures as the JSON file holds them.
     pub fn to_json(&self) -> Value {
         json!({ "median": self.median, "min": self.min, "max": self.max, "rounds": self.rounds })
     }

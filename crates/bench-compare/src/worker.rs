@@ -1,4 +1,5 @@
-//! The measuring threads: started together, timed each by itself, kept working until the last has finished.
+//! The measuring threads: they start together, each is timed by itself, and all keep working until the last
+//! has finished.
 
 use std::cell::Cell;
 use std::sync::Barrier;
@@ -11,38 +12,39 @@ thread_local! {
     static INDEX: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Number of the calling worker within its measurement, from 0. Also its CPU's number wherever there are enough CPUs.
+/// Returns the number of the calling worker within its measurement, from 0. It is also the number of its CPU
+/// wherever there are enough CPUs.
 #[inline]
 pub fn index() -> u32 {
     INDEX.get()
 }
 
-/// How long a measurement takes.
+/// The length of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Timed part.
+    /// The part that is timed.
     pub timed: Duration,
-    /// Untimed part before it.
+    /// The part before it, which is not timed.
     pub warm: Duration,
 }
 
 impl Plan {
-    /// `millis` timed, a fifth of that to warm up.
+    /// Plans `millis` timed milliseconds, after a fifth of that to warm up.
     pub fn of_millis(millis: u64) -> Self {
         Self { timed: Duration::from_millis(millis), warm: Duration::from_millis(millis) / 5 }
     }
 }
 
-/// What one worker repeats.
+/// The work that one worker repeats.
 pub trait Work {
-    /// Does a batch of operations and says how many; `None` where the side could not go on.
+    /// Does a batch of operations and returns their number. `None` where the side could not go on.
     fn batch(&mut self) -> Option<u64>;
 }
 
 /// Runs `threads` workers and returns the mean of their nanoseconds per operation, or `None` where one failed.
 ///
-/// Each worker is timed over whole batches, so that the clock is read once a batch. It then waits for the others before
-/// it drops its [`Work`]: nobody is timed against a neighbour that is already cleaning up.
+/// Each worker is timed over whole batches, so that it reads the clock once a batch. It then waits for the
+/// others before it drops its [`Work`]: no worker is timed beside a neighbour that already cleans up.
 pub fn run<W: Work>(threads: usize, plan: Plan, make: impl Fn(usize) -> W + Sync) -> Option<f64> {
     let barrier = Barrier::new(threads);
     let (barrier, make) = (&barrier, &make);
@@ -80,14 +82,15 @@ fn timed(work: &mut impl Work, length: Duration) -> Option<f64> {
     }
 }
 
-/// Keeps the calling thread on the `index`-th CPU it may use. Where there are too few, the scheduler chooses.
+/// Keeps the calling thread on the `index`-th CPU that it may use. Where there are too few, the scheduler
+/// chooses.
 fn stay_on_cpu(index: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cpu = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).nth(index);
     if let Some(cpu) = cpu {
         let mut only = CpuSet::new();
         only.set(cpu);
-        // Being refused costs steadiness, not correctness.
+        // A refusal costs steadiness, not correctness.
         let _ = sched_setaffinity(None, &only);
     }
 }

@@ -1,4 +1,5 @@
-//! Allocates and frees page blocks with Octavo and its peers in turn; see the library's `frames` module.
+//! Allocates and frees page blocks with Octavo and its peers in turn. The library's `frames` module has the
+//! details.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Hits pages in memory with Octavo and its peers in turn; see the library's `hits` module.
+//! Hits pages in memory with Octavo and its peers in turn. The library's `hits` module has the details.
 
 use std::process::ExitCode;
 

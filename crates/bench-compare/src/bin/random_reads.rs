@@ -1,4 +1,5 @@
-//! Loads random words of more data than memory holds, with Octavo and beside it; see the library's `misses` module.
+//! Loads random words of data that is larger than memory, with Octavo and beside it. The library's `misses`
+//! module has the details.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

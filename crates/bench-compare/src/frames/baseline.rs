@@ -1,4 +1,4 @@
-//! What is not an allocator: the measuring loop alone, and with one bare atomic add.
+//! Two rows that are not allocators: the measuring loop alone, and the loop with one bare atomic add.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

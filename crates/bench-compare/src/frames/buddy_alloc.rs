@@ -1,4 +1,5 @@
-//! `buddy-alloc` behind a mutex: bit maps at the head of the arena, links inside the free blocks (which it so touches).
+//! `buddy-alloc` behind a mutex. It keeps bit maps at the head of the arena, and links inside the free
+//! blocks, whose memory it so touches.
 
 use buddy_alloc::buddy_alloc::{BuddyAlloc, BuddyAllocParam};
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
 
 struct Locked {
     buddy: Mutex<BuddyAlloc>,
-    /// Alive as long as the allocator that holds its addresses.
+    /// Lives as long as the allocator that holds its addresses.
     _arena: Mapping,
 }
 
@@ -28,8 +29,8 @@ unsafe impl Sync for Locked {}
 
 impl Locked {
     fn new(arena_bytes: usize) -> Result<Self, String> {
-        // Its blocks are aligned relative to the end of its bit maps. A first instance tells where that is; the second
-        // is moved so that it falls on a multiple of the largest block.
+        // The crate aligns its blocks relative to the end of its bit maps. A first instance tells where that
+        // is. The second is moved so that the end falls on a multiple of the largest block.
         let skew = {
             let probe = Self::at(0, arena_bytes)?;
             let largest = probe.alloc(ALIGN.trailing_zeros() - PAGE_SHIFT).ok_or("no block of 2 MiB")?;
@@ -41,10 +42,10 @@ impl Locked {
     fn at(offset: usize, arena_bytes: usize) -> Result<Self, String> {
         let arena = arena(arena_bytes + ALIGN)?;
         assert!(offset < ALIGN);
-        // SAFETY: the arena is larger by ALIGN than what begins at the offset.
+        // SAFETY: the arena is larger by ALIGN than the part that begins at the offset.
         let base = unsafe { arena.base().add(offset) }.as_ptr();
         let param = BuddyAllocParam::new_with_zero_filled(base, arena_bytes, 1 << PAGE_SHIFT);
-        // SAFETY: mapped and zeroed, nobody else's, and kept beside the allocator.
+        // SAFETY: the memory is mapped, zeroed and nobody else's, and is kept beside the allocator.
         let buddy = Mutex::new(unsafe { BuddyAlloc::new(param) });
         Ok(Self { buddy, _arena: arena })
     }

@@ -1,9 +1,10 @@
 //! `buddy_system_allocator`, twice, each behind a mutex as its documentation proposes.
 //!
-//! - the heap: links inside the free blocks, so it touches their memory; a free walks a list to find the buddy, so it is
-//!   slow where many blocks are free. The crate's own `LockedHeap` spins; `parking_lot`'s mutex is fairer to two threads
-//!   that share a machine with others, and is used for both.
-//! - the frame allocator: numbers only, ordered sets, no memory touched; its sets' nodes come from the program's allocator.
+//! - The heap keeps links inside the free blocks, so it touches their memory. A free walks a list to find the
+//!   buddy, and is slow where many blocks are free. The crate's own `LockedHeap` spins. `parking_lot`'s mutex
+//!   is fairer to two threads that share a machine with others, and guards both.
+//! - The frame allocator has numbers only, in ordered sets, and touches no memory. The nodes of its sets come
+//!   from the program's allocator.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -36,7 +37,7 @@ fn version() -> Option<String> {
 
 struct LockedHeap {
     heap: Mutex<Heap<CLASSES>>,
-    /// Alive as long as the heap that holds its addresses.
+    /// Lives as long as the heap that holds its addresses.
     _arena: Mapping,
 }
 
@@ -44,7 +45,7 @@ impl LockedHeap {
     fn new(arena_bytes: usize) -> Result<Self, String> {
         let arena = arena(arena_bytes)?;
         let mut heap = Heap::new();
-        // SAFETY: mapped, writable, nobody else's, and kept beside the heap.
+        // SAFETY: the memory is mapped, writable and nobody else's, and is kept beside the heap.
         unsafe { heap.init(arena.base().addr().get(), arena_bytes) };
         Ok(Self { heap: Mutex::new(heap), _arena: arena })
     }
@@ -69,7 +70,7 @@ impl PageBlocks for LockedHeap {
     unsafe fn free(&self, block: Block, order: u32) {
         let address = std::ptr::with_exposed_provenance_mut(block.0);
         let block = NonNull::new(address).expect("no block lies at 0");
-        // SAFETY: the caller's promise: this heap allocated it for the same layout.
+        // SAFETY: by the caller's promise this heap allocated the block for the same layout.
         unsafe { self.heap.lock().dealloc(block, layout(order)) };
     }
 }

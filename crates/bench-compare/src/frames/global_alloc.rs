@@ -1,7 +1,9 @@
-//! General allocators linked into this program, called as objects: none of them replaces the program's own.
+//! General allocators that are linked into this program and called as objects. None replaces the program's
+//! own.
 //!
-//! Measured: `alloc` and `dealloc` with size and alignment both the block's size. These allocators serve any size, know
-//! nothing of frames, and may write headers or links into the blocks, or give memory back to the kernel in between.
+//! The bench measures `alloc` and `dealloc`, with the block's size as size and alignment. These allocators
+//! serve any size and know nothing of frames. They may write headers or links into the blocks, or give memory
+//! back to the kernel in between.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -28,13 +30,13 @@ impl<A: GlobalAlloc + Sync> PageBlocks for Global<A> {
 
     #[inline]
     unsafe fn free(&self, block: Block, order: u32) {
-        // SAFETY: the caller's promise: `alloc` returned this address for the same layout.
+        // SAFETY: by the caller's promise `alloc` returned this address for the same layout.
         unsafe { self.0.dealloc(std::ptr::with_exposed_provenance_mut(block.0), layout(order)) };
     }
 }
 
-/// `allocator`, unless its crate's build script has put assertions into it (see this package's `build.rs`): figures of
-/// such a build would wrong the peer.
+/// Returns `allocator`, unless its crate's build script has put assertions into it (see this package's
+/// `build.rs`). Figures of such a build would wrong the peer.
 pub(super) fn without_assertions<A>(allocator: A) -> Result<Global<A>, String> {
     if cfg!(peers_with_assertions) {
         return Err(

@@ -1,7 +1,8 @@
 //! LLFree, from a shared library that the environment names.
 //!
-//! It is published as source, not as a package, so nothing here builds it. A library that exports the following, with C
-//! linkage, over any build of it takes part in the comparison when `OCTAVO_PEER_LLFREE` holds its path:
+//! LLFree is published as source and not as a package, so nothing here builds it. A library over any build of
+//! it can take part in the comparison. It exports the following with C linkage, and `OCTAVO_PEER_LLFREE`
+//! holds its path:
 //!
 //! ```c
 //! // An allocator of `frames` free 4 KiB frames with reservations for `cores` cores; null on failure.
@@ -14,8 +15,9 @@
 //! const char *octavo_peer_llfree_version(void);
 //! ```
 //!
-//! Measured: these calls through function pointers, with the worker's number as the core, which a kernel would have for
-//! free as well. It keeps its metadata outside the frames and touches none of their memory.
+//! The bench measures these calls through function pointers. The core is the worker's number, which a kernel
+//! would have for free as well. LLFree keeps its metadata outside the frames and touches none of their
+//! memory.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
@@ -56,7 +58,7 @@ impl LlFree {
         let library = unsafe { Library::new(&path) }.map_err(|error| format!("{VARIABLE}: {error}"))?;
         let library: &'static Library = Box::leak(Box::new(library));
         let absent = |error: libloading::Error| format!("{VARIABLE}: {error}");
-        // SAFETY: the signatures of the documented interface.
+        // SAFETY: the signatures are those of the documented interface.
         unsafe {
             let init =
                 library.get::<unsafe extern "C" fn(u64, u32) -> *mut c_void>(b"octavo_peer_llfree_init");
@@ -79,14 +81,14 @@ impl PageBlocks for LlFree {
 
     #[inline]
     fn alloc(&self, order: u32) -> Option<Block> {
-        // SAFETY: the allocator is initialised and never freed, and workers are fewer than its cores.
+        // SAFETY: the allocator is initialised and never freed, and there are fewer workers than its cores.
         let frame = unsafe { (self.alloc)(self.allocator.as_ptr(), worker::index(), order) };
         (frame != u64::MAX).then_some(Block(frame as usize))
     }
 
     #[inline]
     unsafe fn free(&self, block: Block, order: u32) {
-        // SAFETY: as above, and by the caller's promise the block is allocated with this order.
+        // SAFETY: as above. By the caller's promise the block is allocated with this order.
         let answer = unsafe { (self.free)(self.allocator.as_ptr(), worker::index(), block.0 as u64, order) };
         assert_eq!(answer, 0, "LLFree refused to free a block that it had handed out");
     }

@@ -1,13 +1,14 @@
 //! Page blocks: nanoseconds for one allocation and one free of 4 KiB to 2 MiB, aligned to their size.
 //!
-//! Key types: [`PageBlocks`], what a peer has to offer; [`Pattern`], in which order blocks come and go;
+//! Key types: [`PageBlocks`], the operations of a peer; [`Pattern`], the order in which blocks come and go;
 //! [`Bench`], a peer under a pattern.
 //!
-//! Every block is freed by the thread that allocated it. The blocks' memory is not touched by the measurement; some
-//! peers touch it themselves, for headers or links, and their files say so. Zeroing is nobody's task here.
+//! The thread that allocated a block also frees it. The measurement does not touch the blocks' memory. Some
+//! peers touch it themselves, for headers or links, and their files say so. Nobody zeroes blocks here.
 //!
-//! Two rows are not allocators: `harness alone` is what the measuring loop costs and is part of every other row, and
-//! `bare atomic add` is that loop with one uncontended atomic add, the price of a single read-modify-write on this machine.
+//! Two rows are not allocators. `harness alone` is the cost of the measuring loop, which is part of every
+//! other row. `bare atomic add` is that loop with one uncontended atomic add: the price of a single
+//! read-modify-write on this machine.
 
 mod baseline;
 mod buddy_alloc;
@@ -31,21 +32,22 @@ pub use patterns::{Pattern, Sizes};
 /// log2 of the bytes of a block of order 0.
 pub const PAGE_SHIFT: u32 = 12;
 
-/// A block that someone holds: an address or a frame number, as the peer sees fit. Not copied, so freed once.
+/// A block that someone holds: an address or a frame number, as the peer chooses. It cannot be copied, so it
+/// is freed once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block(usize);
 
 /// An allocator of blocks of `4096 << order` bytes, aligned to their size.
 pub trait PageBlocks: Sync {
-    /// Bytes per step of a block's number: 1 for addresses, 4096 for frame numbers.
+    /// Bytes for each step of a block's number: 1 for addresses, 4096 for frame numbers.
     const BYTES_PER_STEP: usize;
-    /// Whether it allocates at all, or only shows what measuring costs.
+    /// Whether the side allocates at all, or only shows the cost of measuring.
     const ALLOCATES: bool = true;
 
-    /// A block of its own for the caller, or `None` where there is no more.
+    /// Gives the caller a block of its own. `None` where there are no more.
     fn alloc(&self, order: u32) -> Option<Block>;
 
-    /// Takes a block back.
+    /// Takes back a block.
     ///
     /// # Safety
     ///
@@ -55,10 +57,11 @@ pub trait PageBlocks: Sync {
 
 /// A peer under any pattern.
 pub trait Bench {
-    /// Mean nanoseconds for an allocation and a free, of `threads` threads; `None` where the peer ran out of blocks.
+    /// Returns the mean nanoseconds for an allocation and a free, by `threads` threads. `None` where the peer
+    /// ran out of blocks.
     fn measure(&self, pattern: Pattern, order: u32, sizes: Sizes, threads: usize, plan: Plan) -> Option<f64>;
 
-    /// What is wrong with the blocks it hands out, if anything.
+    /// Reports a fault in the blocks that the peer hands out, if there is one.
     fn check(&self, order: u32) -> Result<(), String>;
 }
 
@@ -82,7 +85,7 @@ impl<P: PageBlocks> Bench for P {
         let mut starts: Vec<usize> = blocks.iter().map(|block| block.0 * P::BYTES_PER_STEP).collect();
         starts.sort_unstable();
         for block in blocks {
-            // SAFETY: allocated a few lines above with this order.
+            // SAFETY: the block was allocated a few lines above, with this order.
             unsafe { self.free(block, order) };
         }
         if starts.len() < 64 {
@@ -100,8 +103,8 @@ impl<P: PageBlocks> Bench for P {
     }
 }
 
-/// Every side that `options` asks for, in table order. Each that has an arena has one of `arena_bytes`. A side whose
-/// blocks of one of `orders` are not what they should be is reported in place of being measured.
+/// Makes every side that `options` asks for, in table order. Each side that has an arena has one of
+/// `arena_bytes`. A side whose blocks of one of `orders` are wrong is reported in place of being measured.
 pub fn sides(options: &Options, arena_bytes: usize, orders: &[u32]) -> Vec<Side<dyn Bench>> {
     let makers: [(&'static str, Maker); 11] = [
         (octavo::NAME, octavo::side),
@@ -139,7 +142,8 @@ fn side<P: PageBlocks + 'static>(
     Side { name, version, against: None, subject }
 }
 
-/// An arena for a peer that manages memory it is given. It may write links into free blocks: 4 KiB pages keep that cheap.
+/// Makes an arena for a peer that manages memory it is given. The peer may write links into free blocks, and
+/// 4 KiB pages keep that cheap.
 fn arena(bytes: usize) -> Result<Mapping, String> {
     assert!(bytes.is_multiple_of(ALIGN), "an arena is a whole number of 2 MiB");
     Mapping::new(bytes, HugePages::Refused).map_err(|error| format!("no arena of {bytes} bytes: {error}"))

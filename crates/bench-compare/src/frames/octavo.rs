@@ -1,8 +1,8 @@
 //! Octavo's frame allocator, on its own: one zone, per-CPU lists of every order, the form of sections probed at start.
 //!
-//! Measured with everything on: the budget, the state word that catches a double free, the watermarks. Chunks are not
-//! populated when they come online, as no peer's memory is; once online they stay, so that their coming shows in the
-//! slowest round only.
+//! The bench measures it with everything on: the budget, the state word that catches a double free, and the
+//! watermarks. Chunks are not populated when they come online, because no peer populates its memory. Once
+//! online they stay, so their coming shows in the slowest round only.
 
 use octavo::Order;
 use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId};
@@ -24,7 +24,7 @@ impl Frames {
     fn new(arena_bytes: u64) -> Result<Self, String> {
         let config =
             FrameConfig { populate: false, ..FrameConfig::one_zone(arena_bytes, Backing::HugePages) };
-        // The budget also covers what is kept for each frame: an eighth more is ample.
+        // The budget also covers the words kept for each frame: an eighth more is ample.
         let allocator = FrameAllocator::standalone(&config, arena_bytes + arena_bytes / 8);
         allocator.map(Self).map_err(|error| error.to_string())
     }

@@ -1,4 +1,4 @@
-//! In which order blocks come and go.
+//! The orders in which blocks come and go.
 
 use std::hint::black_box;
 
@@ -8,26 +8,26 @@ use super::{Block, PageBlocks};
 use crate::random::XorShift;
 use crate::worker::Work;
 
-/// Operations of a batch where the pattern does not say: enough to make reading the clock vanish.
+/// Operations of a batch where the pattern does not say: enough to make the cost of reading the clock vanish.
 const BATCH: u64 = 1024;
 
-/// In which order blocks come and go.
+/// The order in which blocks come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// One block, allocated and freed at once: the fast path alone.
     Ping,
-    /// A pool of live blocks; each step frees a random one and allocates its successor.
+    /// A pool of live blocks. Each step frees a random one and allocates its successor.
     Random,
-    /// Many allocations, then their frees in random order: what exhausts the caches in front.
+    /// Many allocations, then their frees in random order, which exhaust the caches in front.
     Bulk,
 }
 
 impl Pattern {
-    /// All of them, in table order.
+    /// All patterns, in table order.
     pub const ALL: [Pattern; 3] = [Self::Ping, Self::Random, Self::Bulk];
 }
 
-/// How many blocks a worker holds.
+/// The number of blocks that a worker holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Live blocks under [`Pattern::Random`].
@@ -36,7 +36,7 @@ pub struct Sizes {
     pub bulk: usize,
 }
 
-/// [`Pattern::Ping`].
+/// The work of [`Pattern::Ping`].
 pub(super) struct Ping<'a, P> {
     peer: &'a P,
     order: u32,
@@ -84,7 +84,7 @@ impl<P: PageBlocks> Drop for Held<'_, P> {
     }
 }
 
-/// [`Pattern::Random`].
+/// The work of [`Pattern::Random`].
 pub(super) struct Random<'a, P: PageBlocks> {
     pool: Held<'a, P>,
     len: usize,
@@ -94,7 +94,7 @@ pub(super) struct Random<'a, P: PageBlocks> {
 impl<'a, P: PageBlocks> Random<'a, P> {
     pub(super) fn new(peer: &'a P, order: u32, len: usize, worker: usize) -> Self {
         let mut pool = Held { peer, order, blocks: Vec::with_capacity(len) };
-        // Where this fails, so will the first batch, which can say so.
+        // If this fails, the first batch fails too, and can say so.
         let _ = pool.fill(len);
         Self { pool, len, random: XorShift::new(worker as u64) }
     }
@@ -106,7 +106,8 @@ impl<P: PageBlocks> Work for Random<'_, P> {
         if blocks.len() < self.len {
             return None;
         }
-        // The last block fills the gap and the new one becomes the last: whenever the peer runs out, the pool is whole.
+        // The last block fills the gap, and the new block becomes the last. So the pool is whole whenever the
+        // peer runs out.
         for _ in 0..BATCH {
             let block = blocks.swap_remove(self.random.below(self.len));
             // SAFETY: only blocks that `peer` allocated with `order` are ever in `blocks`.
@@ -117,7 +118,7 @@ impl<P: PageBlocks> Work for Random<'_, P> {
     }
 }
 
-/// [`Pattern::Bulk`].
+/// The work of [`Pattern::Bulk`].
 pub(super) struct Bulk<'a, P: PageBlocks> {
     peer: &'a P,
     order: u32,
@@ -144,7 +145,7 @@ impl<P: PageBlocks> Work for Bulk<'_, P> {
         }
         for &place in &self.frees {
             if let Some(block) = self.blocks[place as usize].take() {
-                // SAFETY: allocated by the loop above with this order.
+                // SAFETY: the loop above allocated the block with this order.
                 unsafe { self.peer.free(block, self.order) };
             }
         }

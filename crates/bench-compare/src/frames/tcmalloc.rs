@@ -1,6 +1,7 @@
 //! tcmalloc (gperftools), loaded at run time so that it does not become the program's allocator.
 //!
-//! Measured: its `memalign` and `free`, through function pointers; the rest as for other general allocators.
+//! The bench measures its `memalign` and `free`, through function pointers. The rest is as for other general
+//! allocators.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -11,7 +12,7 @@ use crate::compare::Side;
 
 pub(super) const NAME: &str = "tcmalloc (gperftools)";
 
-/// Names under which it is found: as installed for running, then as installed for linking.
+/// The library's names: as installed for running, then as installed for linking.
 const LIBRARIES: [&str; 4] =
     ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so"];
 
@@ -29,12 +30,13 @@ struct Tcmalloc {
 
 impl Tcmalloc {
     fn load() -> Result<Self, String> {
-        // SAFETY: loading runs its constructors, which set up its own state; symbols stay local to the handle.
+        // SAFETY: loading runs the library's constructors, which set up its own state. Its symbols stay local
+        // to the handle.
         let library = LIBRARIES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
         let library = library.ok_or("install libtcmalloc-minimal4 (Debian, Ubuntu) or gperftools")?;
-        // Its threads' caches are torn down by thread-exit hooks, so it can never be unloaded.
+        // Thread-exit hooks tear down its threads' caches, so the library can never be unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
-        // SAFETY: the C library's own signatures.
+        // SAFETY: these are the C library's own signatures.
         let symbols = unsafe { (library.get(b"memalign"), library.get(b"free"), library.get(b"tc_version")) };
         match symbols {
             (Ok(memalign), Ok(free), version) => {
@@ -45,7 +47,8 @@ impl Tcmalloc {
     }
 
     fn version(&self) -> Option<String> {
-        // SAFETY: null pointers are allowed for the parts that are not wanted; the answer is a static string.
+        // SAFETY: the call allows null pointers for the parts that are not wanted. It returns a static
+        // string.
         let text = unsafe {
             let text = self.version?(std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
             CStr::from_ptr(text)
@@ -67,7 +70,7 @@ impl PageBlocks for Tcmalloc {
 
     #[inline]
     unsafe fn free(&self, block: Block, _order: u32) {
-        // SAFETY: the caller's promise: `memalign` returned this address.
+        // SAFETY: by the caller's promise `memalign` returned this address.
         unsafe { (self.free)(std::ptr::with_exposed_provenance_mut(block.0)) };
     }
 }

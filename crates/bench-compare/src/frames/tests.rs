@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// The model: a set of live numbers that refuses anything unheard of.
+/// The model: a set of live numbers, which refuses a number that it does not hold.
 #[derive(Default)]
 struct Model {
     live: Mutex<(HashSet<usize>, usize)>,

@@ -1,13 +1,15 @@
-//! The floors: pages one after the other in huge-page-backed memory, no translation, no residency.
+//! The floors: pages that lie one after the other in memory backed by huge pages, without translation or
+//! residency.
 //!
-//! - version check: an optimistic read that anyone can do no cheaper: version, word, version again.
-//! - atomic add and subtract: a hold at its cheapest: a count in a flat array of 32-bit words, sixteen to a cache line.
+//! - version check: version, word, version again. No optimistic read can be cheaper.
+//! - atomic add and subtract: a hold at its cheapest, a count in a flat array of 32-bit words, sixteen to a
+//!   cache line.
 //!
-//! Neither could evict a page: they know no state in which it is gone.
+//! Neither could evict a page, because neither has a state for a page that is gone.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, PageHits, Place, WORDS, Working, side};
+use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, PageHits, Target, WORDS, Working, side};
 use crate::compare::Side;
 use crate::mapping::{HugePages, Mapping};
 
@@ -18,12 +20,12 @@ pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 2] {
     ]
 }
 
-/// `working`'s pages as one piece of memory.
+/// The pages of `working` as one piece of memory.
 pub(super) fn flat_pages(working: &Working, huge: HugePages) -> Result<Mapping, String> {
     let bytes = working.pages() as usize * WORDS * size_of::<u64>();
     let mapping = Mapping::new(bytes, huge).map_err(|error| format!("no memory for pages: {error}"))?;
-    for place in working.places() {
-        mapping.words()[place.flat_word()].store(place.word_written(), Ordering::Relaxed);
+    for target in working.targets() {
+        mapping.words()[target.flat_word()].store(target.word_written(), Ordering::Relaxed);
     }
     Ok(mapping)
 }
@@ -42,12 +44,12 @@ impl Versions {
 
 impl PageHits for Versions {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        let version = &self.versions[place.page() as usize];
+    fn hit(&self, target: Target) -> u64 {
+        let version = &self.versions[target.page() as usize];
         loop {
             // Acquire: the word is read after the version.
             let before = version.load(Ordering::Acquire);
-            let word = self.pages.words()[place.flat_word()].load(Ordering::Relaxed);
+            let word = self.pages.words()[target.flat_word()].load(Ordering::Relaxed);
             // Acquire: the version is read again after the word.
             fence(Ordering::Acquire);
             if version.load(Ordering::Relaxed) == before {
@@ -71,11 +73,11 @@ impl Counts {
 
 impl PageHits for Counts {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        let holds = &self.holds[place.page() as usize];
+    fn hit(&self, target: Target) -> u64 {
+        let holds = &self.holds[target.page() as usize];
         // Acquire: the word is read after the hold is taken.
         holds.fetch_add(1, Ordering::Acquire);
-        let word = self.pages.words()[place.flat_word()].load(Ordering::Relaxed);
+        let word = self.pages.words()[target.flat_word()].load(Ordering::Relaxed);
         // Release: the word is read before the hold is given up.
         holds.fetch_sub(1, Ordering::Release);
         word

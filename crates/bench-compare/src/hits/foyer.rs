@@ -1,10 +1,11 @@
-//! foyer's in-memory cache, sharded, under S3-FIFO and under LRU. Each hit answers an entry that counts its holders.
+//! foyer's in-memory cache, sharded, under S3-FIFO and under LRU. Each hit returns an entry that counts its
+//! holders.
 
 use std::sync::Arc;
 
 use foyer_memory::{Cache, EvictionConfig, LruConfig, S3FifoConfig};
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Place, side};
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target, side};
 use crate::compare::Side;
 
 pub(super) fn sides(pages: &[Arc<Page>]) -> [Side<dyn Bench>; 2] {
@@ -26,7 +27,7 @@ impl Foyer {
 
 impl PageHits for Foyer {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.get(&place.page()).expect("there is room for every page").value().word(place)
+    fn hit(&self, target: Target) -> u64 {
+        self.0.get(&target.page()).expect("there is room for every page").value().word(target)
     }
 }

@@ -1,24 +1,25 @@
 //! Hits: nanoseconds to read or hold a page that is in memory.
 //!
-//! Key types: [`PageHits`], what a side has to offer; [`Working`], which pages are hit in which order; [`Bench`], a side
-//! over a working set.
+//! Key types: [`PageHits`], the operation of a side; [`Working`], the pages that are hit, and their order;
+//! [`Bench`], a side over a working set.
 //!
-//! Each hit reads (or writes) one 8-byte word of one page, at an offset that varies from page to page, in a random order
-//! that is worked out beforehand and is the same for all sides. Three kinds are told apart, and each side is set against
-//! Octavo's operation of its kind:
+//! Each hit reads (or writes) one 8-byte word of one page, at an offset that varies from page to page. The
+//! random order is worked out beforehand and is the same for all sides. There are three kinds of hits, and
+//! each side is set against Octavo's operation of its kind:
 //!
-//! | kind | the page may be evicted meanwhile | Octavo |
+//! | kind | may the page be evicted meanwhile? | Octavo |
 //! |---|---|---|
 //! | read | yes: the reader finds out and tries again | `load` |
-//! | hold | no, until it is let go | `pin` |
+//! | hold | no, until it is released | `pin` |
 //! | write | no, and nobody else reads | `store` |
 //!
-//! Hits that do not depend on each other overlap in the processor, as a program's would: the figure is a throughput, told as
-//! nanoseconds, and may be less than the time of a single hit.
+//! Hits that do not depend on each other overlap in the processor, as a program's would. So the figure is a
+//! throughput, given in nanoseconds, and may be less than the time of a single hit.
 //!
-//! Every page is in memory before the clock starts, and each side has been seen to return the right word of every page.
-//! Misses, faults and eviction are not measured. The caches keep pages as `Arc<Page>` and share one set of them, with room
-//! for twice as many; what they do to keep their eviction order is part of their hit, as it is in use.
+//! Every page is in memory before the clock starts, and a check has seen each side return the right word of
+//! every page. The bench does not measure misses, faults or eviction. The caches keep pages as `Arc<Page>`
+//! and share one set of them, with room for twice as many. Their work to keep an eviction order is part of
+//! their hit, as it is in use.
 
 mod array;
 mod foyer;
@@ -36,28 +37,29 @@ use crate::compare::Side;
 use crate::options::Options;
 use crate::worker::{self, Plan, Work};
 
-pub use working::{Page, Place, WORDS, Working};
+pub use working::{Page, Target, WORDS, Working};
 
 /// Operations of a batch.
 const BATCH: usize = 1024;
 
-/// Octavo's operations by name, for the others to be set against.
+/// The names of Octavo's operations, which the others are set against.
 const OCTAVO_LOAD: &str = "Octavo load";
 const OCTAVO_PIN: &str = "Octavo pin + unpin";
 const OCTAVO_STORE: &str = "Octavo store";
 
 /// A side that keeps pages in memory.
 pub trait PageHits: Sync {
-    /// Hits the place's page. Answers the word there; a side that writes, writes [`Place::word_written`] and answers it.
-    fn hit(&self, place: Place) -> u64;
+    /// Hits the page of the target, and returns the word there. A side that writes, writes
+    /// [`Target::word_written`] and returns it.
+    fn hit(&self, target: Target) -> u64;
 }
 
 /// A side over a working set.
 pub trait Bench {
-    /// Mean nanoseconds for a hit, of `threads` threads.
+    /// Returns the mean nanoseconds for a hit, by `threads` threads.
     fn measure(&self, working: &Working, threads: usize, plan: Plan) -> Option<f64>;
 
-    /// What is wrong with what it answers, if anything.
+    /// Reports a wrong answer of the side, if there is one.
     fn check(&self, working: &Working) -> Result<(), String>;
 }
 
@@ -66,16 +68,16 @@ impl<P: PageHits> Bench for P {
         worker::run(threads, plan, |worker| Hits {
             side: self,
             order: working.order(),
-            // Far apart, so that two workers do not follow in each other's cached footsteps.
+            // Workers start far apart, so that two of them do not follow in each other's cached footsteps.
             next: working.order().len() / threads * worker,
         })
     }
 
     fn check(&self, working: &Working) -> Result<(), String> {
-        for &place in working.order() {
-            let found = self.hit(place);
-            if found != place.word_written() {
-                return Err(format!("answers {found:#x} at {place:?}"));
+        for &target in working.order() {
+            let found = self.hit(target);
+            if found != target.word_written() {
+                return Err(format!("answers {found:#x} at {target:?}"));
             }
         }
         Ok(())
@@ -84,23 +86,23 @@ impl<P: PageHits> Bench for P {
 
 struct Hits<'a, P> {
     side: &'a P,
-    order: &'a [Place],
+    order: &'a [Target],
     next: usize,
 }
 
 impl<P: PageHits> Work for Hits<'_, P> {
     fn batch(&mut self) -> Option<u64> {
-        let places = &self.order[self.next..self.next + BATCH];
-        for &place in places {
-            black_box(self.side.hit(place));
+        let targets = &self.order[self.next..self.next + BATCH];
+        for &target in targets {
+            black_box(self.side.hit(target));
         }
         self.next = (self.next + BATCH) % self.order.len();
         Some(BATCH as u64)
     }
 }
 
-/// Every side that `options` asks for, holding all pages of `working`, in table order. A side that answers wrongly is
-/// reported in place of being measured.
+/// Makes every side that `options` asks for, in table order, with all pages of `working`. A side that gives a
+/// wrong answer is reported in place of being measured.
 pub fn sides(options: &Options, working: &Working) -> Vec<Side<dyn Bench>> {
     let pages: Vec<Arc<Page>> = (0..working.pages()).map(Page::filled).map(Arc::new).collect();
     let mut sides: Vec<Side<dyn Bench>> = octavo::sides(working).into();

@@ -1,11 +1,11 @@
-//! moka: W-TinyLFU, synchronous form. Each hit clones the `Arc` and records the use in a log; whoever finds the log full
-//! works it off, and that is part of the figure.
+//! moka: W-TinyLFU, synchronous form. Each hit clones the `Arc` and records the use in a log. The thread that
+//! finds the log full works it off, which is part of the figure.
 
 use std::sync::Arc;
 
 use ::moka::sync::Cache;
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Place};
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
 use crate::compare::Side;
 
 pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
@@ -21,7 +21,7 @@ struct Moka(Cache<u32, Arc<Page>>);
 
 impl PageHits for Moka {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.get(&place.page()).expect("there is room for every page").word(place)
+    fn hit(&self, target: Target) -> u64 {
+        self.0.get(&target.page()).expect("there is room for every page").word(target)
     }
 }

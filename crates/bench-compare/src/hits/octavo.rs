@@ -1,16 +1,17 @@
-//! Octavo by its public interface: `load`, `store`, and `pin` with what follows it.
+//! Octavo by its public interface: `load`, `store` and `pin`.
 //!
-//! - load: bounds, region and software page table, then an optimistic read of the frame;
-//! - pin + unpin: the page held by its lock-free walk, the word loaded, and the pin dropped;
-//! - store: as load, with the right to write and the page marked dirty.
+//! - load: bounds, region and software page table, then an optimistic read of the frame.
+//! - pin + unpin: the lock-free walk pins the page, a load reads the word, and the pin is dropped.
+//! - store: as a load, and it checks the right to write and marks the page dirty.
 //!
-//! One space for all three, with a budget far above its pages, so that nothing is evicted while it is measured.
+//! One space serves all three. Its budget is far above its pages, so that nothing is evicted while it is
+//! measured.
 
 use std::sync::Arc;
 
 use octavo::{Access, Manager, RegionOptions, Space};
 
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Place, WORDS, Working, side};
+use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Target, WORDS, Working, side};
 use crate::compare::Side;
 
 const WORD_BYTES: usize = size_of::<u64>();
@@ -37,20 +38,20 @@ impl Pages {
         let space = manager.space()?;
         let base = space.map(bytes, RegionOptions::default())?;
         let pages = Self { space, base };
-        for place in working.places() {
-            pages.space.store::<u64>(pages.word(place), place.word_written())?;
+        for target in working.targets() {
+            pages.space.store::<u64>(pages.word(target), target.word_written())?;
         }
         Ok(pages)
     }
 
     #[inline]
-    fn page(&self, place: Place) -> u64 {
-        self.base + u64::from(place.page()) * PAGE_BYTES as u64
+    fn page(&self, target: Target) -> u64 {
+        self.base + u64::from(target.page()) * PAGE_BYTES as u64
     }
 
     #[inline]
-    fn word(&self, place: Place) -> u64 {
-        self.base + (place.flat_word() * WORD_BYTES) as u64
+    fn word(&self, target: Target) -> u64 {
+        self.base + (target.flat_word() * WORD_BYTES) as u64
     }
 }
 
@@ -58,8 +59,8 @@ struct Load(Arc<Pages>);
 
 impl PageHits for Load {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.space.load::<u64>(self.0.word(place)).expect("the page is mapped")
+    fn hit(&self, target: Target) -> u64 {
+        self.0.space.load::<u64>(self.0.word(target)).expect("the page is mapped")
     }
 }
 
@@ -67,9 +68,10 @@ struct Hold(Arc<Pages>);
 
 impl PageHits for Hold {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        let pin = self.0.space.pin(self.0.page(place), PAGE_BYTES, Access::Read).expect("the page is mapped");
-        pin.load::<u64>(place.word() * WORD_BYTES).expect("the word is inside the pin")
+    fn hit(&self, target: Target) -> u64 {
+        let pin =
+            self.0.space.pin(self.0.page(target), PAGE_BYTES, Access::Read).expect("the page is mapped");
+        pin.load::<u64>(target.word() * WORD_BYTES).expect("the word is inside the pin")
     }
 }
 
@@ -77,8 +79,8 @@ struct Store(Arc<Pages>);
 
 impl PageHits for Store {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.space.store::<u64>(self.0.word(place), place.word_written()).expect("the page is mapped");
-        place.word_written()
+    fn hit(&self, target: Target) -> u64 {
+        self.0.space.store::<u64>(self.0.word(target), target.word_written()).expect("the page is mapped");
+        target.word_written()
     }
 }

@@ -1,9 +1,9 @@
-//! papaya: a lock-free hash map only, without eviction. Each hit pins the map's epoch and looks the page up; the page stays
-//! readable while the guard lives, and its count is not touched.
+//! papaya: a lock-free hash map only, without eviction. Each hit pins the map's epoch and looks the page up.
+//! The page stays readable while the guard lives, and its count is not touched.
 
 use std::sync::Arc;
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Place};
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
 use crate::compare::Side;
 
 pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
@@ -18,8 +18,8 @@ struct Map(::papaya::HashMap<u32, Arc<Page>>);
 
 impl PageHits for Map {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
+    fn hit(&self, target: Target) -> u64 {
         let map = self.0.pin();
-        map.get(&place.page()).expect("every page was inserted").word(place)
+        map.get(&target.page()).expect("every page was inserted").word(target)
     }
 }

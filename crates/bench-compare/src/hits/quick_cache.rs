@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::quick_cache::sync::Cache;
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Place};
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
 use crate::compare::Side;
 
 pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
@@ -19,7 +19,7 @@ struct Quick(Cache<u32, Arc<Page>>);
 
 impl PageHits for Quick {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.get(&place.page()).expect("there is room for every page").word(place)
+    fn hit(&self, target: Target) -> u64 {
+        self.0.get(&target.page()).expect("there is room for every page").word(target)
     }
 }

@@ -1,8 +1,9 @@
-//! vmcache's page states, after Leis, Alhomssi, Ziegler, Loeck and Dietrich, "Virtual-Memory Assisted Buffer Management"
-//! (SIGMOD 2023). Written from the paper; not the authors' program, whose figures may differ.
+//! vmcache's page states, after Leis, Alhomssi, Ziegler, Loeck and Dietrich, "Virtual-Memory Assisted Buffer
+//! Management" (SIGMOD 2023). The code follows the paper. It is not the authors' program, whose figures may
+//! differ.
 //!
-//! A page is found at its own place in one mapping: its number is its address, and the kernel's page table is the
-//! translation. Beside it, one word a page:
+//! Each page has a place of its own in one mapping: its number is its address, and the kernel's page table is
+//! the translation. Beside the mapping each page has one word:
 //!
 //! ```text
 //!   63       56 55                                0
@@ -11,18 +12,19 @@
 //!  +-----------+-----------------------------------+          254 marked for eviction, 255 evicted
 //! ```
 //!
-//! - optimistic read: the state is looked at, the word read, and the version and state looked at again;
-//! - shared fix: a compare-and-swap that counts a reader in, one that counts it out;
-//! - exclusive fix: a compare-and-swap to locked, a store that unlocks with the next version.
+//! - An optimistic read looks at the state, reads the word, and looks at the version and state again.
+//! - A shared fix is a compare-and-swap that counts a reader in, and one that counts it out.
+//! - An exclusive fix is a compare-and-swap to locked, and a store that unlocks with the next version.
 //!
-//! A hit clears the mark that a clock hand may have left. The memory is kept off huge pages, because vmcache evicts by
-//! single 4 KiB pages. Not measured: its faults (evicted pages do not occur here), its clock, its I/O.
+//! A hit clears the mark that a clock hand may have left. The mapping has no huge pages, because vmcache
+//! evicts single 4 KiB pages. The bench does not measure its faults (no page here is ever evicted), its clock
+//! or its I/O.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::array::flat_pages;
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Place, Working, side};
+use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Target, Working, side};
 use crate::compare::Side;
 use crate::mapping::{HugePages, Mapping};
 
@@ -50,12 +52,12 @@ const fn version(word: u64) -> u64 {
     word & ((1 << STATE_SHIFT) - 1)
 }
 
-/// The same version in another state.
+/// Returns the word with the same version in another state.
 const fn with_state(word: u64, state: u64) -> u64 {
     version(word) | state << STATE_SHIFT
 }
 
-/// The next version, unlocked: what a writer leaves.
+/// Returns the next version, unlocked, which a writer leaves.
 const fn next_version(word: u64) -> u64 {
     version(word.wrapping_add(1)) | UNLOCKED << STATE_SHIFT
 }
@@ -64,7 +66,7 @@ const fn next_version(word: u64) -> u64 {
 struct PageState(AtomicU64);
 
 impl PageState {
-    /// Runs `read` until no writer has come between.
+    /// Runs `read` until no writer came between.
     #[inline]
     fn optimistic<T>(&self, read: impl Fn() -> T) -> T {
         loop {
@@ -72,7 +74,7 @@ impl PageState {
             let before = self.0.load(Ordering::Acquire);
             match state(before) {
                 LOCKED => spin_loop(),
-                // The mark is cleared first, then all begins anew; losing to another hit is as good.
+                // The hit clears the mark first and starts over. Another hit may clear it as well.
                 MARKED => drop(self.exchange(before, with_state(before, UNLOCKED))),
                 EVICTED => fault(),
                 _ => {
@@ -137,11 +139,11 @@ impl PageState {
     #[inline]
     fn unfix_exclusive(&self) {
         let word = self.0.load(Ordering::Relaxed);
-        // Release: what was written comes before the new version.
+        // Release: the page's new bytes come before the new version.
         self.0.store(next_version(word), Ordering::Release);
     }
 
-    /// Acquire to enter, release to leave: the one exchange does for both.
+    /// Acquire to enter, release to leave: the one exchange serves both.
     #[inline]
     fn exchange(&self, from: u64, to: u64) -> Result<u64, u64> {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
@@ -165,13 +167,13 @@ impl Pool {
     }
 
     #[inline]
-    fn state(&self, place: Place) -> &PageState {
-        &self.states[place.page() as usize]
+    fn state(&self, target: Target) -> &PageState {
+        &self.states[target.page() as usize]
     }
 
     #[inline]
-    fn word(&self, place: Place) -> &AtomicU64 {
-        &self.pages.words()[place.flat_word()]
+    fn word(&self, target: Target) -> &AtomicU64 {
+        &self.pages.words()[target.flat_word()]
     }
 }
 
@@ -179,8 +181,8 @@ struct Optimistic(Pool);
 
 impl PageHits for Optimistic {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        self.0.state(place).optimistic(|| self.0.word(place).load(Ordering::Relaxed))
+    fn hit(&self, target: Target) -> u64 {
+        self.0.state(target).optimistic(|| self.0.word(target).load(Ordering::Relaxed))
     }
 }
 
@@ -188,10 +190,10 @@ struct Shared(Pool);
 
 impl PageHits for Shared {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        let state = self.0.state(place);
+    fn hit(&self, target: Target) -> u64 {
+        let state = self.0.state(target);
         state.fix_shared();
-        let word = self.0.word(place).load(Ordering::Relaxed);
+        let word = self.0.word(target).load(Ordering::Relaxed);
         state.unfix_shared();
         word
     }
@@ -201,12 +203,12 @@ struct Exclusive(Pool);
 
 impl PageHits for Exclusive {
     #[inline]
-    fn hit(&self, place: Place) -> u64 {
-        let state = self.0.state(place);
+    fn hit(&self, target: Target) -> u64 {
+        let state = self.0.state(target);
         state.fix_exclusive();
-        self.0.word(place).store(place.word_written(), Ordering::Relaxed);
+        self.0.word(target).store(target.word_written(), Ordering::Relaxed);
         state.unfix_exclusive();
-        place.word_written()
+        target.word_written()
     }
 }
 

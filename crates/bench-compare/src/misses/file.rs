@@ -1,4 +1,5 @@
-//! The data in a file without a name, written in full, past the page cache; and a side that reads it so.
+//! The data in a file without a name, written in full, past the page cache; and a side that reads the file
+//! the same way.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -28,7 +29,7 @@ impl DataFile {
             .mode(0o600)
             .custom_flags(O_DIRECT)
             .open(&path)?;
-        // Without a name, nothing of it is left, whatever happens.
+        // A file without a name leaves nothing behind, whatever happens.
         fs::remove_file(&path)?;
         let mut block = Page::new(BLOCK_PAGES as usize * PAGE_BYTES);
         for first in (0..data.pages).step_by(BLOCK_PAGES as usize) {
@@ -40,7 +41,7 @@ impl DataFile {
         Ok(Self { file })
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }

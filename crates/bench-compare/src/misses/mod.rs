@@ -1,14 +1,15 @@
-//! Misses: loads of random words of more data than there is memory for.
+//! Misses: loads of random words of data that is larger than memory.
 //!
 //! | side | a load |
 //! |---|---|
 //! | O_DIRECT pread | a read of the word's page past the page cache: the device, and nothing kept in memory |
-//! | vmcache's scheme | an optimistic read; a page that is not there is read into its place by whoever wants it |
+//! | vmcache's scheme | an optimistic read; the thread that finds a page missing reads it into its place |
 //! | Octavo | `load` |
 //!
-//! The same random series for all sides, another in each turn; each word is checked. Sides that keep pages keep as many bytes
-//! as they are told to, and are filled before: of the loads memory's share hits, on each of them alike. Kernel swap under a control group is measured by the
-//! command line (`octavo swap-r-rand --against kernel`), which has what that takes.
+//! All sides load the same random series, which changes from turn to turn, and each word is checked. Sides
+//! that keep pages keep as many bytes as they are told to, and are filled before. So the share of loads that
+//! hit is memory's share of the data, on each side alike. The command line measures the kernel's swap under a
+//! control group (`octavo swap-r-rand --against kernel`), because it has the means to do so.
 
 mod file;
 mod octavo;
@@ -29,47 +30,48 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 const BATCH: u64 = 32;
 /// Threads that fill the memory.
 const FILLERS: u64 = 64;
-/// The turn in which they do.
+/// The turn of the fillers.
 const FILLING: u64 = u32::MAX as u64;
 
-/// What is read.
+/// The data that the sides read.
 #[derive(Clone, Debug)]
 pub struct Data {
     /// Pages of data.
     pub pages: u64,
-    /// What a side may keep of it, in bytes.
+    /// Bytes of the data that a side may keep in memory.
     pub memory_bytes: u64,
     /// Where files go.
     pub folder: PathBuf,
 }
 
-/// A side that answers words of its data.
+/// A side that returns words of its data.
 pub trait Loads: Sync {
     /// Whether pages stay in memory.
     const KEEPS_PAGES: bool = true;
 
-    /// What a thread brings along.
+    /// The scratch memory of a thread.
     type Scratch;
 
-    /// For one thread.
+    /// Makes the scratch memory of one thread.
     fn scratch(&self) -> Self::Scratch;
 
-    /// The word at `index` of `page`.
+    /// Returns the word at `index` of `page`.
     fn load(&self, scratch: &mut Self::Scratch, page: u64, index: usize) -> u64;
 }
 
-/// A side, to be measured.
+/// A side that can be measured.
 pub trait Bench {
-    /// Loads a second by so many threads; `None` where a word was wrong. Sides do the same in the same turn.
+    /// Returns the loads a second by so many threads. `None` where a word was wrong. In the same turn all
+    /// sides load the same words.
     fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
 
-    /// Fills the memory with pages at random, as the loads will find it from then on. False where a word was wrong.
+    /// Fills the memory with random pages, as later loads find it. Returns false where a word was wrong.
     fn fill(&self, data: &Data) -> bool;
 }
 
 impl<L: Loads> Bench for L {
     fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
-        // What was loaded in one turn is in memory in the next: the same pages again would only be hits.
+        // Pages that one turn loads are in memory in the next. The same pages again would only be hits.
         let ns = worker::run(threads, plan, |worker| Series::new(self, data, turn << 16 | worker as u64))?;
         Some(threads as f64 * 1e9 / ns)
     }
@@ -78,7 +80,7 @@ impl<L: Loads> Bench for L {
         if !L::KEEPS_PAGES {
             return true;
         }
-        // More than fit, as some are loaded twice.
+        // The fillers load more pages than fit, because some pages are loaded twice.
         let loads = 2 * data.memory_bytes / PAGE_BYTES as u64 / FILLERS;
         let fill = |worker| {
             let mut series = Series::new(self, data, FILLING << 16 | worker);
@@ -119,7 +121,7 @@ impl<L: Loads> Work for Series<'_, L> {
     }
 }
 
-/// What is written: told by the place, and not to be compressed.
+/// Returns the word that the data holds at a place. The place tells the word, and the words do not compress.
 pub fn word_of(page: u64, index: usize) -> u64 {
     let value = (page << 9 | index as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -135,10 +137,10 @@ fn fill(buffer: &mut [u8], page: u64) {
     }
 }
 
-/// A side's name, and the side, or why it is missing.
+/// A side's name, and the side, or the reason why it is missing.
 pub type Named = (&'static str, Result<Box<dyn Bench>, String>);
 
-/// Every side that `wants` leaves in. The first two share the file.
+/// Makes every side that `wants` leaves in. The first two share the file.
 pub fn sides(data: &Data, wants: impl Fn(&str) -> bool) -> Vec<Named> {
     let boxed = |bench: Result<Box<dyn Bench>, std::io::Error>| bench.map_err(|error| error.to_string());
     let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(sides.len(), 3);
         for (name, side) in sides {
             let side = side.unwrap_or_else(|error| panic!("{name}: {error}"));
-            // None is a wrong word.
+            // No rate would mean a wrong word.
             assert!(side.fill(&data), "{name}");
             for threads in [1, 4] {
                 let rate = side.measure(&data, threads, Plan::of_millis(60), threads as u64);

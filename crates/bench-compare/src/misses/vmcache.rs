@@ -1,12 +1,18 @@
-//! vmcache's way to a page that is not in memory, after the paper named in `hits/vmcache.rs`, from which the words of the
-//! page states are. Written from the paper; not the authors' program, whose figures may differ.
+//! vmcache's way to a page that is not in memory, after the paper named in `hits/vmcache.rs`, which also
+//! gives the words of the page states. The code follows the paper. It is not the authors' program, whose
+//! figures may differ.
 //!
-//! A page's place is one of an anonymous mapping as large as the data. Whoever finds it evicted locks its state, makes
-//! room, reads the page into its place by one blocking `pread` past the page cache, and unlocks. Room is made 64 pages at
-//! a time, by a clock: the hand marks pages that are unlocked, and evicts those that still bear its mark; a hit clears it.
-//! Evicted pages go back to the kernel by `madvise(MADV_DONTNEED)`, neighbours in one call. Nothing is ever written
-//! here, so no page is. What is known of pages, in memory or not, counts as memory, as it does in Octavo's budget: a state
-//! here, and a page table entry in the kernel.
+//! Each page has its place in an anonymous mapping as large as the data. A thread that finds a page evicted
+//! locks its state and makes room. Then it reads the page into its place by one blocking `pread` past the
+//! page cache, and unlocks.
+//!
+//! A clock makes room, 64 pages at a time. Its hand marks pages that are unlocked, and evicts those that
+//! still bear its mark. A hit clears the mark. Evicted pages go back to the kernel by
+//! `madvise(MADV_DONTNEED)`, neighbours in one call. The bench writes nothing, so no page is ever written
+//! out.
+//!
+//! The state of a page, and its page table entry in the kernel, exist whether the page is in memory or not.
+//! They count as memory, as they do in Octavo's budget.
 
 use std::hint::spin_loop;
 use std::io;
@@ -16,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::{Data, DataFile, Loads, PAGE_BYTES, PAGE_WORDS};
 use crate::mapping::{HugePages, Mapping};
 
-/// What is known of each page: a state and a page table entry.
+/// Bytes kept for each page: a state and a page table entry.
 const BYTES_KNOWN: u64 = 16;
 
 /// Pages that are evicted at once.
@@ -36,12 +42,12 @@ const fn with_state(word: u64, state: u64) -> u64 {
     word & ((1 << STATE_SHIFT) - 1) | state << STATE_SHIFT
 }
 
-/// The next version, in this state: what whoever held the lock leaves.
+/// Returns the next version in this state, which the holder of the lock leaves.
 const fn next_version(word: u64, state: u64) -> u64 {
     with_state(word.wrapping_add(1), state)
 }
 
-/// The pages, and how many are in memory.
+/// The pages, and the number of those in memory.
 pub struct Pool {
     pages: Mapping,
     states: Vec<AtomicU64>,
@@ -52,7 +58,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Writes the data; all of it is evicted.
+    /// Writes the data. All of it is evicted.
     pub fn new(data: &Data) -> io::Result<Self> {
         let states = (0..data.pages).map(|_| AtomicU64::new(with_state(0, EVICTED))).collect();
         Ok(Self {
@@ -65,12 +71,12 @@ impl Pool {
         })
     }
 
-    /// Acquire to enter, release to leave: the one exchange does for both.
+    /// Acquire to enter, release to leave: the one exchange serves both.
     fn exchange(&self, page: u64, from: u64, to: u64) -> bool {
         self.states[page as usize].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Reads an evicted page into its place, unless somebody else does.
+    /// Reads an evicted page into its place, unless another thread does so.
     #[cold]
     fn fault(&self, page: u64, evicted: u64) {
         if !self.exchange(page, evicted, with_state(evicted, LOCKED)) {
@@ -80,8 +86,9 @@ impl Pool {
             self.evict();
         }
         let offset = page as usize * PAGE_BYTES;
-        // SAFETY: the page lies inside the mapping (its state was indexed), which lives as long as `self`. Its bytes are
-        // only ever accessed as atomics, whose readers look at the state again and drop what they read meanwhile.
+        // SAFETY: the page lies inside the mapping (its state was indexed), which lives as long as `self`.
+        // Only atomics access its bytes. Their readers look at the state again, and drop words that they read
+        // meanwhile.
         let read = unsafe {
             libc::pread(
                 self.file.file().as_raw_fd(),
@@ -113,7 +120,7 @@ impl Pool {
         }
         for run in taken.chunk_by(|a, b| a + 1 == *b) {
             let offset = run[0] as usize * PAGE_BYTES;
-            // SAFETY: the run lies inside the mapping, is locked, and its bytes are only ever accessed as atomics; to
+            // SAFETY: the run lies inside the mapping and is locked. Only atomics access its bytes, and for
             // them this is a write of zeros.
             let gone = unsafe {
                 libc::madvise(
@@ -143,13 +150,13 @@ impl Loads for Pool {
             // Acquire: the page is read after its state.
             let before = self.states[page as usize].load(Ordering::Acquire);
             match state(before) {
-                // Somebody reads it in or takes it out: that takes as long as the device does.
+                // Another thread reads the page or evicts it, which takes as long as the device does.
                 LOCKED if spins < 100 => {
                     spins += 1;
                     spin_loop();
                 }
                 LOCKED => std::thread::yield_now(),
-                // The mark is cleared first, then all begins anew; losing to another hit is as good.
+                // The hit clears the mark first and starts over. Another hit may clear it as well.
                 MARKED => drop(self.exchange(page, before, with_state(before, UNLOCKED))),
                 EVICTED => self.fault(page, before),
                 _ => {
