@@ -1,4 +1,4 @@
-//! What each command runs, in which order.
+//! The commands: the steps that each runs, in order.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -7,15 +7,15 @@ use crate::root;
 use crate::step::Steps;
 use crate::tidy::{self, Tree};
 
-/// Every test of the project, each counted once, and the summary line.
+/// Runs every test of the project, each counted once, and prints the summary line.
 pub fn test() -> ExitCode {
     let mut steps = Steps::default();
     test_steps(&mut steps);
     steps.finish()
 }
 
-/// The tests, then what keeps the source in order. The summary counts tests; a failed check names itself above it
-/// and fails the command.
+/// Runs the tests, then the checks that keep the source in order. The summary counts tests. A failed check
+/// names itself above the summary and fails the command.
 pub fn ci() -> ExitCode {
     let mut steps = Steps::default();
     test_steps(&mut steps);
@@ -29,7 +29,7 @@ pub fn ci() -> ExitCode {
     steps.finish()
 }
 
-/// Only the house rules, as a list of findings.
+/// Checks only the house rules, and prints a list of findings.
 pub fn tidy() -> ExitCode {
     let findings = tidy::check(&Tree::load(&root()));
     for finding in &findings {
@@ -47,7 +47,7 @@ pub fn tidy() -> ExitCode {
     }
 }
 
-/// Only the loom models, or those whose names contain one of the filters.
+/// Runs only the loom models, or those whose names contain one of the filters.
 pub fn models(filters: &[String]) -> ExitCode {
     let mut steps = Steps::default();
     let all = ["loom_".to_string()];
@@ -55,7 +55,7 @@ pub fn models(filters: &[String]) -> ExitCode {
     steps.finish()
 }
 
-/// The soak program, which prints its seed and its time.
+/// Runs the soak program, which prints its seed and its time.
 pub fn soak(arguments: &[String]) -> ExitCode {
     let mut command = cargo(&["run", "--release", "-p", "octavo-bench", "--bin", "soak", "--"]);
     command.args(arguments);
@@ -71,7 +71,8 @@ pub fn soak(arguments: &[String]) -> ExitCode {
 }
 
 fn test_steps(steps: &mut Steps) {
-    // The rules go first because they take a second; they are tests of the xtask package, and counted there.
+    // The rules go first, because they take a second. They are tests of the xtask package, and are counted
+    // there.
     steps.tests("house rules", cargo(&["test", "--package", "xtask", "--no-fail-fast"]));
     steps.tests(
         "workspace and documentation tests",
@@ -80,8 +81,8 @@ fn test_steps(steps: &mut Steps) {
     steps.tests("loom models", model_command(&["loom_".to_string()]));
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p octavo --lib --release loom_`, in a target directory of its own so that
-/// it does not throw away what the other commands have built.
+/// Makes the command `RUSTFLAGS="--cfg loom" cargo test -p octavo --lib --release loom_`. It has a target
+/// directory of its own, so that it does not throw away the builds of the other commands.
 fn model_command(filters: &[String]) -> Command {
     let mut command = cargo(&["test", "--package", "octavo", "--lib", "--release", "--"]);
     command.args(filters);

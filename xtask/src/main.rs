@@ -1,7 +1,8 @@
 //! The house's own commands, run as `cargo xtask <command>`.
 //!
-//! `test` is the one test command of the project; `ci` adds what a reviewer would otherwise have to ask for. What
-//! each command runs stands in [`commands`], how a step is run and counted in [`step`], the house rules in [`tidy`].
+//! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
+//! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, and [`tidy`]
+//! holds the house rules.
 
 mod commands;
 mod step;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The top of the repository, wherever the command is run from.
+/// Returns the top of the repository, wherever the command is run from.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the repository").to_path_buf()
 }

@@ -1,7 +1,7 @@
-//! One step of a command: a child process whose output is passed on line by line, and counted.
+//! One step of a command: a child process, whose output is passed on line by line and counted.
 //!
-//! A test step's count is what its test harnesses report in their `test result:` lines. A step that fails without
-//! a failed test (it did not compile, it was killed) counts as one failure, so that the summary never says zero
+//! The count of a test step is the sum of its harnesses' `test result:` lines. A step that fails without a
+//! failed test (it did not compile, or it was killed) counts as one failure. So the summary never says zero
 //! when something went wrong.
 
 use std::fmt::Display;
@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
-/// Tests counted so far.
+/// The tests counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub passed: u64,
@@ -40,9 +40,9 @@ impl Tally {
     }
 }
 
-/// The steps of one command: runs all of them, whatever fails, and remembers what did.
+/// The steps of one command. All of them run, whatever fails, and the failed ones are remembered.
 pub struct Steps {
-    /// Where the output of the steps goes, and ours.
+    /// The output of the steps goes here, and ours as well.
     out: Box<dyn Write>,
     tally: Tally,
     failed_steps: Vec<&'static str>,
@@ -59,7 +59,7 @@ impl Steps {
         Self { out, tally: Tally::default(), failed_steps: Vec::new() }
     }
 
-    /// Prints a line. That nobody reads it any more is no reason to stop.
+    /// Prints a line. A reader that has gone away is no reason to stop.
     fn say(&mut self, line: impl Display) {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).ok();
     }
@@ -103,7 +103,7 @@ impl Steps {
         self.say(format_args!("==== {name}: cargo {}", words.join(" ")));
     }
 
-    /// Prints what failed and the summary line, last and alone.
+    /// Prints the failed steps, and the summary line last and alone.
     pub fn finish(mut self) -> ExitCode {
         let tally = self.tally;
         if tally.ignored > 0 {
@@ -143,7 +143,8 @@ fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Tally
 mod tests {
     use super::*;
 
-    /// Made-up results must not reach the output of the tests: whoever runs them counts those lines too.
+    /// Made-up results must not reach the output of the tests: the program that runs the tests counts those
+    /// lines too.
     fn silent() -> Steps {
         Steps::to(Box::new(io::sink()))
     }

@@ -1,11 +1,10 @@
 //! The house rules, checked on the source itself.
 //!
-//! | rule | what it reports |
+//! | rule | it reports |
 //! |---|---|
-//! | `layers` | an import of the engine that runs up its layers; a circle inside one, or inside a package; a package depending upward |
+//! | `layers` | an import of the engine that runs up its layers, or a circle inside one; a package that depends upward |
 //! | `unsafe` | unsafe code outside its one crate |
-//! | `facade` | an atomic, a lock, a thread, a clock, a CPU or a random byte that does not come from `crate::sync` |
-//! | `sizes` | a size that depends on what is compiled, outside `sizes.rs` |
+//! | `facade` | an atomic, a lock or a thread that does not come from `crate::sync` |
 //! | `length` | a source file that has grown too long |
 //! | `unfinished` | placeholder macros and debt marks |
 //! | `docs` | a module without documentation at its head |
@@ -14,10 +13,10 @@
 //! | `private` | a name of a place that exists only on somebody's machine |
 //! | `reasons` | an exception that does not say why it is one |
 //!
-//! What is allowed where stands in [`policy`] and nowhere else. The rules look at a [`Tree`], which holds the text
-//! of every file that is or could be committed, so that tests can hand them a made-up one.
+//! [`policy`] says what is allowed where, and no other file does. The rules look at a [`Tree`], which holds
+//! the text of every file that is or could be committed. So tests can hand them a made-up tree.
 //!
-//! Rust is looked at as tokens, before macros are expanded: a path that a macro puts together is not seen.
+//! The rules see Rust as tokens, before macros are expanded. So they miss a path that a macro puts together.
 
 mod imports;
 mod packages;
@@ -37,7 +36,7 @@ use source::RustFile;
 
 const POLICY: &str = "xtask/src/tidy/policy.rs";
 
-/// Something that breaks a rule.
+/// A place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub path: String,
@@ -52,14 +51,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Every file of the repository by its path from the top; files that are not text are there, and empty.
+/// Every file of the repository, by its path from the top. A file that is not text is there with an empty
+/// text.
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// What git tracks or would track; without git, everything but build output.
+    /// Loads the files that git tracks or would track. Without git it loads everything but build output.
     pub fn load(root: &Path) -> Self {
         let mut files = BTreeMap::new();
         for path in git_files(root).unwrap_or_else(|| walked_files(root)) {
@@ -79,7 +79,7 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether a file or a folder of this path exists.
+    /// Returns whether a file or a folder of this path exists.
     fn exists(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty()
@@ -124,7 +124,7 @@ fn walked_files(root: &Path) -> Vec<String> {
     files
 }
 
-/// Everything in the tree that breaks a rule, in order of path and line.
+/// Finds everything in the tree that breaks a rule, in order of path and line.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut sources = Vec::new();
@@ -159,7 +159,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// An exception that does not say why it is one is none.
+/// An exception that gives no reason is none.
 fn check_reasons(exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     for exception in exceptions.iter().filter(|exception| exception.reason.trim().is_empty()) {
         findings.push(Finding {
@@ -235,7 +235,7 @@ mod tests {
             ("README.md", "[gone](docs/gone.md)"),
             ("docs/notes.md", &place),
         ]);
-        // The real exceptions are not needed in a made-up tree, which is a finding too, but not one of this test.
+        // A made-up tree does not need the real exceptions. That is a finding too, but not one of this test.
         let found = check(&tree).into_iter().filter(|finding| finding.path != POLICY);
         let rules: Vec<_> = found.map(|finding| (finding.path, finding.rule)).collect();
         let expected = [

@@ -1,16 +1,16 @@
-//! An inverted index of real text that holds eight times its memory budget.
+//! An inverted index of real text, eight times as large as its memory budget.
 //!
 //! ```text
 //! cargo run --release --example word_index -- /usr/share
 //! cargo run --release --example word_index -- /usr/include memory page --memory 32M --repeat 2
 //! ```
 //!
-//! Every text file below the folder is read, and each word's places (file and byte offset) are kept in a
-//! [`Space`]. The same index is built in plain memory, which the index in the space is checked against word by
-//! word. Where the folder is small it is read again and again (as further files), until the index holds eight
-//! times the budget; `--repeat N` reads it exactly N times.
+//! The program reads every text file below the folder, and keeps each word's places (file and byte offset) in
+//! a [`Space`]. It builds the same index in plain memory, and checks the index in the space against it word
+//! by word. A small folder is read again and again, as further files, until the index holds eight times the
+//! budget. `--repeat N` reads it exactly N times.
 //!
-//! What lies in the space, all of it reached by `load`, `store`, `read` and `write`:
+//! The space holds three structures, which the program reaches by `load`, `store`, `read` and `write`:
 //!
 //! ```text
 //! table    a slot: hash | address of the first record with it, or 0; a power of two of them, at most 3/4 used
@@ -18,9 +18,9 @@
 //! chunk    next chunk | room << 32 | used | places, 8 bytes each: file << 32 | offset
 //! ```
 //!
-//! A structure larger than memory wants its pages visited in order, not at random. So words come in batches,
-//! sorted by hash, which is the order of the slots; words that are known already get their new places in the
-//! order of their records.
+//! A structure larger than memory wants its pages visited in order, and not at random. So words come in
+//! batches, sorted by hash, which is the order of the slots. Words that are known already get their new
+//! places in the order of their records.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,15 +33,15 @@ use octavo::{Counter, Manager, RegionOptions, Space};
 const USAGE: &str = "usage: word_index FOLDER [WORD]... [--memory BUDGET] [--repeat N]\n\
                      BUDGET is at least 16M, and takes a suffix k, m or g";
 const SAMPLE_WORDS: &[&str] = &["the", "memory", "copyright", "licence", "license", "page", "octavo"];
-/// How many times the budget the index grows to, unless told otherwise.
+/// The index grows to so many times the budget, unless `--repeat` says otherwise.
 const PRESSURE: u64 = 8;
-/// Text taken in before its words go to the index.
+/// Text that is read before its words go to the index.
 const BATCH_BYTES: usize = 32 << 20;
 const LARGEST_FILE_BYTES: u64 = 64 << 20;
 const LONGEST_WORD_BYTES: usize = 64;
-/// Address space for records and chunks. Costs nothing until it is used.
+/// Address space for records and chunks. It costs nothing until it is used.
 const HEAP_BYTES: u64 = 1 << 40;
-/// Places of a word's first chunk; each further one has twice as many, up to a page.
+/// Places of a word's first chunk. Each further chunk has twice as many, up to a page.
 const FIRST_CHUNK_PLACES: u64 = 2;
 const LARGEST_CHUNK_PLACES: u64 = 510;
 
@@ -123,7 +123,7 @@ fn answer(index: &Index, texts: &Texts, word: &str) -> AnyResult<()> {
     Ok(())
 }
 
-/// Every word has the same places in both, and neither has more words.
+/// Checks that every word has the same places in both, and that neither has more words.
 fn verify(index: &Index, plain: &PlainIndex) -> AnyResult<()> {
     if index.words != plain.words.len() as u64 {
         return Err(format!("{} words are indexed, but there were {}", index.words, plain.words.len()).into());
@@ -148,14 +148,14 @@ struct Index<'a> {
     places: u64,
 }
 
-/// A slot of the table, byte offsets of its fields.
+/// The byte offsets of the fields of a slot of the table.
 mod slot {
     pub const BYTES: u64 = 16;
     pub const HASH: u64 = 0;
     pub const RECORD: u64 = 8;
 }
 
-/// A word's record.
+/// The byte offsets of the fields of a word's record.
 mod record {
     pub const NEXT: u64 = 0;
     pub const FIRST: u64 = 8;
@@ -165,7 +165,7 @@ mod record {
     pub const BYTES: u64 = 40;
 }
 
-/// A chunk of places.
+/// The byte offsets of the fields of a chunk of places.
 mod chunk {
     pub const NEXT: u64 = 0;
     pub const ROOM_AND_USED: u64 = 8;
@@ -180,14 +180,15 @@ impl<'a> Index<'a> {
         Ok(Self { space, table, slots, heap, words: 0, places: 0 })
     }
 
-    /// Bytes in use: the table, the records and the chunks.
+    /// Returns the bytes in use: the table, the records and the chunks.
     fn bytes(&self) -> u64 {
         self.slots * slot::BYTES + self.heap.used()
     }
 
-    /// Adds words, each with further places, that come in the order of their hashes.
+    /// Adds words in the order of their hashes, each with further places.
     fn add(&mut self, batch: &Batch) -> octavo::Result<()> {
-        // At once for all: words in order fill the table from one end, which would be too full before its whole is.
+        // The table grows once for all words. Words in order fill it from one end, and would crowd that end
+        // before the table as a whole is full.
         self.make_room_for(batch.len() as u64)?;
         let mut known = Vec::new();
         for (number, (word, places)) in batch.iter().enumerate() {
@@ -237,7 +238,7 @@ impl<'a> Index<'a> {
         Ok(places)
     }
 
-    /// The slot that has this hash, or that it belongs into.
+    /// Finds the slot that has this hash, or that it belongs into.
     fn slot_of(&self, hash: u64) -> octavo::Result<u64> {
         let mut number = self.home_of(hash);
         loop {
@@ -249,12 +250,12 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// By the high bits, so that the order of hashes is the order of slots, whatever the table's size.
+    /// The high bits decide, so that the order of hashes is the order of slots, whatever the table's size.
     fn home_of(&self, hash: u64) -> u64 {
         hash >> (u64::BITS - self.slots.trailing_zeros())
     }
 
-    /// The word's record among those of its hash, the first of which is given.
+    /// Finds the word's record among those of its hash. `first` is the first of them.
     fn record_of(&self, word: &[u8], first: u64) -> octavo::Result<Found> {
         let mut record = first;
         loop {
@@ -283,7 +284,7 @@ impl<'a> Index<'a> {
         self.space.store(record + record::LENGTH, word.len() as u64)?;
         self.space.write(record + record::BYTES, word)?;
         self.words += 1;
-        // The other fields are zero: fresh memory of a space is.
+        // The other fields are zero, as fresh memory of a space is.
         Ok(record)
     }
 
@@ -310,7 +311,7 @@ impl<'a> Index<'a> {
         Ok(())
     }
 
-    /// A chunk behind `last`, which has `room` places (0: there is none yet).
+    /// Adds a chunk behind `last`, which has `room` places (0: there is none yet).
     fn new_chunk(&mut self, record: u64, last: u64, room: u64) -> octavo::Result<u64> {
         let fresh = self.heap.take(chunk::PLACES + next_room(room) * 8);
         let link = if last == 0 { record + record::FIRST } else { last + chunk::NEXT };
@@ -319,7 +320,7 @@ impl<'a> Index<'a> {
         Ok(fresh)
     }
 
-    /// A larger table where so many more words need one; the old table goes back to the space.
+    /// Makes the table larger where so many more words need it. The old table goes back to the space.
     fn make_room_for(&mut self, words: u64) -> octavo::Result<()> {
         let (old, old_slots) = (self.table, self.slots);
         self.slots = old_slots.max(((self.words + words) * 4 / 3 + 1).next_power_of_two());
@@ -347,7 +348,7 @@ impl<'a> Index<'a> {
 /// Where a word stands in the chain of its hash.
 enum Found {
     Record(u64),
-    /// Not there; this is the chain's last record.
+    /// The word is not there. This is the chain's last record.
     EndOfChain(u64),
 }
 
@@ -363,7 +364,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// FNV-1a, finished so that the high bits are good ones.
+/// FNV-1a, with a last step that makes the high bits good ones.
 fn hash_of(word: &[u8]) -> u64 {
     let hash = word.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -387,7 +388,8 @@ impl Heap {
         self.next - self.start
     }
 
-    /// `bytes`, rounded up to words. What lies behind the heap's end is not mapped, and says so when used.
+    /// Takes `bytes`, rounded up to words. Addresses behind the heap's end are not mapped, and an access
+    /// there says so.
     fn take(&mut self, bytes: u64) -> u64 {
         let address = self.next;
         self.next += bytes.next_multiple_of(8);
@@ -395,7 +397,7 @@ impl Heap {
     }
 }
 
-/// The same index in plain memory, its words in the order they were first seen.
+/// The same index in plain memory. Its words have the order in which they were first seen.
 #[derive(Default)]
 struct PlainIndex {
     words: Vec<(Vec<u8>, Vec<u64>)>,
@@ -419,10 +421,10 @@ impl PlainIndex {
 /// Words of some text with their places, sorted by hash as the table is.
 type Batch = Vec<(Vec<u8>, Vec<u64>)>;
 
-/// The files' words, over and over.
+/// The words of the files, over and over.
 struct Texts<'a> {
     files: &'a [PathBuf],
-    /// How many files were taken, the same one again counting again.
+    /// The number of files taken. A file that is taken again counts again.
     taken: usize,
     bytes_read: u64,
 }
@@ -448,7 +450,7 @@ impl<'a> Texts<'a> {
         &self.files[(place >> 32) as usize % self.files.len()]
     }
 
-    /// The words of the next files, until there is enough text or the last file was read.
+    /// Returns the words of the next files, until there is enough text or the last file was read.
     fn next_batch(&mut self, enough_bytes: usize) -> AnyResult<Batch> {
         let mut places_of: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
         let mut bytes = 0;
@@ -474,7 +476,8 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Words in lower case with their byte offsets: runs of letters, digits, `_` and bytes beyond ASCII.
+/// Returns words in lower case with their byte offsets. A word is a run of letters, digits, `_` and bytes
+/// beyond ASCII.
 fn words_of(text: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> + '_ {
     let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
     let mut at = 0;
@@ -488,8 +491,8 @@ fn words_of(text: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> + '_ {
     .map(|(offset, word)| (offset, word.to_ascii_lowercase()))
 }
 
-/// The text files below a folder, in an order that does not change from run to run. Links are not followed;
-/// what may not be read, holds zero bytes or is very large is left out.
+/// Lists the text files below a folder, in an order that does not change from run to run. It follows no
+/// links. It leaves out files that cannot be read, that hold zero bytes, or that are very large.
 fn text_files(folder: &Path) -> AnyResult<Vec<PathBuf>> {
     let entries =
         fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;

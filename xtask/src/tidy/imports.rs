@@ -6,13 +6,13 @@ use super::policy::{Allowed, ENGINE_SOURCE, LAYERS, NO_CIRCLES};
 use super::source::{NamedPath, RustFile};
 use super::{Finding, report_unused};
 
-/// What a path may begin with that is no item.
+/// The words at the beginning of a path that are no items.
 const PLACES: [&str; 3] = ["crate", "self", "super"];
 
-/// One module naming another, and where it first does.
+/// The modules that each module names, and where it first does so.
 type Sideways<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
-/// Reports imports that run up, that cannot be placed, and circles inside a layer.
+/// Reports imports that run up, imports that cannot be placed, and circles inside a layer.
 pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     let engine: Vec<&RustFile> = sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE)).collect();
     let root_names = root_names(&engine);
@@ -97,8 +97,9 @@ pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Finding>) {
     }
 }
 
-/// The names at the crate's root that are not modules: the module each is re-exported from, or `None` for an item
-/// of the root itself, which has no layer. Macros at the root belong to the module that defines them.
+/// Returns the names at the crate's root that are not modules, each with the module that it is re-exported
+/// from. `None` stands for an item of the root itself, which has no layer. Macros at the root belong to the
+/// module that defines them.
 fn root_names(engine: &[&RustFile]) -> BTreeMap<String, Option<String>> {
     let mut names = BTreeMap::new();
     for file in engine {

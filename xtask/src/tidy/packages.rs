@@ -1,10 +1,11 @@
-//! What manifests say. Rule `layers`, between packages: who may depend on whom. Rule `msrv`: the oldest Rust that does is
-//! one for all packages, and the one that the README names.
+//! Rules about manifests. Rule `layers`, between packages: a package depends only on packages that its place
+//! allows. Rule `msrv`: all packages and the README name one oldest Rust.
 
 use super::policy::PACKAGES;
 use super::{Finding, Tree};
 
-/// Reads every manifest of a package and reports dependencies on packages of ours that [`PACKAGES`] does not list.
+/// Reads every manifest of a package, and reports dependencies on packages of ours that [`PACKAGES`] does not
+/// list.
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let manifests: Vec<(&str, &str, Manifest)> = tree
         .iter()
@@ -32,7 +33,7 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The README's commands build every package, so the newest that any of them needs holds for all.
+/// The README's commands build every package, so the newest Rust that any package needs holds for all.
 pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(root) = tree.get("Cargo.toml") else { return };
     let mut report =
@@ -57,17 +58,17 @@ pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What the rule needs of a `Cargo.toml`.
+/// The parts of a `Cargo.toml` that the rules need.
 #[derive(Debug, Default)]
 struct Manifest {
     name: String,
-    /// Line and package name of each dependency of any kind.
+    /// The line and the package name of each dependency of any kind.
     dependencies: Vec<(usize, String)>,
 }
 
 impl Manifest {
-    /// Reads the forms that appear in this repository: `[dependencies]` tables of every kind with one dependency a
-    /// line, and `[dependencies.name]` tables; renames are followed where they stand on the same line.
+    /// Reads the forms that appear in this repository: `[dependencies]` tables of every kind with one
+    /// dependency a line, and `[dependencies.name]` tables. It follows a rename that stands on the same line.
     fn parse(text: &str) -> Self {
         let mut manifest = Self::default();
         let mut section = String::new();

@@ -1,12 +1,12 @@
-//! The rules' data, all of it, and nothing else: change the house here.
+//! All data of the rules, and nothing else: a change of the house is a change here.
 //!
-//! Every exception carries its reason, and an exception that nothing needs any more is itself reported.
+//! Every exception carries its reason. An exception that nothing needs any more is itself reported.
 
 /// The modules of `crates/octavo/src`, from the bottom to the top.
 ///
 /// A module may name modules of lower layers. Inside a layer it may name its neighbours as long as no circle
-/// forms. `lib.rs` is the one file above all layers: it only declares and re-exports. A module in no layer is
-/// reported.
+/// forms. `lib.rs` is the one file above all layers: it only declares and re-exports. A module without a
+/// layer is reported.
 pub const LAYERS: &[&[&str]] = &[
     &["sizes", "sync", "units", "error", "config", "counters", "budget", "policy"],
     &["frame", "io"],
@@ -44,8 +44,8 @@ pub const ENGINE_SOURCE: &str = "crates/octavo/src/";
 /// The one folder that may hold unsafe code.
 pub const UNSAFE_HOME: &str = "crates/platform/";
 
-/// Files, or folders with a slash at the end, that may hold unsafe code outside its home. Each must also be argued,
-/// by its path, in `docs/soundness.md`.
+/// Files, or folders with a slash at the end, that may hold unsafe code outside its home. `docs/soundness.md`
+/// must argue each by its path.
 pub const UNSAFE_ELSEWHERE: &[Allowed] = &[Allowed {
     path: "crates/bench-compare/",
     what: "",
@@ -58,7 +58,7 @@ pub const FACADE: &str = "crates/octavo/src/sync/";
 /// The one file of the engine that asks what is compiled (`cfg!`): it makes sizes small in models.
 pub const SIZES: &str = "crates/octavo/src/sizes.rs";
 
-/// What the engine reaches only through the facade: paths, with everything below them.
+/// Paths that the engine reaches only through the facade, with everything below them.
 pub const FACADE_ONLY: &[&str] = &[
     "std::sync",
     "core::sync",
@@ -90,7 +90,7 @@ pub const MAX_LINES: usize = 700;
 /// Macros that stand for code that was never written.
 pub const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented"];
 
-/// Words that mark a debt left in the text. Put together here so that this file does not hold them.
+/// Words that mark a debt left in the text. They are put together here so that this file does not hold them.
 pub const DEBT_MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
 
 /// Names of places that exist only where the project is worked on.
@@ -105,14 +105,14 @@ pub const PRIVATE_PLACES_ALLOWED_IN: &str = ".gitignore";
 pub struct Allowed {
     /// The file, or folder with a slash at the end.
     pub path: &'static str,
-    /// What is allowed there, where the rule needs it: the module for an import, empty otherwise.
+    /// The thing that is allowed there, where the rule needs it: the module for an import, empty otherwise.
     pub what: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
 }
 
 impl Allowed {
-    /// Whether the exception covers this file.
+    /// Returns whether the exception covers this file.
     pub fn covers(&self, path: &str) -> bool {
         path == self.path || (self.path.ends_with('/') && path.starts_with(self.path))
     }

@@ -10,7 +10,8 @@ use super::{Finding, Tree, report_unused};
 
 const SOUNDNESS: &str = "docs/soundness.md";
 
-/// Unsafe code lives in one crate; elsewhere only in what is excepted and argued.
+/// Unsafe code lives in one crate. Elsewhere it needs an exception, and an argument in the soundness
+/// document.
 pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     let mut used = BTreeSet::new();
     for file in sources.iter().filter(|file| !file.path.starts_with(UNSAFE_HOME)) {
@@ -85,7 +86,7 @@ pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Finding>) {
     }
 }
 
-/// No placeholder for code that was never written.
+/// No placeholder stands for code that was never written.
 pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Finding>) {
     for file in sources {
         for word in &file.words {
@@ -101,7 +102,7 @@ pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Every module of the engine and its floor says at its head what it is.
+/// Every module of the engine and of its floor says at its head what it is.
 pub fn check_docs(sources: &[RustFile], findings: &mut Vec<Finding>) {
     for file in sources.iter().filter(|file| !file.documented) {
         if DOCUMENTED.iter().any(|folder| file.path.starts_with(folder)) {

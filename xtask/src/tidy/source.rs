@@ -15,13 +15,14 @@ const KEYWORDS: &[&str] = &[
 #[derive(Debug)]
 pub struct RustFile {
     pub path: String,
-    /// Where the file's items live, from the root of its crate; of use only below a `src/`.
+    /// The module of the file's items, from the root of its crate. It is of use only below a `src/`.
     pub module: Vec<String>,
     /// Every word of the code, with its line and whether a `!` follows.
     pub words: Vec<Word>,
     /// Every path of the code, `use` trees taken apart.
     pub paths: Vec<NamedPath>,
-    /// Names that the file's `use` declarations and items put at its top level, with the path behind each `use`.
+    /// Names that the file's `use` declarations and items put at its top level, with the path behind each
+    /// `use`.
     pub top_level: Vec<(String, Vec<String>)>,
     /// Whether the file begins with a `//!`.
     pub documented: bool,
@@ -36,7 +37,7 @@ pub struct Word {
     pub in_tests: bool,
 }
 
-/// A path as it was written, with the module it was written in; a glob ends in `*`.
+/// A path as it was written, with the module that it was written in. A glob ends in `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPath {
     pub module: Vec<String>,
@@ -45,7 +46,8 @@ pub struct NamedPath {
 }
 
 impl NamedPath {
-    /// The path from the root of its crate, if it is written as one of the crate's own (`crate`, `self`, `super`).
+    /// Returns the path from the root of its crate, if it is written as one of the crate's own (`crate`,
+    /// `self`, `super`).
     pub fn in_own_crate(&self) -> Option<Vec<String>> {
         let mut module = self.module.clone();
         let mut rest = self.segments.as_slice();
@@ -70,7 +72,7 @@ impl NamedPath {
 }
 
 impl RustFile {
-    /// Splits a file into its words and paths; the line of the error if it is not Rust.
+    /// Splits a file into its words and paths. Fails with the line of the error if the file is not Rust.
     pub fn parse(path: &str, text: &str) -> Result<Self, usize> {
         let tokens = TokenStream::from_str(text).map_err(|error| error.span().start().line)?;
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -117,7 +119,7 @@ impl RustFile {
         }
     }
 
-    /// The inside of a `use` tree: its paths were read with their beginning, its words still count.
+    /// Adds the words inside a `use` tree. Its paths were read together with their beginning.
     fn walk_words(&mut self, tokens: &[TokenTree]) {
         for token in tokens {
             match token {
@@ -169,7 +171,7 @@ fn module_of(path: &str) -> Vec<String> {
     module
 }
 
-/// An inner doc comment is an attribute to the tokenizer; other inner attributes may stand before it.
+/// To the tokenizer an inner doc comment is an attribute. Other inner attributes may stand before it.
 fn begins_with_docs(tokens: &[TokenTree]) -> bool {
     let mut at = 0;
     while is_punct(tokens, at, '#') && is_punct(tokens, at + 1, '!') {
@@ -195,7 +197,7 @@ fn is_punct(tokens: &[TokenTree], at: usize, wanted: char) -> bool {
     matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
-/// Whether `::` stands here.
+/// Returns whether `::` stands here.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':')
 }
@@ -209,8 +211,8 @@ fn braces(tokens: &[TokenTree], at: usize) -> Option<Vec<TokenTree>> {
     }
 }
 
-/// Whether the word here is the first of a path, not a later segment and not a keyword. The path in
-/// `pub(in crate::frame)` is a permission, not an import.
+/// Returns whether the word here is the first of a path, and neither a later segment nor a keyword. The path
+/// in `pub(in crate::frame)` is a permission, not an import.
 fn starts_path(tokens: &[TokenTree], at: usize) -> bool {
     if ident(tokens, at).is_some_and(|word| KEYWORDS.contains(&word.as_str())) {
         return false;
@@ -228,7 +230,7 @@ fn starts_path(tokens: &[TokenTree], at: usize) -> bool {
     }
 }
 
-/// `mod name { ... }`, whose braces stand here.
+/// Returns the name in `mod name { ... }` whose braces stand here.
 fn opens_module(tokens: &[TokenTree], at: usize) -> Option<String> {
     let keyword = at.checked_sub(2)?;
     braces(tokens, at)?;
@@ -236,12 +238,12 @@ fn opens_module(tokens: &[TokenTree], at: usize) -> Option<String> {
     ident(tokens, keyword + 1)
 }
 
-/// `path::{ ... }`, whose braces stand here.
+/// Returns whether the braces of a `path::{ ... }` stand here.
 fn follows_path(tokens: &[TokenTree], at: usize) -> bool {
     at >= 3 && is_separator(tokens, at - 2) && ident(tokens, at - 3).is_some() && braces(tokens, at).is_some()
 }
 
-/// Reads the path, or the tree of paths, that begins here: each one with the name `as` gives it.
+/// Reads the path, or the tree of paths, that begins here. Each path comes with the name that `as` gives it.
 fn read_tree(
     tokens: &[TokenTree],
     mut at: usize,

@@ -3,7 +3,7 @@
 use super::policy::{DEBT_MARKS, MAX_LINES, PRIVATE_PLACES, PRIVATE_PLACES_ALLOWED_IN};
 use super::{Finding, Tree};
 
-/// A source file that cannot be taken in whole should be two.
+/// A source file that nobody can take in whole should be two.
 pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".rs")) {
         let lines = text.lines().count();
@@ -25,7 +25,7 @@ pub fn check_debt_marks(tree: &Tree, findings: &mut Vec<Finding>) {
     });
 }
 
-/// What is committed is read by people who have only the repository.
+/// The readers of a commit have only the repository.
 pub fn check_private_places(tree: &Tree, findings: &mut Vec<Finding>) {
     each_line(tree, |path, line, text| {
         for place in PRIVATE_PLACES.iter().filter(|place| text.contains(**place)) {
@@ -62,7 +62,8 @@ fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
     }
 }
 
-/// Line and target of every link outside code: `[text](target)`, `[text](target "title")` and `[name]: target`.
+/// Returns the line and the target of every link outside code: `[text](target)`, `[text](target "title")` and
+/// `[name]: target`.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fence = None;
@@ -95,7 +96,8 @@ fn without_title(target: &str) -> String {
     target[..end].trim_matches(['<', '>']).to_string()
 }
 
-/// The path from the top of the repository that a link in `from` leads to; `None` if it leads out of it.
+/// Returns the path from the top of the repository that a link in `from` leads to. `None` if the link leads
+/// out of it.
 fn resolve(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
