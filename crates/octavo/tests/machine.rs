@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use octavo::io::{Device, Direction, SwapArea, Transfer, Urgency};
+use octavo::io::{Device, Direction, Submitted, SwapArea, Transfer, Urgency};
 use octavo::{Advice, Compression, Cpus, ErrorKind, Machine, Manager, RegionOptions};
 
 const PAGE: u64 = 4096;
@@ -40,7 +40,7 @@ impl Device for NeverReads {
         4096
     }
 
-    fn submit(&self, transfer: Transfer, _: Urgency) {
+    fn submit(&self, transfer: Transfer, _: Urgency) -> Submitted {
         match transfer.direction() {
             Direction::Write => {
                 for (place, page) in (transfer.place()..).zip(transfer.pages()) {
@@ -52,6 +52,7 @@ impl Device for NeverReads {
             }
             Direction::Read => self.kept.lock().unwrap().push(transfer),
         }
+        Submitted::Accepted
     }
 
     fn describe(&self) -> String {

@@ -59,6 +59,7 @@ const STILL: Whims = Whims {
     lying_reads: 0,
     lost_writes: 0,
     delay: 1 << 40,
+    refused: 0,
 };
 
 /// A range of pages that were written and are out.

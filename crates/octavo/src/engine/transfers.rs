@@ -14,12 +14,12 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, PinnedFrame};
-use crate::io::{Direction, Host, Job, Waited};
+use crate::io::{Direction, Host, Job, Urgency, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::swap::{self, Begun, Evicted, SlotRun, WRITE_BATCH};
+use crate::swap::{self, Begun, Evicted, SlotRun, Unread, WRITE_BATCH};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
@@ -79,7 +79,8 @@ impl Transfers {
     }
 
     fn are_under_way(&self) -> bool {
-        self.writing_pages() + self.reading_pages() > 0
+        // In one order with transfers that end, or that a device refuses: of two that go, one sees that both are gone.
+        self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -92,39 +93,34 @@ impl Engine {
         }
     }
 
-    /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each.
-    pub(crate) fn start_write(&self, first: SwapSlot, frames: &[FrameId]) {
-        if !self.swap.seals() {
-            return self.submit_write(first, frames, frames);
-        }
-        let mut rest = frames;
-        let mut first = first;
-        while !rest.is_empty() {
-            let (ended, mut sealed) = (self.transfers.ended_pages(), Isolated::new());
-            for (index, frame) in rest.iter().enumerate() {
-                let slot = SwapSlot(first.0 + index as u32);
-                let Some(bounce) = self.swap.seal(&self.frames, slot, *frame) else { break };
-                sealed.push(bounce);
+    /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each. Says how many are on
+    /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a slot: that is no
+    /// failure, and the end of a write is the time to try again.
+    pub(crate) fn start_write(&self, first: SwapSlot, frames: &[FrameId]) -> usize {
+        let seals = self.swap.seals();
+        let mut started = 0;
+        while started < frames.len() {
+            let (slot, rest) = (SwapSlot(first.0 + started as u32), &frames[started..]);
+            let sealed = if seals { self.seal(slot, rest) } else { Isolated::new() };
+            let bytes = if seals { &sealed } else { rest };
+            let now = &rest[..bytes.len()];
+            if now.is_empty() || !self.submit_write(slot, now, bytes) {
+                sealed.iter().for_each(|bounce| self.swap.unseal(*bounce));
+                self.put_back_unsent(slot, rest);
+                break;
             }
-            if sealed.is_empty() {
-                // All are in use, for writes under way: the next that ends gives some back.
-                if !self.wait_until_ended(ended + 1) {
-                    // They stay, and go another time.
-                    self.chain(rest);
-                    self.transfers.writing_pages.fetch_add(rest.len() as u32, Ordering::AcqRel);
-                    let run = SlotRun { first, count: rest.len() as u32 };
-                    return self.end_write(run, rest[0], Err(io::ErrorKind::TimedOut.into()));
-                }
-                continue;
-            }
-            let (now, later) = rest.split_at(sealed.len());
-            self.submit_write(first, now, &sealed);
-            first = SwapSlot(first.0 + now.len() as u32);
-            rest = later;
+            started += now.len();
         }
+        started
     }
 
-    fn submit_write(&self, first: SwapSlot, frames: &[FrameId], bytes: &[FrameId]) {
+    /// Seals the pages of `frames`, as many as there are frames for.
+    fn seal(&self, first: SwapSlot, frames: &[FrameId]) -> Isolated {
+        let slots = (first.0..).map(SwapSlot);
+        slots.zip(frames).map_while(|(slot, frame)| self.swap.seal(&self.frames, slot, *frame)).collect()
+    }
+
+    fn submit_write(&self, first: SwapSlot, frames: &[FrameId], bytes: &[FrameId]) -> bool {
         self.chain(frames);
         if bytes[0] != frames[0] {
             self.chain(bytes);
@@ -132,29 +128,54 @@ impl Engine {
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: bytes[0] };
-        self.swap.submit(self.host(), job, crate::io::Urgency::Queued);
+        let accepted = self.swap.submit(self.host(), job, Urgency::Queued);
+        if !accepted {
+            self.transfers.writing_pages.fetch_sub(count, Ordering::SeqCst);
+            self.wake_if_idle();
+        }
+        accepted
     }
 
-    /// Starts to read consecutive slots into `frames`, which are under READING. Takes over a pin on each.
+    /// Pages under WRITEBACK that no device has stay where they were.
+    fn put_back_unsent(&self, first: SwapSlot, frames: &[FrameId]) {
+        for (slot, &frame) in (first.0..).map(SwapSlot).zip(frames) {
+            if self.swap.end_writeback(&self.frames, slot, frame, false) {
+                self.wake_io(frame);
+            }
+            self.put_back_unwritten(slot, frame);
+            self.keep(frame, List::Inactive);
+        }
+    }
+
+    /// Starts to read consecutive slots into `frames`, which are under READING. Takes over a pin on each. False: the device is
+    /// full. The read has then ended without the pages: those who wait for them learn [`Unread::NoRoom`].
     pub(crate) fn start_read(
         &self,
         first: SwapSlot,
         frames: impl IntoIterator<Item = PinnedFrame>,
-        urgency: crate::io::Urgency,
-    ) {
+        urgency: Urgency,
+    ) -> bool {
         let frames: SmallVec<[FrameId; WRITE_BATCH]> =
             frames.into_iter().map(PinnedFrame::into_frame).collect();
         self.chain(&frames);
         let count = frames.len() as u32;
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
-        self.swap.submit(self.host(), job, urgency);
+        if !self.swap.submit(self.host(), job, urgency) {
+            self.transfers.reading_pages.fetch_sub(count, Ordering::SeqCst);
+            for (slot, frame) in (first.0..).map(SwapSlot).zip(frames) {
+                self.end_read_as(slot, PinnedFrame::counted(frame), Err(Unread::NoRoom));
+            }
+            self.wake_if_idle();
+            return false;
+        }
         // Somebody may have come for a page before it was under way, and found nothing to serve. In one order with those who
         // announce themselves first and ask to be served then.
         fence(Ordering::SeqCst);
         if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
             self.swap.serve();
         }
+        true
     }
 
     /// Puts a fresh frame into the swap cache to read a page that nobody faults on, if the page is out: the slot is only known
@@ -235,6 +256,29 @@ impl Engine {
         self.wait_while(self.after(patience), &|| {
             writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
         })
+    }
+
+    /// Pages whose transfer has ended, so far: to be compared with later.
+    pub(crate) fn ends(&self) -> u64 {
+        let Transfers { ended_pages, read_pages, .. } = &self.transfers;
+        // In one order with those who announce that they wait.
+        ended_pages.load(Ordering::SeqCst) + read_pages.load(Ordering::SeqCst)
+    }
+
+    /// Whether something is under way, and nothing has ended since [`Engine::ends`] said `before`.
+    pub(crate) fn has_not_ended_since(&self, before: u64) -> bool {
+        self.transfers.are_under_way() && self.ends() == before
+    }
+
+    /// For one who found a device full: waits until a transfer has ended that had not when [`Engine::ends`] said `before`. Returns
+    /// at once when nothing is under way. False: as [`Engine::wait_until_ended`].
+    pub(crate) fn wait_for_room(&self, before: u64) -> bool {
+        let patience = if self.swap.is_silent() { Some(Duration::ZERO) } else { self.policy.io_timeout };
+        let has_room = self.wait_while(self.after(patience), &|| self.has_not_ended_since(before));
+        if !has_room {
+            self.swap.note_silence();
+        }
+        has_room
     }
 
     /// Waits until nothing is under way, or for so long. Says whether nothing is.
@@ -324,6 +368,9 @@ impl Engine {
         self.swap.note_write(result);
         let mut clean = SmallVec::<[_; WRITE_BATCH]>::new();
         self.for_each_chained(run, head, |slot, frame| {
+            if !written {
+                self.swap.note_unwritable(slot);
+            }
             if self.swap.end_writeback(&self.frames, slot, frame, written) {
                 self.wake_io(frame);
             }
@@ -344,6 +391,14 @@ impl Engine {
     fn wake_awaiting(&self) {
         if self.transfers.awaited.swap(false, Ordering::SeqCst) {
             self.waits.wake(key_of(&self.transfers.awaited));
+        }
+    }
+
+    /// After a transfer that did not begin. Somebody may have seen it under way, and wait for its end; where others are under
+    /// way, theirs will do. Waking for each refusal would have those who wait for room wake each other without end.
+    fn wake_if_idle(&self) {
+        if !self.transfers.are_under_way() {
+            self.wake_awaiting();
         }
     }
 
@@ -390,15 +445,19 @@ impl Engine {
     }
 
     /// The bytes of a frame under READING are there, or cannot be had. The pin is the reader's.
-    pub(crate) fn end_read_of(&self, slot: SwapSlot, pin: PinnedFrame, failure: Option<crate::error::Error>) {
+    pub(crate) fn end_read_of(&self, slot: SwapSlot, pin: PinnedFrame, failure: Option<Error>) {
+        self.end_read_as(slot, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
+    }
+
+    fn end_read_as(&self, slot: SwapSlot, pin: PinnedFrame, outcome: Result<(), Unread>) {
         let frame = pin.frame();
-        let read = failure.is_none();
-        if let Some(error) = failure {
-            if error.kind() == ErrorKind::Corrupt {
+        let read = outcome.is_ok();
+        if let Err(why) = outcome {
+            if matches!(&why, Unread::Failed(error) if error.kind() == ErrorKind::Corrupt) {
                 self.counters.count(Counter::SwapCorrupt);
             }
             // Before those who wait can ask why.
-            self.swap.note_read_failure(slot, error);
+            self.swap.note_unread(slot, why);
         }
         if self.frames.words(frame).holds.end_read(read) {
             self.wake_io(frame);
@@ -438,6 +497,7 @@ impl Host for Engine {
     }
 
     fn ended(&self, job: Job, result: io::Result<()>) {
+        self.swap.note_end(job.first);
         let run = SlotRun { first: job.first, count: job.count };
         if job.bytes != job.head {
             self.for_each_chained(run, job.bytes, |_, sealed| self.swap.unseal(sealed));

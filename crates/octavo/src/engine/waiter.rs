@@ -144,6 +144,16 @@ impl<'e> Waiter<'e> {
         self.wait_while(&move || transfers.reading_pages() != 0 && transfers.read_pages() == before).await
     }
 
+    /// For one who found a device full: waits until a transfer has ended that had not when [`Engine::ends`] said `before`, or
+    /// nothing is under way. False: not in time.
+    pub(crate) async fn until_room(&mut self, before: u64) -> bool {
+        let engine = self.engine;
+        if self.how == How::Patient {
+            return engine.wait_for_room(before);
+        }
+        self.wait_while(&move || engine.has_not_ended_since(before)).await
+    }
+
     /// Lets others run.
     pub(crate) async fn give_way(&self) {
         if self.blocks() {

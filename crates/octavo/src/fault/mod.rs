@@ -59,6 +59,8 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// No table node. Make room and poll again.
     NeedsNode,
+    /// The device has no room for a read. Wait for a transfer to end that had not when [`Engine::ends`] said so, and poll again.
+    DeviceFull(u64),
     /// The space is at its quota. Make room for so many pages there and poll again.
     OverQuota(u64),
     /// It cannot be.
@@ -350,6 +352,8 @@ impl Fault<'_> {
                 Outcome::Written => return Ok(Resolved::Written),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
+                Outcome::DeviceFull(ends) if self.waiter.until_room(ends).await => {}
+                Outcome::DeviceFull(_) => return Err(self.engine.swap.timed_out()),
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
                 Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
                 Outcome::NeedsHuge => {

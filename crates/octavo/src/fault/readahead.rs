@@ -29,11 +29,13 @@ pub(super) struct Run<'e> {
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
     /// Pages, so far.
     started: u64,
+    /// The device was full: there is no use in more.
+    is_refused: bool,
 }
 
 impl<'e> Run<'e> {
     pub(super) fn new(engine: &'e Engine) -> Self {
-        Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0 }
+        Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0, is_refused: false }
     }
 
     /// Adds a frame under READING, with the pin that is the transfer's.
@@ -47,10 +49,14 @@ impl<'e> Run<'e> {
         self.started += 1;
     }
 
-    /// Hands over what was collected. The last of it, with `urgency`.
+    /// Hands over what was collected. The last of it, with `urgency`. Pages for which the device has no room are left out.
     pub(super) fn submit(&mut self, urgency: Urgency) {
         if !self.frames.is_empty() {
-            self.engine.start_read(self.first, self.frames.drain(..), urgency);
+            let pages = self.frames.len() as u64;
+            if !self.engine.start_read(self.first, self.frames.drain(..), urgency) {
+                self.started -= pages;
+                self.is_refused = true;
+            }
         }
     }
 }
@@ -68,7 +74,8 @@ enum Room {
 pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, region: &Region) {
     let engine = run.engine;
     for page in window.pages() {
-        if !region.contains(page) || !add(run, &engine.table.walk(space, page), Room::Free) {
+        if run.is_refused || !region.contains(page) || !add(run, &engine.table.walk(space, page), Room::Free)
+        {
             break;
         }
     }
@@ -83,7 +90,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
     let mut run = Run::new(engine);
     for walk in engine.table.walks(space.id, range) {
-        if run.started >= most || !add(&mut run, &walk, Room::Made) {
+        if run.is_refused || run.started >= most || !add(&mut run, &walk, Room::Made) {
             break;
         }
     }

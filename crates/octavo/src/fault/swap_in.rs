@@ -26,13 +26,12 @@ use std::task::Waker;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, Window};
-use crate::error::Error;
 use crate::fault::readahead::{Run, add_window};
 use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::region::Region;
-use crate::swap::{self, Begun, Brought, Pool, Wanted};
+use crate::swap::{self, Begun, Brought, Pool, Unread, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::Walk;
@@ -49,6 +48,8 @@ pub(super) struct Reading {
     pin: PinnedFrame,
     /// Others' pages are read with it, or another reads it.
     together: bool,
+    /// What [`Engine::ends`] said before.
+    ends: u64,
     /// When a wait for a device that is timed began.
     began: Option<Instant>,
 }
@@ -77,18 +78,26 @@ impl<'a> Fault<'a> {
         if let Some(over) = self.check_quota(1) {
             return over;
         }
+        let ends = self.engine.ends();
         match self.engine.find_swapped(slot) {
-            Some(pin) => self.join(walk, region, slot, pin),
-            None => self.read(walk, region, slot),
+            Some(pin) => self.join(walk, region, slot, pin, ends),
+            None => self.read(walk, region, slot, ends),
         }
     }
 
     /// The page is in the cache: another fault reads it, it was read ahead, or it is still on its way out.
-    fn join(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, pin: PinnedFrame) -> Step {
+    fn join(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        slot: SwapSlot,
+        pin: PinnedFrame,
+        ends: u64,
+    ) -> Step {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
-        let mut reading = Reading { slot, pin, together: true, began: None };
+        let mut reading = Reading { slot, pin, together: true, ends, began: None };
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
             reading.began = self.timed_from(slot);
@@ -107,14 +116,14 @@ impl<'a> Fault<'a> {
     }
 
     /// The page is nowhere but where its slot says: this fault reads it.
-    fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
+    fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, ends: u64) -> Step {
         let engine = self.engine;
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
         let (transfer, shadow) = match engine.swap.begin_read(&engine.frames, slot, block) {
             Begun::Reading(pin, shadow) => (pin, shadow),
             Begun::Cached(pin, block) => {
                 engine.frames.give_back(block);
-                return self.join(walk, region, slot, pin);
+                return self.join(walk, region, slot, pin, ends);
             }
             Begun::Gone(block) => {
                 engine.frames.give_back(block);
@@ -125,7 +134,7 @@ impl<'a> Fault<'a> {
         engine.admit(frame, shadow);
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        let mut reading = Reading { slot, pin, together: false, began: None };
+        let mut reading = Reading { slot, pin, together: false, ends, began: None };
         match engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id)) {
             Brought::OnDevice => {
                 engine.counters.count(Counter::MajorFault);
@@ -295,19 +304,22 @@ impl<'a> Fault<'a> {
     /// The page could not be had. If the entry is as it was, that is the access's failure; the next access tries again with
     /// another frame. If the entry has changed, the page is elsewhere, and its slot may be nobody's any more.
     fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
-        let Reading { slot, pin, together, .. } = reading;
+        let Reading { slot, pin, together, ends, .. } = reading;
         let engine = self.engine;
-        let error: Error = engine.swap.read_failure(slot);
+        let why = engine.swap.why_unread(slot);
         engine.swap.forget_failed(&engine.frames, slot, pin.frame());
         engine.unpin(pin);
         if walk.word().load() != walk.entry() {
             return Step::Again;
         }
-        if together && !self.alone {
-            // It may have been a neighbour's place that could not be read.
-            self.alone = true;
-            return Step::Again;
+        match why {
+            Unread::NoRoom => Step::End(Outcome::DeviceFull(ends)),
+            Unread::Failed(_) if together && !self.alone => {
+                // It may have been a neighbour's place that could not be read.
+                self.alone = true;
+                Step::Again
+            }
+            Unread::Failed(error) => Step::End(Outcome::Failed(error)),
         }
-        Step::End(Outcome::Failed(error))
     }
 }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::block;
+use super::device::{self, Device};
 use super::engine::IoEngine;
 use super::file::{FileDevice, FileOptions, SwapFile};
 use super::ram::RamDevice;
-use super::{Device, block};
 use crate::error::Result;
 
 /// A place where swapped pages go.
@@ -122,7 +123,7 @@ impl SwapArea {
             Place::Ram(bytes) => (Box::new(RamDevice::new(bytes.min(limit_bytes))?) as Box<dyn Device>, None),
             Place::Device(device) => (device, None),
         };
-        let capacity_pages = device.capacity_pages().min(super::file::capacity_pages(limit_bytes)?);
+        let capacity_pages = device.capacity_pages().min(device::capacity_pages(limit_bytes)?);
         Ok(Opened { device, capacity_pages, priority, engine })
     }
 }

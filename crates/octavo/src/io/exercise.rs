@@ -7,12 +7,14 @@ use std::task::{Poll, Waker};
 
 use octavo_platform::{ArenaBytes, Backing};
 
-use super::area::Opened;
-use super::{Device, Direction, Host, IoEngine, Job, NO_QUEUE, SwapArea, Transfer, Urgency, Waited};
+use super::area::{Opened, SwapArea};
+use super::device::{ANY_QUEUE, Device, NO_QUEUE, Submitted, Waited};
+use super::engine::IoEngine;
+use super::transfer::{Direction, Host, Job, Transfer, Urgency};
 use crate::error::{Error, Result};
 use crate::sync::park::{block_until, block_until_driven};
 use crate::sync::wait::{WaitTable, Waiting, key_of};
-use crate::sync::{AtomicU32, Mutex, Ordering, Shared};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 
 const IDLE: u32 = 0;
@@ -33,6 +35,10 @@ struct Frames {
     arena: ArenaBytes,
     words: Box<[FrameWords]>,
     waits: WaitTable,
+    /// Transfers that have ended, so far.
+    ended: AtomicU64,
+    /// Somebody waits for the next that ends.
+    awaited: AtomicBool,
     errors: Mutex<Vec<(u32, io::Error)>>,
 }
 
@@ -61,7 +67,14 @@ impl Exercise {
             state: AtomicU32::new(IDLE),
         };
         let words = (0..frames).map(new_words).collect();
-        let host = Frames { arena, words, waits: WaitTable::new(), errors: Mutex::default() };
+        let host = Frames {
+            arena,
+            words,
+            waits: WaitTable::new(),
+            ended: AtomicU64::new(0),
+            awaited: AtomicBool::new(false),
+            errors: Mutex::default(),
+        };
         Ok(Self { host: Shared::new(host), device, capacity_pages, engine })
     }
 
@@ -80,12 +93,12 @@ impl Exercise {
         self.engine.as_deref()
     }
 
-    /// Starts to move consecutive frames.
+    /// Starts to move consecutive frames. Waits for room where the device is full.
     pub fn start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) {
         self.start_scattered(direction, place, frames, urgency);
     }
 
-    /// Starts to move frames in the order given. None of them is under way.
+    /// Starts to move frames in the order given. None of them is under way. Waits for room where the device is full.
     pub fn start_scattered(
         &self,
         direction: Direction,
@@ -93,6 +106,31 @@ impl Exercise {
         frames: impl IntoIterator<Item = u32>,
         urgency: Urgency,
     ) {
+        let mut transfer = self.begin(direction, place, frames);
+        loop {
+            let ended = self.host.ended.load(Ordering::SeqCst);
+            match self.device.submit(transfer, urgency) {
+                Submitted::Accepted => return,
+                Submitted::Full(back) => transfer = back,
+            }
+            self.wait_for_more_than(ended);
+        }
+    }
+
+    /// As [`Exercise::start`]. False: the device is full, and nothing was started.
+    pub fn try_start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) -> bool {
+        let head = frames.start;
+        match self.device.submit(self.begin(direction, place, frames), urgency) {
+            Submitted::Accepted => true,
+            Submitted::Full(transfer) => {
+                transfer.take_back();
+                self.host.words(head).state.store(IDLE, Ordering::Release);
+                false
+            }
+        }
+    }
+
+    fn begin(&self, direction: Direction, place: u32, frames: impl IntoIterator<Item = u32>) -> Transfer {
         let mut frames = frames.into_iter();
         let head = frames.next().expect("a transfer is never empty");
         let (mut last, mut count) = (head, 1);
@@ -107,7 +145,17 @@ impl Exercise {
         assert!(before != UNDER_WAY && before != AWAITED, "frame {head} is under way already");
         let head = FrameId(head);
         let job = Job { direction, first: SwapSlot(place), count, head, bytes: head };
-        self.device.submit(Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place), urgency);
+        Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place)
+    }
+
+    /// Waits until more transfers than that have ended.
+    fn wait_for_more_than(&self, ended: u64) {
+        let none_ended = || self.host.ended.load(Ordering::SeqCst) == ended;
+        self.device.flush();
+        block_until_driven(
+            |waker| self.host.look_for_more_than(ended, waker),
+            || self.device.wait(ANY_QUEUE, &none_ended) == Waited::Progress,
+        );
     }
 
     /// As [`Device::flush`].
@@ -168,6 +216,19 @@ impl Frames {
         &self.words[frame as usize]
     }
 
+    fn look_for_more_than(&self, ended: u64, waker: &Waker) -> Poll<()> {
+        let none_ended = || self.ended.load(Ordering::SeqCst) == ended;
+        let announce = || {
+            // In one order with the end of a transfer, which counts first and asks then.
+            self.awaited.swap(true, Ordering::SeqCst);
+            none_ended()
+        };
+        if none_ended() && self.waits.register(key_of(&self.ended), waker, announce) == Waiting::Registered {
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
     fn look(&self, frame: u32, waker: &Waker) -> Poll<io::Result<()>> {
         self.look_only(frame, waker).map(|()| {
             if self.words(frame).state.load(Ordering::Acquire) != FAILED {
@@ -218,6 +279,10 @@ impl Host for Frames {
         assert!(before == UNDER_WAY || before == AWAITED, "a transfer ends once");
         if before == AWAITED {
             self.waits.wake(key_of(state));
+        }
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        if self.awaited.swap(false, Ordering::SeqCst) {
+            self.waits.wake(key_of(&self.ended));
         }
     }
 }

@@ -16,11 +16,12 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use super::device::{Device, Submitted, Waited, capacity_pages};
 use super::engine::{IoEngine, start};
-use super::{Device, Direction, Transfer, Urgency, Waited};
+use super::transfer::{Direction, Transfer, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
-use crate::units::{PAGE_BYTES, PAGE_SHIFT, StoredPage, bytes_for_people};
+use crate::units::{PAGE_BYTES, PAGE_SHIFT};
 
 /// Where swapped pages go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +44,6 @@ impl Default for SwapFile {
     }
 }
 
-/// Places that slots can name.
-pub(super) const MOST_PAGES: u32 = StoredPage::MOST;
 /// The file grows by a quarter, but by no less and no more than this at once.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
@@ -213,14 +212,15 @@ impl Device for FileDevice {
         self.capacity_pages
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         if transfer.direction() == Direction::Write {
             let end = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
             if let Err(error) = self.grow(end) {
-                return transfer.complete(Err(error));
+                transfer.complete(Err(error));
+                return Submitted::Accepted;
             }
         }
-        self.engine.submit(transfer, urgency);
+        self.engine.submit(transfer, urgency)
     }
 
     fn flush(&self) {
@@ -247,21 +247,6 @@ impl Device for FileDevice {
 impl fmt::Debug for FileDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileDevice of {} ({})", self.name, self.engine_description)
-    }
-}
-
-/// Whole pages in `bytes`, as many as can be named.
-///
-/// # Errors
-/// [`ErrorKind::SwapUnavailable`] when there is none.
-pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
-    match (bytes >> PAGE_SHIFT).min(u64::from(MOST_PAGES)) as u32 {
-        0 => {
-            let bytes = bytes_for_people(bytes);
-            let message = format!("a swap limit of {bytes} holds no page; give at least 4 KiB");
-            Err(Error::new(ErrorKind::SwapUnavailable, message))
-        }
-        pages => Ok(pages),
     }
 }
 

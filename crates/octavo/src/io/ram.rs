@@ -3,8 +3,8 @@
 
 use octavo_platform::ArenaBytes;
 
-use super::file::capacity_pages;
-use super::{Device, Direction, Transfer, Urgency};
+use super::device::{Device, Submitted, capacity_pages};
+use super::transfer::{Direction, Transfer, Urgency};
 use crate::error::{Error, Result};
 use crate::units::{PAGE_BYTES, bytes_for_people};
 
@@ -33,7 +33,7 @@ impl Device for RamDevice {
         self.capacity_pages
     }
 
-    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) -> Submitted {
         let (arena, mut at) = (transfer.arena(), transfer.place() as usize * PAGE_BYTES);
         for segment in transfer.segments() {
             let len = segment.end - segment.start;
@@ -44,6 +44,7 @@ impl Device for RamDevice {
             at += len;
         }
         transfer.complete(Ok(()));
+        Submitted::Accepted
     }
 
     fn describe(&self) -> String {

@@ -1,14 +1,17 @@
 //! Devices through their engines, over real files.
 
 use std::fs::OpenOptions;
-use std::io::ErrorKind as IoKind;
+use std::io::{ErrorKind as IoKind, Write};
+use std::os::fd::OwnedFd;
 
-use octavo_platform::{forbid_io_uring, run_in_forked_child};
+use octavo_platform::{ArenaBytes, Backing, forbid_io_uring, run_in_forked_child};
 
+use super::threads::ThreadsEngine;
+use super::uring::UringEngine;
 use super::*;
 use crate::error::ErrorKind;
-use crate::sync::{Clock, Duration, thread};
-use crate::units::PAGE_BYTES;
+use crate::sync::{AtomicU32, Clock, Duration, Mutex, Ordering, Shared, thread};
+use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
 
@@ -333,6 +336,112 @@ fn where_io_uring_is_forbidden_threads_take_its_place() {
         u8::from(exercise.wait(0).is_err()) * 3
     });
     assert_eq!(code.unwrap(), 0);
+}
+
+/// Whose transfers end when it lets them.
+struct Gated {
+    arena: ArenaBytes,
+    open: Mutex<bool>,
+    ended: AtomicU32,
+}
+
+impl Gated {
+    fn new() -> Shared<Self> {
+        let arena = ArenaBytes::new(PAGE_BYTES).unwrap();
+        arena.bring_online(0..PAGE_BYTES, Backing::BasePages).unwrap();
+        Shared::new(Self { arena, open: Mutex::new(false), ended: AtomicU32::new(0) })
+    }
+
+    fn transfer(self: &Shared<Self>, direction: Direction) -> Transfer {
+        let frame = FrameId(0);
+        let job = Job { direction, first: SwapSlot(0), count: 1, head: frame, bytes: frame };
+        Transfer::new(Shared::clone(self) as Shared<dyn Host>, job, 0)
+    }
+
+    /// Submits transfers until one comes back; how many were accepted.
+    fn fill(self: &Shared<Self>, engine: &dyn Device, direction: Direction) -> u32 {
+        for accepted in 0.. {
+            if let Submitted::Full(back) = engine.submit(self.transfer(direction), Urgency::Queued) {
+                assert_eq!((back.direction(), back.place(), back.len()), (direction, 0, 1));
+                back.take_back();
+                return accepted;
+            }
+        }
+        unreachable!()
+    }
+
+    fn open(&self) {
+        *self.open.lock() = true;
+    }
+
+    fn wait_for_ends(&self, count: u32) {
+        while self.ended.load(Ordering::Acquire) < count {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Host for Gated {
+    fn arena(&self) -> &ArenaBytes {
+        &self.arena
+    }
+
+    fn chained(&self, frame: FrameId) -> FrameId {
+        frame
+    }
+
+    fn note_queue(&self, _: FrameId, _: u32) {}
+
+    fn ended(&self, _: Job, _: std::io::Result<()>) {
+        while !*self.open.lock() {
+            thread::yield_now();
+        }
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[test]
+fn the_engine_of_threads_gives_back_what_its_queue_does_not_hold() {
+    let file = Shared::new(tempfile::tempfile_in("/var/tmp").unwrap());
+    let engine = ThreadsEngine::start(&file).unwrap();
+    let host = Gated::new();
+    // Its threads are held up by the ends of their transfers.
+    let accepted = host.fill(&engine, Direction::Read);
+    assert!(accepted >= 256, "{accepted} transfers were accepted");
+    host.open();
+    host.wait_for_ends(accepted);
+    let accepted_at_last =
+        matches!(engine.submit(host.transfer(Direction::Write), Urgency::Queued), Submitted::Accepted);
+    assert!(accepted_at_last, "there is room again");
+    host.wait_for_ends(accepted + 1);
+}
+
+#[test]
+fn full_rings_give_back_what_they_do_not_hold() {
+    // Reads of a pipe end when something is written to it.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let file = Shared::new(std::fs::File::from(OwnedFd::from(reader)));
+    let engine = UringEngine::start(&file).unwrap();
+    let host = Gated::new();
+    host.open();
+    let accepted = host.fill(&engine, Direction::Read);
+    assert!(accepted >= 128, "{accepted} transfers were accepted");
+    assert_eq!(host.ended.load(Ordering::Acquire), 0);
+    engine.flush();
+    let page = [7; PAGE_BYTES];
+    writer.write_all(&page).unwrap();
+    while host.ended.load(Ordering::Acquire) < 1 {
+        engine.wait(NO_QUEUE, &|| true);
+    }
+    assert_eq!(host.fill(&engine, Direction::Read), 1, "there is room for one again");
+    engine.flush();
+    for _ in 0..accepted {
+        writer.write_all(&page).unwrap();
+        engine.poll();
+    }
+    while host.ended.load(Ordering::Acquire) <= accepted {
+        engine.wait(NO_QUEUE, &|| host.ended.load(Ordering::Acquire) <= accepted);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The engine of threads: a queue of fixed size, and a few threads that take transfers from it.
 //!
-//! For places where io_uring is forbidden. As many transfers are under way as there are threads; when the queue is full
-//! the submitting thread does its transfer itself, so nothing waits for room and nothing is allocated.
+//! For places where io_uring is forbidden. As many transfers are under way as there are threads, and a few hundred wait for
+//! them; beyond that the engine says that it is full. Nothing is allocated.
 //!
 //! Locking: `queue`, for a push or a pop. Not held while a transfer is moved or completed.
 
@@ -11,9 +11,9 @@ use std::io;
 
 use octavo_platform::ForkCanary;
 
-use super::engine::{Pending, counted, join_if_other};
-use super::file::MOST_PAGES;
-use super::{Device, Transfer, Urgency};
+use super::device::{Device, MOST_PAGES, Submitted};
+use super::pending::{Pending, counted, join_if_other};
+use super::transfer::{Transfer, Urgency};
 use crate::sync::{Condvar, Duration, Mutex, Shared, thread};
 
 /// Threads.
@@ -64,22 +64,22 @@ impl Device for ThreadsEngine {
         MOST_PAGES
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        let pending = Pending::new(transfer);
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         if urgency == Urgency::Now {
-            return pending.in_place(&self.pool.file);
+            Pending::new(transfer).in_place(&self.pool.file);
+            return Submitted::Accepted;
         }
         let mut queue = self.pool.queue.lock();
         if queue.waiting.len() == CAPACITY {
-            drop(queue);
-            return pending.in_place(&self.pool.file);
+            return Submitted::Full(transfer);
         }
-        queue.waiting.push_back(pending);
+        queue.waiting.push_back(Pending::new(transfer));
         let wake = queue.sleeping_threads > 0;
         drop(queue);
         if wake {
             self.pool.changed.notify_one();
         }
+        Submitted::Accepted
     }
 
     fn describe(&self) -> String {

@@ -137,6 +137,12 @@ impl Transfer {
         self.end(result);
     }
 
+    /// It did not begin: nobody is told of an end.
+    pub(crate) fn take_back(mut self) -> Job {
+        self.ended = true;
+        self.job
+    }
+
     fn end(&mut self, result: io::Result<()>) {
         self.ended = true;
         self.host.ended(self.job, result);

@@ -26,9 +26,9 @@ use octavo_platform::uring::{Full, Lead, Ring};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
-use super::engine::{Pending, counted, join_if_other};
-use super::file::MOST_PAGES;
-use super::{ANY_QUEUE, Device, Transfer, Urgency, Waited};
+use super::device::{ANY_QUEUE, Device, MOST_PAGES, NO_QUEUE, Submitted, Waited};
+use super::pending::{Pending, counted, join_if_other};
+use super::transfer::{Transfer, Urgency};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Cpus, Duration, Mutex, Ordering, Shared, fence, pause, thread,
 };
@@ -101,36 +101,28 @@ impl Device for UringEngine {
         MOST_PAGES
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        if urgency == Urgency::Now {
-            transfer.note_queue(IN_PLACE);
-            return Pending::new(transfer).in_place(&self.rings.file);
-        }
-        let index = self.cpus.current() % self.rings.lanes.len();
-        let lane = &*self.rings.lanes[index];
-        // Before the number is noted: see the module doc.
-        lane.announced.fetch_add(1, Ordering::SeqCst);
-        transfer.note_queue(FIRST_RING + index as u32);
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         let mut pending = Pending::new(transfer);
-        loop {
-            pending = match lane.ring.queue(pending.file_offset(), pending.direction(), pending) {
-                Ok(()) => return,
-                Err(Full(pending)) if self.canary.is_original_process() => pending,
-                Err(Full(pending)) => return pending.fail(io::ErrorKind::Unsupported.into()),
-            };
-            // Another try follows whatever comes of this.
-            let _ = lane.ring.submit();
-            let led = lane.ring.try_lead(
-                || true,
-                LEAD,
-                |pending, moved| {
-                    self.rings.hand_back(lane, pending, moved);
-                },
-            );
-            if !matches!(led, Lead::Reaped(_)) {
-                thread::yield_now();
-            }
+        if urgency == Urgency::Now {
+            pending.transfer().note_queue(IN_PLACE);
+            pending.in_place(&self.rings.file);
+            return Submitted::Accepted;
         }
+        let lanes = self.rings.lanes.len();
+        let own = self.cpus.current() % lanes;
+        // Where this CPU's ring is full, another may have room.
+        for index in (own..lanes).chain(0..own) {
+            pending = match self.rings.queue(index, pending) {
+                Ok(()) => return Submitted::Accepted,
+                Err(pending) => pending,
+            };
+        }
+        if !self.canary.is_original_process() {
+            pending.fail(io::ErrorKind::Unsupported.into());
+            return Submitted::Accepted;
+        }
+        pending.transfer().note_queue(NO_QUEUE);
+        Submitted::Full(pending.into_transfer())
     }
 
     fn flush(&self) {
@@ -189,6 +181,25 @@ impl Device for UringEngine {
 }
 
 impl Rings {
+    /// Queues a transfer in one ring. It comes back where that ring is full.
+    fn queue(&self, index: usize, pending: Pending) -> Result<(), Pending> {
+        let lane = &*self.lanes[index];
+        let queue = |pending: Pending| lane.ring.queue(pending.file_offset(), pending.direction(), pending);
+        // Before the number is noted: see the module doc.
+        lane.announced.fetch_add(1, Ordering::SeqCst);
+        pending.transfer().note_queue(FIRST_RING + index as u32);
+        let queued = queue(pending).or_else(|Full(pending)| {
+            // What the kernel is done with may only have to be taken out. Errors show in the second try.
+            let _ = lane.ring.submit();
+            lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
+            queue(pending)
+        });
+        queued.map_err(|Full(pending)| {
+            lane.announced.fetch_sub(1, Ordering::SeqCst);
+            pending
+        })
+    }
+
     /// The kernel is done with a transfer, or with part of it.
     fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
         if let Some(rest) = pending.advance(moved) {

@@ -5,7 +5,7 @@ use crate::lru::{Isolated, List};
 use crate::reclaim::compact::pin_page;
 use crate::reclaim::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
-use crate::table::{PageNumberRange, SpaceId};
+use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::FrameId;
 
 /// Makes the pages of a range look as if nobody had used them lately, and puts them with those that go next.
@@ -26,16 +26,39 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
     // Neighbours go out together, so that they come back together.
     engine.lru.drain_all(&engine.frames);
     let mut out = Isolated::new();
-    for_each_present(engine, space, range, |word, entry, frame| {
-        let _ = word.change(entry, entry.without_accessed());
-        if pin_page(engine, frame) {
-            out.push(frame);
+    let mut walks = engine.table.walks(space, range);
+    let mut first = walks.page();
+    loop {
+        let walk = walks.next();
+        if let Some((walk, frame)) = walk.as_ref().and_then(|walk| Some((walk, shown(walk)?))) {
+            let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
+            if pin_page(engine, frame) {
+                out.push(frame);
+            }
         }
-        if out.len() == out.inline_size() {
-            evict_batch(engine, &std::mem::take(&mut out));
+        if walk.is_some() && out.len() < out.inline_size() {
+            continue;
         }
-    });
-    evict_batch(engine, &out);
+        let ends = engine.ends();
+        let outcome = evict_batch(engine, &std::mem::take(&mut out));
+        if outcome.full && engine.wait_for_room(ends) {
+            // Some of these pages stayed.
+            walks.go_on_from(first);
+            continue;
+        }
+        if walk.is_none() {
+            return;
+        }
+        first = walks.page();
+    }
+}
+
+/// The frame that an entry shows.
+fn shown(walk: &Walk<'_>) -> Option<FrameId> {
+    match walk.entry().state() {
+        State::Present(frame) if walk.links_hold() => Some(frame),
+        _ => None,
+    }
 }
 
 fn for_each_present(
@@ -45,9 +68,7 @@ fn for_each_present(
     mut each: impl FnMut(&EntryWord, Entry, FrameId),
 ) {
     for walk in engine.table.walks(space, range) {
-        if let State::Present(frame) = walk.entry().state()
-            && walk.links_hold()
-        {
+        if let Some(frame) = shown(&walk) {
             each(walk.word(), walk.entry(), frame);
         }
     }

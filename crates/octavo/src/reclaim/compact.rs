@@ -198,8 +198,13 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
             Some(0) => return true,
             Some(_) => {}
         }
-        let (mut out, mut started) = (Isolated::new(), 0);
-        let ended = engine.transfers.ended_pages();
+        let (mut out, mut started, mut full) = (Isolated::new(), 0, false);
+        let (ends, ended) = (engine.ends(), engine.transfers.ended_pages());
+        let mut send = |out: &Isolated| {
+            let outcome = evict_batch(engine, out);
+            started += outcome.started;
+            full |= outcome.full;
+        };
         for index in 0..CHUNK_FRAMES {
             let frame = chunk.first().plus(index);
             if move_page(engine, frame, elsewhere) == Moved::MustGoOut && pin_page(engine, frame) {
@@ -211,11 +216,11 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
                 }
             }
             if out.len() == out.inline_size() {
-                started += evict_batch(engine, &std::mem::take(&mut out)).started;
+                send(&std::mem::take(&mut out));
             }
         }
-        started += evict_batch(engine, &out).started;
-        if !engine.wait_until_ended(ended + started) {
+        send(&out);
+        if !engine.wait_until_ended(ended + started) || full && !engine.wait_for_room(ends) {
             return false;
         }
         engine.frames.drain();

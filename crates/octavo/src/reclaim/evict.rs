@@ -41,6 +41,8 @@ pub(crate) struct Outcome {
     pub(crate) started: u64,
     /// There was no slot.
     pub(crate) obstructed: bool,
+    /// A device had no room for more transfers, and pages stayed. The end of a write is the time to try again.
+    pub(crate) full: bool,
 }
 
 /// Which pages may go.
@@ -297,7 +299,9 @@ fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
         }
     }
     *going = away;
-    outcome.started += write_out(engine, &writing);
+    let started = write_out(engine, &writing);
+    outcome.started += started;
+    outcome.full |= started < writing.len() as u64;
     engine.swap.flush();
 }
 
@@ -384,12 +388,13 @@ pub(super) fn put_away(
 }
 
 /// Starts to write frames under WRITEBACK whose pages belong on their area, sorted by slot; says how many. Takes over their
-/// pins.
+/// pins. Fewer: a device is full, and the others stay in memory.
 pub(super) fn write_out(engine: &Engine, writing: &[(SwapSlot, FrameId)]) -> u64 {
     let neighbours = writing.chunk_by(|(slot, _), (next, _)| next.0 == slot.0 + 1);
+    let mut started = 0;
     for run in neighbours.flat_map(|run| run.chunks(engine.swap.write_batch())) {
         let frames: Isolated = run.iter().map(|(_, frame)| *frame).collect();
-        engine.start_write(run[0].0, &frames);
+        started += engine.start_write(run[0].0, &frames);
     }
-    writing.len() as u64
+    started as u64
 }

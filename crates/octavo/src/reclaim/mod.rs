@@ -129,6 +129,8 @@ pub(crate) async fn reclaim(
     // Batches, and pages looked at, since the last one that went.
     let (mut fruitless, mut in_vain) = (0_u32, 0);
     let mut stuck = false;
+    // Pages that the devices have room for, as far as is known.
+    let mut room = u64::MAX;
     // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine)
@@ -142,6 +144,7 @@ pub(crate) async fn reclaim(
             demote(engine);
         }
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
+        let ends = engine.ends();
         // What has failed often enough to have been tried at other places need not be tried with each page; what is clean
         // goes without.
         let in_vain_lately = fruitless >= FAILURES && !fruitless.is_power_of_two();
@@ -150,7 +153,7 @@ pub(crate) async fn reclaim(
         } else {
             Evict::All
         };
-        let Some((looked, mut outcome)) = evict_some(engine, what, who) else {
+        let Some((looked, mut outcome)) = evict_some(engine, room, what, who) else {
             // What is left may be on its way there, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
             if listed_pages(engine) == 0 {
@@ -170,6 +173,10 @@ pub(crate) async fn reclaim(
         done.freed += outcome.freed;
         done.started += outcome.started;
         (fruitless, in_vain) = if gone > 0 { (0, 0) } else { (fruitless + 1, in_vain + looked) };
+        room = if outcome.full { outcome.started.max(LEAST_IN_HAND) } else { room.saturating_mul(2) };
+        if outcome.full && !waiter.until_room(ends).await {
+            break;
+        }
         // What cannot be written stays; behind it, and on the active list, may be what need not be.
         stuck = outcome.obstructed || engine.swap.is_failing();
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
@@ -181,8 +188,8 @@ pub(crate) async fn reclaim(
 
 /// Evicts a batch of candidates. Says at how many it has looked; `None`: there were none. Apart from [`reclaim`], so that no
 /// batch is kept while somebody waits.
-fn evict_some(engine: &Engine, what: Evict, who: Reclaimer) -> Option<(u64, evict::Outcome)> {
-    let (looked, batch) = next_batch(engine);
+fn evict_some(engine: &Engine, room: u64, what: Evict, who: Reclaimer) -> Option<(u64, evict::Outcome)> {
+    let (looked, batch) = next_batch(engine, room);
     if looked == 0 {
         return None;
     }
@@ -216,12 +223,13 @@ fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
 }
 
-/// Looks at candidates until as many pages are to go as are written together, but not at all of a memory that is in use. A block
-/// counts all its pages. Says at how many pages it has looked.
-fn next_batch(engine: &Engine) -> (u64, Isolated) {
+/// Looks at candidates until as many pages are to go as are written together, and as there is `room` for, but not at all of a
+/// memory that is in use. A block counts all its pages. Says at how many pages it has looked.
+fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
     // A small memory's cold pages are few: they must not all be in hand.
     // Several transfers' worth: sorted by owner, each task's pages then lie together, however they were mixed.
     let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
+        .min(room)
         .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND));
     let (mut looked, mut chosen, mut going) = (0, 0, Isolated::new());
     while chosen < most && looked < LOOKS * most {

@@ -40,13 +40,14 @@ pub(crate) async fn make_room_under_quota(
         if excess == 0 {
             return Ok(());
         }
-        let (ended, before) = (engine.transfers.ended_pages(), resident());
+        let (ends, ended, before) = (engine.ends(), engine.transfers.ended_pages(), resident());
         // A little more than needed, so that not every fault comes by here; but not what a small quota needs itself.
-        let started = send_out(engine, space, excess + BATCH.min(quota / 8));
-        if !waiter.until_written(ended + started).await && resident() + needed > quota {
+        let (started, full) = send_out(engine, space, excess + BATCH.min(quota / 8));
+        let in_time = waiter.until_written(ended + started).await && (!full || waiter.until_room(ends).await);
+        if !in_time && resident() + needed > quota {
             return Err(engine.swap.timed_out());
         }
-        if resident() >= before && started == 0 {
+        if resident() >= before && started == 0 && !full {
             waiter.give_way().await;
             if resident() >= before {
                 break;
@@ -56,16 +57,18 @@ pub(crate) async fn make_room_under_quota(
     if resident() + needed <= quota { Ok(()) } else { Err(exceeded(engine, space, quota)) }
 }
 
-/// Sends out about `pages` pages of the space. Says how many writes were started.
-fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
+/// Sends out about `pages` pages of the space. Says how many writes were started, and whether a device had no room for more.
+fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
     engine.lru.drain_all(&engine.frames);
-    let (mut out, mut started, mut gone) = (Isolated::new(), 0, 0);
+    let (mut out, mut started, mut gone, mut full) = (Isolated::new(), 0, 0, false);
     let mut send = |out: &mut Isolated| {
         let done = evict_batch(engine, &std::mem::take(out));
         engine.space_use.add(space.id, Figure::QuotaOut, done.freed + done.started);
         gone += done.freed + done.started;
         started += done.started;
-        gone
+        full |= done.full;
+        // Nothing more can go now.
+        if full { u64::MAX } else { gone }
     };
     let mut walks = engine.table.walks(space.id, PageNumberRange::from(space.quota.hand()));
     let mut rounds = 0;
@@ -86,7 +89,9 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
                 out.push(frame);
                 if walk.level > 0 {
                     // A block is split first; then its pages go one by one.
-                    send(&mut out);
+                    if send(&mut out) == u64::MAX {
+                        break;
+                    }
                     if engine.table.walk(space.id, page).level < walk.level {
                         walks.go_on_from(page);
                         continue;
@@ -101,7 +106,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> u64 {
     }
     send(&mut out);
     space.quota.set_hand(walks.page());
-    started
+    (started, full)
 }
 
 #[cold]

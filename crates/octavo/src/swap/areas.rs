@@ -3,13 +3,18 @@
 //! Each area is a device of its own; which slots of it are free is known to [`Clusters`](super::clusters::Clusters),
 //! made from the same [`AreaShape`]s in the same order. Nothing changes after they were opened.
 
-use crate::io::Device;
+use std::io;
+
+use crate::io::{Device, Host, Job, Submitted, Transfer, Urgency};
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
+use crate::swap::health::Health;
+use crate::sync::Shared;
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// A device, and which slots are its places.
 struct Area {
     device: Box<dyn Device>,
+    health: Health,
     shape: AreaShape,
     first_slot: u32,
 }
@@ -30,7 +35,12 @@ impl Areas {
             shape.capacity_pages = shape.capacity_pages.min(device.capacity_pages()).min(left);
             next = next_first_slot(first, shape.capacity_pages);
             // Where no number is left there are no places either.
-            Area { device, shape, first_slot: first.try_into().unwrap_or(u32::MAX) }
+            Area {
+                device,
+                health: Health::default(),
+                shape,
+                first_slot: first.try_into().unwrap_or(u32::MAX),
+            }
         };
         Self { areas: devices.into_iter().map(area).collect() }
     }
@@ -76,6 +86,35 @@ impl Areas {
     pub(crate) fn device_of(&self, slot: SwapSlot) -> (&dyn Device, u32) {
         let (index, place) = self.locate(slot);
         (&*self.areas[index].device, place)
+    }
+
+    /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
+    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
+        let (index, place) = self.locate(job.first);
+        let area = &self.areas[index];
+        let before = area.health.begin();
+        let back = match area.device.submit(Transfer::new(host, job, place), urgency) {
+            Submitted::Accepted => return true,
+            Submitted::Full(back) => back,
+        };
+        let now = area.health.load();
+        let wrong = if back.place() != place || back.direction() != job.direction {
+            "gave a transfer back that is under way"
+        } else if now.under_way() == 1 && now.has_not_answered_since(before) {
+            // Nobody would ever learn that there is room again.
+            "says that it is full, and has nothing under way"
+        } else {
+            area.health.refused();
+            back.take_back();
+            return false;
+        };
+        back.complete(Err(io::Error::other(format!("the device {wrong}"))));
+        true
+    }
+
+    /// A transfer of these slots has ended.
+    pub(crate) fn note_end(&self, first: SwapSlot) {
+        self.areas[self.locate(first).0].health.end();
     }
 
     /// All areas by name, for messages.

@@ -25,7 +25,9 @@ mod cache;
 mod clusters;
 pub(crate) mod content;
 mod contents;
+mod health;
 pub(crate) mod pool;
+mod read_failures;
 pub(crate) mod seal;
 mod unwritable;
 
@@ -39,7 +41,7 @@ use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator, PageIs};
-use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
+use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
@@ -55,6 +57,8 @@ use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
 pub(crate) use pool::{DeviceView, Handle, Pool, PoolStats, Weights};
+use read_failures::ReadFailures;
+pub(crate) use read_failures::Unread;
 use seal::{Method, Seal};
 use unwritable::Unwritable;
 
@@ -87,14 +91,7 @@ pub(crate) struct Swap {
     write_failure: Mutex<Option<Error>>,
     /// Writes that must succeed until the area is taken to have room to grow again; 0 where none has failed lately.
     caution: AtomicU32,
-    read_failures: Mutex<ReadFailures>,
-}
-
-/// How the last reads failed that did: those who wait for one of them ask soon.
-#[derive(Debug, Default)]
-struct ReadFailures {
-    last: [Option<(SwapSlot, Error)>; 16],
-    next: usize,
+    read_failures: ReadFailures,
 }
 
 impl std::fmt::Debug for Swap {
@@ -175,7 +172,7 @@ impl Swap {
             contents,
             write_failure: Mutex::new(None),
             caution: AtomicU32::new(0),
-            read_failures: Mutex::default(),
+            read_failures: ReadFailures::default(),
         })
     }
 
@@ -316,10 +313,14 @@ impl Swap {
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
-    /// Hands a job over to the device of its slots.
-    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) {
-        let (device, place) = self.areas.device_of(job.first);
-        device.submit(Transfer::new(host, job, place), urgency);
+    /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
+    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
+        self.areas.submit(host, job, urgency)
+    }
+
+    /// A transfer of these slots has ended.
+    pub(crate) fn note_end(&self, first: SwapSlot) {
+        self.areas.note_end(first);
     }
 
     /// Starts what was only collected so far.
@@ -394,7 +395,12 @@ impl Swap {
         self.write_failure.lock().as_ref().is_some_and(|error| error.kind() == ErrorKind::TimedOut)
     }
 
-    /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
+    /// The slot could not be written.
+    pub(crate) fn note_unwritable(&self, slot: SwapSlot) {
+        self.unwritable.note(slot);
+    }
+
+    /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
     pub(crate) fn end_writeback(
         &self,
         frames: &FrameAllocator,
@@ -402,9 +408,6 @@ impl Swap {
         frame: FrameId,
         written: bool,
     ) -> bool {
-        if !written {
-            self.unwritable.note(slot);
-        }
         self.cache.end_writeback(frames, slot, frame, written)
     }
 
@@ -529,27 +532,17 @@ impl Swap {
 
     // --- failures ---
 
-    /// Keeps why a slot could not be read, for those who wait for it.
-    pub(crate) fn note_read_failure(&self, slot: SwapSlot, error: Error) {
-        let mut failures = self.read_failures.lock();
-        let known =
-            failures.last.iter().position(|last| matches!(last, Some((failed, _)) if *failed == slot));
-        let at = known.unwrap_or(failures.next);
-        failures.last[at] = Some((slot, error));
-        if known.is_none() {
-            failures.next = (at + 1) % failures.last.len();
-        }
+    /// Keeps why a slot was not read, for those who wait for it.
+    pub(crate) fn note_unread(&self, slot: SwapSlot, why: Unread) {
+        self.read_failures.note(slot, why);
     }
 
-    /// Why a slot could not be read.
+    /// Why a slot was not read.
     #[cold]
-    pub(crate) fn read_failure(&self, slot: SwapSlot) -> Error {
-        let failures = self.read_failures.lock();
-        let known = failures.last.iter().flatten().find(|(failed, _)| *failed == slot);
-        known.map_or_else(
-            || self.read_error(&io::Error::other("another access met the failure")),
-            |(_, error)| error.clone(),
-        )
+    pub(crate) fn why_unread(&self, slot: SwapSlot) -> Unread {
+        self.read_failures.why(slot).unwrap_or_else(|| {
+            Unread::Failed(self.read_error(&io::Error::other("another access met the failure")))
+        })
     }
 
     /// Forgets how the device last failed.

@@ -18,7 +18,7 @@ use crate::engine::{Engine, EngineConfig, Policy, Quota, SpaceState, Streams, pr
 use crate::frame::FrameConfig;
 use crate::frame::state::Kind;
 use crate::frame::zero_page::UsedHugeZero;
-use crate::io::{Device, Direction, Transfer, Urgency};
+use crate::io::{Device, Direction, Submitted, Transfer, Urgency};
 use crate::lru::Isolated;
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
@@ -73,11 +73,12 @@ impl Device for WordDevice {
         self.places.len() as u32
     }
 
-    fn submit(&self, transfer: Transfer, _urgency: Urgency) {
+    fn submit(&self, transfer: Transfer, _urgency: Urgency) -> Submitted {
         match &self.reads {
             Some(reads) if transfer.direction() == Direction::Read => reads.lock().push(transfer),
             _ => self.transfer(transfer),
         }
+        Submitted::Accepted
     }
 
     fn serve(&self) {

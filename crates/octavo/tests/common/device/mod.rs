@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use octavo::io::{Device, Direction, Transfer, Urgency, Waited};
+use octavo::io::{Device, Direction, Submitted, Transfer, Urgency, Waited};
 
 pub use orders::Side;
 use queue::Queue;
@@ -153,6 +153,16 @@ impl TestDevice {
         self.queue.happened()
     }
 
+    /// Has room for so many transfers at once, and is full beyond. With room for none it breaks the contract.
+    pub fn set_room(&self, transfers: usize) {
+        self.queue.set_room(transfers);
+    }
+
+    /// Transfers that it was too full for.
+    pub fn refused(&self) -> u64 {
+        self.queue.happened().refused
+    }
+
     /// Transfers submitted and not completed.
     pub fn under_way(&self) -> usize {
         self.queue.under_way()
@@ -185,11 +195,11 @@ impl Device for TestDevice {
         self.queue.capacity()
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         if let Some(watch) = &self.watch {
             watch(&transfer);
         }
-        self.queue.submit(transfer, urgency);
+        self.queue.submit(transfer, urgency)
     }
 
     fn flush(&self) {

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use octavo::io::{Direction, Transfer, Urgency, Waited};
+use octavo::io::{Direction, Submitted, Transfer, Urgency, Waited};
 
 use super::Manner;
 use super::bytes::{Bytes, PageBytes, copy_of};
@@ -29,6 +29,8 @@ struct State {
     /// In calls, for `Driven`.
     now: u64,
     submitted: u64,
+    /// Transfers at the most, before it is full.
+    room: usize,
     /// Not flushed yet.
     collected: Vec<Held>,
     held: Vec<Held>,
@@ -57,6 +59,7 @@ impl Queue {
             writes: Orders::default(),
             now: 0,
             submitted: 0,
+            room: usize::MAX,
             collected: Vec::new(),
             held: Vec::new(),
             kept: Vec::new(),
@@ -86,6 +89,10 @@ impl Queue {
 
     pub(super) fn happened(&self) -> Happened {
         self.lock().bytes.happened
+    }
+
+    pub(super) fn set_room(&self, transfers: usize) {
+        self.lock().room = transfers;
     }
 
     pub(super) fn under_way(&self) -> usize {
@@ -150,12 +157,15 @@ impl Queue {
         self.begin.elapsed().as_micros() as u64
     }
 
-    pub(super) fn submit(&self, transfer: Transfer, urgency: Urgency) {
+    pub(super) fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         let end = transfer.place() as usize + transfer.len();
         assert!(end <= self.capacity as usize, "a transfer past the device's end");
         assert_eq!(transfer.pages().count(), transfer.len(), "a page for each place");
         let direction = transfer.direction();
         let mut state = self.lock();
+        if state.is_full() {
+            return Submitted::Full(transfer);
+        }
         let Told { errno, delay, hold } = state.orders(direction).begin();
         state.bytes.begin(&transfer);
         let now = self.now(&mut state);
@@ -166,7 +176,8 @@ impl Queue {
         if hold {
             state.kept.push(held);
             drop(state);
-            return self.changed.notify_all();
+            self.changed.notify_all();
+            return Submitted::Accepted;
         }
         match self.manner {
             Manner::AtFlush if urgency == Urgency::Queued => state.collected.push(held),
@@ -183,13 +194,15 @@ impl Queue {
             _ => {
                 held.transfer.note_queue(QUEUE);
                 if urgency == Urgency::Queued {
-                    return state.collected.push(held);
+                    state.collected.push(held);
+                    return Submitted::Accepted;
                 }
                 state.held.push(held);
                 drop(state);
                 self.changed.notify_all();
             }
         }
+        Submitted::Accepted
     }
 
     pub(super) fn flush(&self) {
@@ -344,6 +357,19 @@ impl State {
         let inline = random.below(1000) < whims.inline;
         happened.note(1, transfer.place(), transfer.len() as u64);
         (inline, delay, early)
+    }
+
+    /// Whether it says that it is: for want of room, or by whim. Only while others are under way.
+    fn is_full(&mut self) -> bool {
+        let under_way = self.collected.len() + self.held.len() + self.kept.len();
+        // Where it lies it is: with no room at all it is full with nothing to do.
+        if under_way == 0 {
+            return self.room == 0;
+        }
+        let Bytes { random, whims, happened, .. } = &mut self.bytes;
+        let full = under_way >= self.room || whims.refused > 0 && random.below(1000) < whims.refused;
+        happened.refused += u64::from(full);
+        full
     }
 
     fn first_due(&self) -> Option<usize> {

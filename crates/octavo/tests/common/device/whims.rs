@@ -17,6 +17,8 @@ pub struct Whims {
     pub lost_writes: u64,
     /// Longest delay: calls for `Driven`, microseconds for the others. One in 16 takes eight times as long.
     pub delay: u64,
+    /// Transfers that it says it is too full for, while others are under way.
+    pub refused: u64,
 }
 
 impl Whims {
@@ -31,6 +33,7 @@ impl Whims {
             lying_reads: 0,
             lost_writes: 0,
             delay: chance(&[0, 2, 20, 300]),
+            refused: chance(&[0, 0, 100, 500]),
         }
     }
 
@@ -48,6 +51,8 @@ pub struct Happened {
     pub failed_reads: u64,
     pub failed_writes: u64,
     pub lies: u64,
+    /// Transfers that came while it was full.
+    pub refused: u64,
     /// Transfers that ended before one that was submitted earlier.
     pub overtaken: u64,
     /// Of everything above, in order, with places: the same for the same run.

@@ -1,0 +1,137 @@
+//! What the engines share: a transfer that is moved part by part, and the end of an engine's threads.
+//!
+//! What a device moves only in part is continued where it stopped, by whoever finds out.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use octavo_platform::ArenaBytes;
+use octavo_platform::uring::Payload;
+
+use super::transfer::{Direction, Transfer};
+use crate::sync::thread;
+use crate::units::PAGE_BYTES;
+
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Waits for the end of a thread that was told to stop, unless it is the caller: the last transfer may be what kept its
+/// manager, and be completed by one of the engine's own threads.
+pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
+    if thread.thread().id() != thread::current().id() {
+        // A panic in it has been printed.
+        let _ = thread.join();
+    }
+}
+
+/// How often in a row a transfer may fail to get on for no reason of its own.
+const PATIENCE: u8 = 16;
+
+/// A transfer and how far it is.
+pub(crate) struct Pending {
+    transfer: Transfer,
+    done_pages: u32,
+    idle_rounds: u8,
+}
+
+impl Pending {
+    pub(crate) fn new(transfer: Transfer) -> Self {
+        Self { transfer, done_pages: 0, idle_rounds: 0 }
+    }
+
+    pub(crate) fn direction(&self) -> octavo_platform::Direction {
+        match self.transfer.direction() {
+            Direction::Read => octavo_platform::Direction::Read,
+            Direction::Write => octavo_platform::Direction::Write,
+        }
+    }
+
+    /// Where in the file the rest begins.
+    pub(crate) fn file_offset(&self) -> u64 {
+        (u64::from(self.transfer.place()) + u64::from(self.done_pages)) * PAGE_BYTES as u64
+    }
+
+    /// Takes note of so many bytes moved. The rest, if there is one; else the transfer is completed.
+    pub(crate) fn advance(mut self, moved: io::Result<usize>) -> Option<Self> {
+        let moved = match moved {
+            Ok(0) => Err(self.at_the_end()),
+            Ok(bytes) => Ok((bytes / PAGE_BYTES) as u32),
+            // A signal, a shortage, or the thread that had submitted it ended.
+            Err(error) if matches!(error.raw_os_error(), Some(EINTR | EAGAIN | ECANCELED)) => Ok(0),
+            Err(error) => Err(error),
+        };
+        let moved = match moved {
+            // Part of a page may be followed by the rest, or by what is in its way.
+            Ok(0) if self.idle_rounds == PATIENCE => Err(self.at_the_end()),
+            other => other,
+        };
+        match moved {
+            Ok(0) => self.idle_rounds += 1,
+            Ok(pages) => {
+                self.done_pages += pages;
+                self.idle_rounds = 0;
+                if self.done_pages as usize == self.transfer.len() {
+                    self.transfer.complete(Ok(()));
+                    return None;
+                }
+            }
+            Err(error) => {
+                self.transfer.complete(Err(error));
+                return None;
+            }
+        }
+        Some(self)
+    }
+
+    fn at_the_end(&self) -> io::Error {
+        match self.transfer.direction() {
+            Direction::Read => io::ErrorKind::UnexpectedEof.into(),
+            Direction::Write => io::ErrorKind::WriteZero.into(),
+        }
+    }
+
+    /// Does what is left of it here and now.
+    pub(crate) fn in_place(self, file: &File) {
+        let mut rest = self;
+        loop {
+            let (offset, direction) = (rest.file_offset(), rest.direction());
+            let moved = rest.arena().transfer_some(file.as_fd(), offset, direction, rest.segments());
+            match rest.advance(moved) {
+                Some(more) => rest = more,
+                None => return,
+            }
+        }
+    }
+
+    pub(crate) fn transfer(&self) -> &Transfer {
+        &self.transfer
+    }
+
+    /// A transfer that was not begun.
+    pub(crate) fn into_transfer(self) -> Transfer {
+        debug_assert_eq!(self.done_pages, 0, "nothing of it was moved");
+        self.transfer
+    }
+
+    /// Ends it unsuccessfully.
+    pub(crate) fn fail(self, error: io::Error) {
+        self.transfer.complete(Err(error));
+    }
+}
+
+impl Payload for Pending {
+    fn arena(&self) -> &ArenaBytes {
+        self.transfer.arena()
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Range<usize>> {
+        self.transfer.pages().skip(self.done_pages as usize)
+    }
+}
+
+const EINTR: i32 = rustix::io::Errno::INTR.raw_os_error();
+const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
+const ECANCELED: i32 = rustix::io::Errno::CANCELED.raw_os_error();
