@@ -134,13 +134,13 @@ impl fmt::Debug for PageNumber {
 pub struct SwapSlot(pub(crate) u32);
 
 impl SwapSlot {
-    /// The slot as every store's pages are named.
+    /// Returns the slot as the page of a store.
     #[inline]
     pub(crate) fn stored(self) -> StoredPage {
         StoredPage::new(StoreId::Swap, self.0)
     }
 
-    /// The slot of a page that swap keeps; `None` for a page of another store.
+    /// Returns the slot of a page that swap keeps. `None` for a page of another store.
     #[inline]
     pub(crate) fn of(page: StoredPage) -> Option<Self> {
         (page.store() == StoreId::Swap).then(|| Self(page.index()))
@@ -153,7 +153,7 @@ impl fmt::Debug for SwapSlot {
     }
 }
 
-/// What keeps the pages of a manager that have no frame.
+/// A store: it keeps pages of a manager that have no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StoreId {
     /// Swap: the index is a slot.
@@ -172,14 +172,15 @@ pub(crate) enum StoreId {
 /// +-----+--------------+
 /// ```
 ///
-/// So there is room for two stores, each of 2^31 - 1 pages: 8 TiB. The order is that of the indexes within a store.
+/// This gives room for two stores, each of 2^31 - 1 pages: 8 TiB. Within a store pages have the order of
+/// their indexes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub(crate) struct StoredPage(NonZeroU32);
 
 impl StoredPage {
     const INDEX_BITS: u32 = 31;
-    /// Pages that a store can have: their indexes are below.
+    /// The most pages that a store can have. Their indexes are below it.
     pub(crate) const MOST: u32 = (1 << Self::INDEX_BITS) - 1;
 
     /// # Panics
@@ -191,7 +192,7 @@ impl StoredPage {
         Self(NonZeroU32::new(bits).expect("one more than an index"))
     }
 
-    /// The page that [`StoredPage::bits`] named; 0 names none.
+    /// Returns the page that [`StoredPage::bits`] named. 0 names none.
     #[inline]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

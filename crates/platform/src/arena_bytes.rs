@@ -179,7 +179,7 @@ impl ArenaBytes {
         if self.base == target.base {
             return self.copy_within(from, to, len);
         }
-        // See the module doc.
+        // The module doc gives the reason for the fence.
         fence(Ordering::Release);
         // SAFETY: both ranges are in bounds (`at`). They lie in two reservations, which do not overlap.
         unsafe { copy_bytes(self.at(from, len), target.at(to, len), len) }
@@ -188,7 +188,7 @@ impl ArenaBytes {
     /// Copies `len` bytes between two places that do not overlap.
     pub fn copy_within(&self, from: usize, to: usize, len: usize) {
         assert!(from.abs_diff(to) >= len, "copies inside the arena do not overlap");
-        // See the module doc.
+        // The module doc gives the reason for the fence.
         fence(Ordering::Release);
         // SAFETY: both ranges are in bounds (`at`) and disjoint (asserted).
         unsafe { copy_bytes(self.at(from, len), self.at(to, len), len) }
@@ -198,7 +198,7 @@ impl ArenaBytes {
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) {
         let to = self.at(offset, len);
-        // See the module doc.
+        // The module doc gives the reason for the fence.
         fence(Ordering::Release);
         // SAFETY: the range is in bounds (`at`). `rep stosb` writes exactly `len` bytes upwards from `to`,
         // because the ABI keeps the direction flag clear.
@@ -238,7 +238,7 @@ impl ArenaBytes {
         }
         assert!((offset | len).is_multiple_of(8), "whole words");
         let start = self.at(offset, len);
-        // See the module doc.
+        // The module doc gives the reason for the fence.
         fence(Ordering::Release);
         for at in (0..len).step_by(8) {
             // SAFETY: `at` checked the whole range, and the word is aligned. See `load` for the rest.
@@ -273,7 +273,7 @@ impl ArenaBytes {
         file_offset: u64,
         segments: &[Range<usize>],
     ) -> io::Result<()> {
-        // See the module doc.
+        // The module doc gives the reason for the fence.
         fence(Ordering::Release);
         self.transfer(file, file_offset, segments, Direction::Read)
     }
@@ -304,7 +304,7 @@ impl ArenaBytes {
         segments: impl Iterator<Item = Range<usize>>,
     ) -> io::Result<usize> {
         if direction == Direction::Read {
-            // See the module doc.
+            // The module doc gives the reason for the fence.
             fence(Ordering::Release);
         }
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; TRANSFER_VECTORS];

@@ -195,8 +195,8 @@ impl<T: Payload> Ring<T> {
     /// the next [`Ring::submit`] of any thread, or before. A transfer moves at most 512 runs of segments and
     /// 1 GiB; bytes beyond them do not move.
     ///
-    /// [`Full`] when as many transfers are in flight as there can be, when the kernel could not take the
-    /// queued entries, and in a forked child.
+    /// [`Full`] when no slot is free, when the kernel could not take the queued entries, and in a forked
+    /// child.
     pub fn queue(&self, file_offset: u64, direction: Direction, payload: T) -> Result<(), Full<T>> {
         if !self.canary.is_original_process() {
             return Err(Full(payload));

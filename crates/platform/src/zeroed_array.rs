@@ -55,9 +55,9 @@ impl<T: FromZeros + Sync> Deref for ZeroedArray<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: the reservation holds `len * size_of::<T>()` bytes at page alignment, which is enough for
-        // `T` (`new` checks it). All-zero bytes are a valid `T` (`FromZeros`). Nobody unmaps, discards or
-        // mutably borrows the memory while `self` lives. The kernel wipes it on fork before the child's first
-        // instruction, so within one process values change only through `T`'s own interior mutability.
+        // `T` (`new` checks it). All-zero bytes are a valid `T` (`FromZeros`). The memory is never unmapped,
+        // discarded or mutably borrowed while `self` lives. The kernel wipes it on fork before the child's
+        // first instruction, so within one process values change only through `T`'s own interior mutability.
         unsafe { std::slice::from_raw_parts(self.memory.base().as_ptr().cast(), self.len) }
     }
 }

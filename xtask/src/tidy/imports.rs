@@ -69,8 +69,9 @@ pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Fi
     }
 }
 
-/// Reports files of one folder that name each other in a circle. A file that names its parent's items counts as naming the
-/// parent's file, which names its children: what they share belongs into a file of its own.
+/// Reports files of one folder that name each other in a circle. A file that names its parent's items counts
+/// as naming the parent's file, which names its children. So items that both use belong into a file of their
+/// own.
 pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Finding>) {
     for folder in NO_CIRCLES {
         let files = || sources.iter().filter(|file| file.path.starts_with(folder));

@@ -9,8 +9,8 @@
 //! | random | free a random block of a pool of 1024 live blocks a thread, and allocate another |
 //! | bulk | allocate 4096 blocks and free them in random order; the time is divided by 4096 |
 //!
-//! The sides alternate within each round. A figure is the median over the rounds. Nobody touches the memory
-//! behind the frames, so a block costs the same whatever its size.
+//! The sides alternate within each round. A figure is the median over the rounds. The memory behind the
+//! frames is never touched, so a block costs the same whatever its size.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

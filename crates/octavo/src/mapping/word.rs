@@ -7,7 +7,7 @@
 //! +----+----+----------------+
 //! | 1  | 0  |    shadow      |   it had one; the shadow says when that went
 //! +----+----+----------------+
-//! | all ones                 |   reserved: the index is spoken for, and has no page now
+//! | all ones                 |   reserved: somebody has the index, and it has no page now
 //! +--------------------------+
 //!   0: nothing
 //! ```

@@ -1,10 +1,10 @@
 //! Reclaim policies: data structures that choose the next page to evict, apart from all that makes them
 //! concurrent.
 //!
-//! A policy keeps frames on queues of its own. Nobody tells it of a hit: an access leaves a *mark*, and the
-//! caller that takes candidates tests and clears their marks. When a page goes, the policy gives out a
-//! *shadow*, which is kept where the page went. The policy gets the shadow back when the page returns. So a
-//! policy remembers no page that is not in memory.
+//! A policy keeps frames on queues of its own. It hears of no hits: an access leaves a *mark*, and the caller
+//! that takes candidates tests and clears their marks. When a page goes, the policy gives out a *shadow*,
+//! which is kept where the page went. The policy gets the shadow back when the page returns. So a policy
+//! remembers no page that is not in memory.
 //!
 //! ```text
 //!   admit(Fresh | Back(shadow))

@@ -74,7 +74,7 @@ const MOST_CLASSES: usize = 16;
 /// Width of the top in a header.
 const TOP_BITS: u32 = 16;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
-/// Each CPU has 256 KiB of address space. Nobody ever touches most of it.
+/// Each CPU has 256 KiB of address space. Most of it is never touched.
 const STRIDE_SHIFT: u32 = 18;
 const STRIDE: usize = 1 << STRIDE_SHIFT;
 const FIRST_HEADER: usize = 64;
