@@ -49,6 +49,7 @@ mod region;
 mod rmap;
 mod sizes;
 mod space;
+mod store;
 mod swap;
 pub(crate) mod sync;
 mod table;

@@ -130,7 +130,7 @@ impl Manager {
             free_frames: engine.frames.free_frames(),
             table_nodes: engine.table.nodes.in_use() as u64,
             lru_pages: engine.lru.pages(),
-            swap_slots: u64::from(engine.swap.used_slots()),
+            swap_slots: u64::from(engine.swap.slots.used()),
             pool_pages: pool.pages,
             pool_bytes: pool.used_bytes,
             huge_zero_users: engine.huge_zero.users(),

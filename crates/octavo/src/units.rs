@@ -145,6 +145,12 @@ impl SwapSlot {
     pub(crate) fn of(page: StoredPage) -> Option<Self> {
         (page.store() == StoreId::Swap).then(|| Self(page.index()))
     }
+
+    /// The slot of a page that was given to swap.
+    #[inline]
+    pub(crate) fn named(page: StoredPage) -> Self {
+        Self::of(page).expect("a page of swap")
+    }
 }
 
 impl fmt::Debug for SwapSlot {
@@ -159,7 +165,7 @@ pub(crate) enum StoreId {
     /// Swap: the index is a slot.
     Swap = 0,
     /// The second store, which has a test double only.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     Double = 1,
 }
 
@@ -207,7 +213,7 @@ impl StoredPage {
     pub(crate) fn store(self) -> StoreId {
         match self.bits() >> Self::INDEX_BITS {
             0 => StoreId::Swap,
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             1 => StoreId::Double,
             other => unreachable!("there is no store {other}"),
         }
@@ -216,6 +222,19 @@ impl StoredPage {
     #[inline]
     pub(crate) fn index(self) -> u32 {
         (self.bits() & Self::MOST) - 1
+    }
+
+    /// Whether `next` is the next page of the same store.
+    #[inline]
+    pub(crate) fn is_followed_by(self, next: Self) -> bool {
+        // One more than the last page of a store is no page.
+        self.bits().wrapping_add(1) == next.bits()
+    }
+
+    /// The page of the same store that is `pages` further.
+    #[inline]
+    pub(crate) fn plus(self, pages: u32) -> Self {
+        Self::new(self.store(), self.index() + pages)
     }
 }
 
@@ -249,7 +268,7 @@ pub(crate) fn pages_of(address: u64, len: u64) -> Range<u64> {
     address >> PAGE_SHIFT..((address + len - 1) >> PAGE_SHIFT) + 1
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -270,6 +289,10 @@ mod tests {
                 assert_eq!(SwapSlot::of(page), (store == StoreId::Swap).then_some(SwapSlot(index)));
             }
         }
+        assert_eq!(SwapSlot(7).stored().plus(2), SwapSlot(9).stored());
+        assert!(SwapSlot(7).stored().is_followed_by(SwapSlot(8).stored()));
+        let (last, first) = (StoredPage::MOST - 1, StoredPage::new(StoreId::Double, 0));
+        assert!(!SwapSlot(last).stored().is_followed_by(first), "stores have no neighbours");
         assert_eq!(StoredPage::from_bits(0), None, "a frame's word of zeros names no page");
         let bytes = u64::from(StoredPage::MOST) * PAGE_BYTES as u64;
         assert_eq!(bytes, (8 << 40) - PAGE_BYTES as u64, "8 TiB, but for the page that is none");

@@ -10,7 +10,7 @@
 pub const LAYERS: &[&[&str]] = &[
     &["sizes", "sync", "units", "error", "config", "counters", "budget", "policy"],
     &["frame", "io"],
-    &["table", "region", "lru", "rmap", "mapping"],
+    &["table", "region", "lru", "rmap", "mapping", "store"],
     &["swap"],
     // The structures of one manager, and the steps in which a page loses its frame.
     &["engine"],

@@ -45,7 +45,8 @@ use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
 use crate::lru::Lru;
 use crate::rmap::{Owner, ReverseMap};
-use crate::swap::{self, Found, Handle, Orphan, Swap};
+use crate::store::{Found, Orphan, PageStore};
+use crate::swap::{Handle, Swap};
 use crate::sync::park::block_until;
 use crate::sync::timer::Timer;
 use crate::sync::wait::{WaitTable, Waiting, key_of};
@@ -53,7 +54,9 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Machine, Mutex, Ordering
 use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
-use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, SwapSlot, bytes_for_people};
+use crate::units::{
+    CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
+};
 
 use backoff::Backoff;
 pub(crate) use build::EngineConfig;
@@ -167,10 +170,28 @@ impl Engine {
         }
     }
 
+    /// What keeps a page.
+    #[inline]
+    pub(crate) fn store(&self, page: StoredPage) -> &dyn PageStore {
+        match page.store() {
+            StoreId::Swap => &self.swap,
+            #[cfg(all(test, not(loom)))]
+            StoreId::Double => unreachable!("no manager has it"),
+        }
+    }
+
+    /// The last entry that showed the frame is gone: a store that knows it lets it go, if nothing leads to its page.
+    pub(crate) fn forget_orphan(&self, frame: FrameId) {
+        if let Some(page) = self.frames.words(frame).stored.page() {
+            let orphan = self.store(page).forget_orphan(&self.frames, frame);
+            self.release_orphan(orphan);
+        }
+    }
+
     /// The frame of the swap cache that has a slot's page, pinned. A miss is a hint: [`Swap::begin_read`] is sure.
     pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
         loop {
-            match self.swap.look_up(&self.frames, slot) {
+            match self.swap.cache.look_up(&self.frames, slot) {
                 Found::Frame(pin) => return Some(pin),
                 Found::Nothing => return None,
                 Found::Moved(pin) => self.unpin(pin),
@@ -207,10 +228,7 @@ impl Engine {
         self.space_use.subtract(owner.space, Figure::Resident, u64::from(words.order().frames()));
         match words.uses.remove() {
             0 => self.release(frame),
-            1 if swap::slot_of(&self.frames, frame).is_some() => {
-                let orphan = self.swap.forget_orphan(&self.frames, frame);
-                self.release_orphan(orphan);
-            }
+            1 => self.forget_orphan(frame),
             _ => {}
         }
     }

@@ -19,13 +19,14 @@ use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::swap::{self, Begun, Evicted, SlotRun, Unread, WRITE_BATCH};
+use crate::store::{Begun, Evicted};
+use crate::swap::{self, SlotRun, Unread, WRITE_BATCH};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
 use crate::table::entry::State;
-use crate::units::{FrameId, SwapSlot};
+use crate::units::{FrameId, StoredPage, SwapSlot};
 
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
@@ -96,7 +97,8 @@ impl Engine {
     /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each. Says how many are on
     /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a slot: that is no
     /// failure, and the end of a write is the time to try again.
-    pub(crate) fn start_write(&self, first: SwapSlot, frames: &[FrameId]) -> usize {
+    pub(crate) fn start_write(&self, first: StoredPage, frames: &[FrameId]) -> usize {
+        let first = SwapSlot::named(first);
         let seals = self.swap.seals();
         let mut started = 0;
         while started < frames.len() {
@@ -330,8 +332,7 @@ impl Engine {
     /// Puts a frame back that does not go out after all, and drops the caller's pin.
     pub(crate) fn keep(&self, frame: FrameId, list: List) {
         // What was unmapped while it was on its way is left to us.
-        let orphan = self.swap.forget_orphan(&self.frames, frame);
-        self.release_orphan(orphan);
+        self.forget_orphan(frame);
         self.lru.put_back(&self.frames, frame, list);
         self.unpin(PinnedFrame::counted(frame));
     }
@@ -346,16 +347,17 @@ impl Engine {
         }
     }
 
-    /// Frees those clean frames of the swap cache that nobody uses, and puts the others back. Drops the caller's pins. Says how
-    /// many are free.
-    pub(crate) fn evict_or_keep(&self, run: &[(SwapSlot, FrameId)]) -> u64 {
+    /// Frees those clean frames that only their stores know, and puts the others back. Drops the caller's pins. Says how many are
+    /// free.
+    pub(crate) fn evict_or_keep(&self, run: &[(StoredPage, FrameId)]) -> u64 {
         let (mut freed, mut kept) = (Isolated::new(), Isolated::new());
-        self.swap.evict_run(&self.frames, run.iter().copied(), self.lru.shadow(), |frame, evicted| {
-            match evicted {
+        let shadow = self.lru.shadow();
+        for run in run.chunk_by(|(a, _), (b, _)| a.store() == b.store()) {
+            self.store(run[0].0).evict_run(&self.frames, run, shadow, &mut |frame, evicted| match evicted {
                 Evicted::Freed => freed.push(frame),
                 Evicted::Kept => kept.push(frame),
-            }
-        });
+            });
+        }
         freed.iter().for_each(|frame| self.free_last(*frame));
         kept.iter().for_each(|frame| self.keep(*frame, List::Inactive));
         freed.len() as u64
@@ -375,7 +377,7 @@ impl Engine {
                 self.wake_io(frame);
             }
             if written {
-                clean.push((slot, frame));
+                clean.push((slot.stored(), frame));
             } else {
                 self.put_back_unwritten(slot, frame);
                 self.keep(frame, List::Inactive);
@@ -418,14 +420,14 @@ impl Engine {
                 // What may be done with it, the next access asks the region.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {
-                    let orphan = self.swap.drop_reference(&self.frames, slot);
+                    let orphan = self.swap.cache.drop_reference(&self.frames, slot);
                     self.release_orphan(orphan);
                 } else {
                     self.disown(frame, owner);
                 }
             }
         }
-        self.swap.detach(&self.frames, frame);
+        self.swap.cache.detach(&self.frames, frame);
     }
 
     fn end_read(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
@@ -467,7 +469,7 @@ impl Engine {
             self.lru.arrive(&self.frames, frame);
         } else {
             // Those who wait for it hold it; whoever comes later reads again.
-            self.swap.forget_failed(&self.frames, slot, frame);
+            self.swap.cache.forget_failed(&self.frames, slot, frame);
         }
         self.unpin(pin);
     }

@@ -88,7 +88,7 @@ impl Clearing<'_> {
                 State::Swapped(slot) => {
                     let cleared = word.change(seen, seen.to_empty()).is_ok();
                     if cleared {
-                        let orphan = self.engine.swap.drop_reference(&self.engine.frames, slot);
+                        let orphan = self.engine.swap.cache.drop_reference(&self.engine.frames, slot);
                         self.engine.release_orphan(orphan);
                     }
                     cleared

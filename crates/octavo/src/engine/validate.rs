@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use crate::engine::Engine;
 use crate::frame::state::Kind;
-use crate::swap;
 use crate::sync::{Duration, pause};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, SwapSlot};
@@ -45,12 +44,12 @@ fn contradiction(engine: &Engine) -> Option<String> {
             if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
                 continue;
             }
-            let cached = u32::from(swap::slot_of(&engine.frames, frame).is_some());
+            let cached = u32::from(words.stored.page().is_some());
             let entries = shown.remove(&frame).unwrap_or(0);
             if words.uses.get() != entries + cached {
                 let uses = words.uses.get();
                 return Some(format!(
-                    "{frame:?} has {uses} uses: {entries} entries show it, {cached} slots have it"
+                    "{frame:?} has {uses} uses: {entries} entries show it, {cached} stores know it"
                 ));
             }
             if engine.rmap.owners(words).len() != entries as usize {

@@ -98,7 +98,7 @@ impl Fault<'_> {
         }
         if let State::Swapped(slot) = entry.state() {
             // As an unmap does: what is in the swap cache for the slot, or on its way there, goes with the last reference.
-            let orphan = self.engine.swap.drop_reference(&self.engine.frames, slot);
+            let orphan = self.engine.swap.cache.drop_reference(&self.engine.frames, slot);
             self.engine.release_orphan(orphan);
         }
         Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })

@@ -40,7 +40,7 @@ impl<'e> Run<'e> {
 
     /// Adds a frame under READING, with the pin that is the transfer's.
     pub(super) fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
-        let follows = self.engine.swap.follows(self.first, self.frames.len(), slot);
+        let follows = slot.0 as usize == self.first.0 as usize + self.frames.len();
         if self.frames.is_empty() || !follows || self.frames.len() == WRITE_BATCH {
             self.submit(Urgency::Queued);
             self.first = slot;
@@ -103,7 +103,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
 fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let engine = run.engine;
     let State::Swapped(slot) = walk.entry().state() else { return true };
-    if !engine.swap.is_out(slot) || !engine.swap.is_on_device(slot) {
+    if !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot) {
         return true;
     }
     let mut block = engine.frames.alloc(Order::ZERO);

@@ -31,7 +31,8 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::region::Region;
-use crate::swap::{self, Begun, Brought, Pool, Unread, Wanted};
+use crate::store::Begun;
+use crate::swap::{self, Brought, Pool, Unread, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::Walk;
@@ -293,10 +294,10 @@ impl<'a> Fault<'a> {
         if !region.options.compress {
             engine.frames.words(frame).holds.mark_plain();
         }
-        let orphan = engine.swap.drop_reference(&engine.frames, reading.slot);
+        let orphan = engine.swap.cache.drop_reference(&engine.frames, reading.slot);
         engine.release_orphan(orphan);
         if engine.swap.is_better_given_up(reading.slot) {
-            engine.swap.detach(&engine.frames, frame);
+            engine.swap.cache.detach(&engine.frames, frame);
         }
         Step::End(Outcome::Usable)
     }
@@ -307,7 +308,7 @@ impl<'a> Fault<'a> {
         let Reading { slot, pin, together, ends, .. } = reading;
         let engine = self.engine;
         let why = engine.swap.why_unread(slot);
-        engine.swap.forget_failed(&engine.frames, slot, pin.frame());
+        engine.swap.cache.forget_failed(&engine.frames, slot, pin.frame());
         engine.unpin(pin);
         if walk.word().load() != walk.entry() {
             return Step::Again;

@@ -1,7 +1,7 @@
 //! A frame's bytes move to another frame; the pages that show it do not notice.
 //!
 //! Every entry that shows the frame is made busy; then, and only if nobody holds it, the bytes are copied and the
-//! entries are published again with the new frame. A frame that is pinned, in the swap cache with others waiting
+//! entries are published again with the new frame. A frame that is pinned, kept by a store, with others waiting
 //! for it, part of a huge leaf, or installed at real addresses, stays where it is.
 
 use smallvec::SmallVec;
@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::frame::PinnedFrame;
 use crate::lru::List;
 use crate::rmap::Owners;
-use crate::swap;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
@@ -44,9 +43,9 @@ pub(crate) fn migrate(engine: &Engine, frame: FrameId) -> Migrated {
 
 fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     let words = engine.frames.words(frame);
-    if swap::slot_of(&engine.frames, frame).is_some() {
-        engine.swap.detach(&engine.frames, frame);
-        if swap::slot_of(&engine.frames, frame).is_some() {
+    if let Some(page) = words.stored.page() {
+        engine.store(page).detach(&engine.frames, frame);
+        if words.stored.page().is_some() {
             return Migrated::Kept;
         }
     }

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::Urgency;
-use crate::reclaim::evict::{PutAway, put_away, write_out};
+use crate::reclaim::evict::{Away, after_put_away, write_out};
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
-use crate::units::{CHUNK_BYTES, FrameId, Order, SwapSlot};
+use crate::units::{CHUNK_BYTES, FrameId, Order, StoredPage, SwapSlot};
 
 /// Pages that leave a pool that is too large at once.
 const FITTED: usize = 512;
@@ -22,11 +22,11 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     let mut named = std::mem::take(&mut *engine.pool_victims.lock());
     named.clear();
     pool.coldest(&engine.frames, pages, &mut named);
-    let mut going = SmallVec::<[(SwapSlot, FrameId); WRITE_BATCH]>::new();
+    let mut going = SmallVec::<[(StoredPage, FrameId); WRITE_BATCH]>::new();
     let mut started = 0;
     for &(slot, handle) in &named {
         match unpack(engine, slot) {
-            Some(frame) => going.push((slot, frame)),
+            Some(frame) => going.push((slot.stored(), frame)),
             // It is in memory, or gone; or there is no frame.
             None => pool.stays(handle),
         }
@@ -96,13 +96,12 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
     if holds.end_read(true) {
         engine.wake_io(frame);
     }
-    let put = put_away(engine, slot, frame, None);
-    if put != PutAway::Refused {
-        engine.counters.count(Counter::PoolWriteback);
-    }
-    if put == PutAway::Done {
+    let put = engine.swap.put_away(&engine.frames, slot, frame, None);
+    let away = after_put_away(engine, frame, put)?;
+    engine.counters.count(Counter::PoolWriteback);
+    if away == Away::InPlace {
         // It repeats a word by now.
-        engine.evict_or_keep(&[(slot, frame)]);
+        engine.evict_or_keep(&[(slot.stored(), frame)]);
     }
-    (put == PutAway::ToBeWritten).then_some(frame)
+    (away == Away::ToBeWritten).then_some(frame)
 }

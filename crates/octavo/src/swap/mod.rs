@@ -5,19 +5,19 @@
 //! at any moment of its way out, and is never read twice at once. A page that was read, and not changed since,
 //! keeps its slot: it goes out again without being written.
 //!
-//! What the rest of the engine may ask is all in [`Swap`]; what stands behind it (the cache, the slots, the
-//! device) can be replaced.
+//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults, which read a page's slot in its
+//! entry, ask the cache themselves; who wants slots or the pool is given them.
 //!
-//! | call | who | when |
-//! |---|---|---|
-//! | `allocate`, `insert` | reclaim | before the entries of a page are made Swapped |
-//! | `add_reference` | reclaim | before each entry is |
-//! | `start_writeback`, `submit` | reclaim | after all entries are |
-//! | `end_writeback`, `evict_run` | completion, reclaim | the page is clean: forget the frame, keep the slot |
-//! | `look_up`, `begin_read`, `submit` | fault | an entry says Swapped |
-//! | `drop_reference` | fault, unmap | an entry no longer says Swapped |
-//! | `forget_orphan` | unmap, reclaim | only the cache still knows the frame |
-//! | `detach` | fault, migration | the frame leaves the cache, dirty again |
+//! | file | what |
+//! |---|---|
+//! | `store` | swap as eviction and transfers see it |
+//! | `cache` | from slots to frames |
+//! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
+//! | `areas` | the devices behind the slots |
+//! | `contents`, `content` | what a slot holds, and how it comes back |
+//! | `packing` | where each page of a batch ends: a word, the pool, its area |
+//! | `pool` | the compressed pool |
+//! | `seal`, `bounce` | encryption |
 
 mod areas;
 pub(crate) mod bounce;
@@ -26,15 +26,20 @@ mod clusters;
 pub(crate) mod content;
 mod contents;
 mod health;
+mod packing;
 pub(crate) mod pool;
 mod read_failures;
 pub(crate) mod seal;
+mod slots;
+mod store;
 mod unwritable;
 
 pub use clusters::StandaloneSlots;
 
 use std::collections::HashMap;
 use std::io;
+
+use smallvec::SmallVec;
 
 use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
@@ -44,23 +49,23 @@ use crate::frame::{Block, FrameAllocator, PageIs};
 use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
+use crate::store::{Begun, Started};
 use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
-use crate::units::{CHUNK_FRAMES, FrameId, Order, SwapSlot};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage, SwapSlot};
 
 use areas::Areas;
 use bounce::BounceFrames;
-pub(crate) use cache::{Begun, Evicted, Found, Orphan, Started};
 use cache::{Cache, FreeSlot};
 use clusters::Clusters;
 pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
-pub(crate) use pool::{DeviceView, Handle, Pool, PoolStats, Weights};
+pub(crate) use pool::{Handle, Pool, PoolStats, Weights};
 use read_failures::ReadFailures;
 pub(crate) use read_failures::Unread;
 use seal::{Method, Seal};
-use unwritable::Unwritable;
+use slots::Slots;
 
 use crate::sizes::LOOKS;
 pub(crate) use crate::sizes::WRITE_BATCH;
@@ -76,16 +81,11 @@ fn left_behind(kept: Option<mapping::Shadow>) -> Option<Shadow> {
     kept.and_then(|kept| Shadow::from_bits(kept.bits()))
 }
 
-/// Slots kept from the allocator because they could not be written. With more, a device that fails for a while would be
-/// gone through to its end, and the maps of all of it be charged to the budget.
-const MOST_WITHHELD: u32 = 2048;
-
 /// The swap of a manager.
 pub(crate) struct Swap {
     areas: Areas,
-    clusters: Shared<Clusters>,
-    unwritable: Shared<Unwritable>,
-    cache: Cache,
+    pub(crate) slots: Shared<Slots>,
+    pub(crate) cache: Cache,
     contents: Shared<Contents>,
     /// What the device last said when it failed to write, for the access that needs the room.
     write_failure: Mutex<Option<Error>>,
@@ -103,17 +103,14 @@ impl std::fmt::Debug for Swap {
 /// What becomes of a slot that nothing leads to any more.
 #[derive(Debug)]
 struct GiveBack {
-    clusters: Shared<Clusters>,
-    unwritable: Shared<Unwritable>,
+    slots: Shared<Slots>,
     contents: Shared<Contents>,
 }
 
 impl FreeSlot for GiveBack {
     fn slot_freed(&self, frames: &FrameAllocator, slot: SwapSlot, content: u64) {
         self.contents.let_go(frames, Content::from_word(content));
-        if !self.unwritable.withhold(slot) {
-            self.clusters.free(slot);
-        }
+        self.slots.free(slot);
     }
 }
 
@@ -145,8 +142,7 @@ impl Swap {
         let areas = Areas::new(parts.devices);
         let shapes = areas.shapes();
         let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, machine.cpus)?;
-        let clusters = Shared::new(clusters);
-        let unwritable = Shared::<Unwritable>::default();
+        let slots = Shared::new(Slots::new(clusters));
         let wants_pool = parts.compression != Compression::Off && !areas.is_empty();
         let limit_bytes = budget.limit_bytes() / Contents::POOL_SHARE;
         let pool = wants_pool
@@ -157,18 +153,13 @@ impl Swap {
             .transpose()?;
         let seal = parts.encrypt.then(|| new_seal(&areas, frames, budget, &machine.random)).transpose()?;
         let contents = Shared::new(Contents::new(pool, seal, Arc::clone(counters)));
-        let sink = GiveBack {
-            clusters: Shared::clone(&clusters),
-            unwritable: Shared::clone(&unwritable),
-            contents: Shared::clone(&contents),
-        };
+        let sink = GiveBack { slots: Shared::clone(&slots), contents: Shared::clone(&contents) };
         let (first, end) = (areas.first_slots(), areas.end_slot());
         let cache = Cache::new(parts.form, &first, end, Box::new(sink), budget, Arc::clone(counters))?;
         Ok(Self {
             cache,
             areas,
-            clusters,
-            unwritable,
+            slots,
             contents,
             write_failure: Mutex::new(None),
             caution: AtomicU32::new(0),
@@ -181,67 +172,63 @@ impl Swap {
         !self.areas.is_empty()
     }
 
-    /// Up to `count` consecutive slots, for frames about to be inserted. `None`: the area is full.
-    pub(crate) fn allocate(&self, count: u32) -> Option<SlotRun> {
+    // --- slots for pages that have none ---
+
+    /// Gives frames, pinned by the caller, consecutive slots, and puts them into the cache: as many of `run` as the first free run
+    /// of slots takes. Says how many. `each` is told the page's place; `None`: the frame is dying.
+    pub(crate) fn take_in(
+        &self,
+        frames: &FrameAllocator,
+        run: impl ExactSizeIterator<Item = FrameId>,
+        each: impl FnMut(FrameId, Option<StoredPage>),
+    ) -> usize {
         // A device that failed may have no room to grow.
-        let may_grow = !self.is_cautious();
-        if self.unwritable.withheld() >= MOST_WITHHELD {
-            self.give_withheld_back();
-        }
-        let run = self.clusters.allocate(count, may_grow).or_else(|| {
-            self.give_withheld_back().then(|| self.clusters.allocate(count, may_grow)).flatten()
-        })?;
-        self.cache.reserve(run);
-        Some(run)
+        let Some(slots) = self.slots.allocate(run.len() as u32, !self.is_cautious()) else { return 0 };
+        self.cache.reserve(slots);
+        let count = slots.count as usize;
+        self.insert(frames, slots.first, run.take(count), each);
+        count
     }
 
-    /// Slots that could not be written are tried again. Says whether there are any.
-    #[cold]
-    fn give_withheld_back(&self) -> bool {
-        let withheld = self.unwritable.take_all();
-        withheld.iter().for_each(|slot| self.clusters.free(*slot));
-        !withheld.is_empty()
-    }
-
-    /// 512 consecutive slots, a whole cluster, for the frames of a block. `None`: there is no such cluster.
-    pub(crate) fn allocate_huge(&self) -> Option<SwapSlot> {
-        let first = self.clusters.allocate_huge(!self.is_cautious())?;
+    /// 512 consecutive places, a whole cluster, for the frames of a block; the first of them. Each is for [`Swap::take_in_at`], or
+    /// goes back by [`Swap::give_back`]. `None`: there is no such cluster.
+    pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
+        let first = self.slots.allocate_huge(!self.is_cautious())?;
         self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
-        Some(first)
+        Some(first.stored())
     }
 
-    /// Gives an allocated slot back that was not inserted.
-    pub(crate) fn free_unused(&self, frames: &FrameAllocator, slot: SwapSlot) {
-        self.cache.free_unused(frames, slot);
+    /// Puts a frame, pinned by the caller, into the cache at a place that was allocated. False: the frame is dying, and the place
+    /// free again.
+    pub(crate) fn take_in_at(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
+        let mut taken = false;
+        self.insert(frames, SwapSlot::named(page), [frame].into_iter(), |_, page| taken = page.is_some());
+        taken
     }
 
-    /// Puts frames, pinned by the caller, into the cache at consecutive slots that were allocated. `each` is told, with a lock held,
-    /// what came of it; false: the frame is dying, and its slot still unused.
-    pub(crate) fn insert_run(
+    /// Gives a place back that was allocated, and got no frame.
+    pub(crate) fn give_back(&self, frames: &FrameAllocator, page: StoredPage) {
+        self.cache.free_unused(frames, SwapSlot::named(page));
+    }
+
+    fn insert(
         &self,
         frames: &FrameAllocator,
         first: SwapSlot,
-        run: impl IntoIterator<Item = FrameId>,
-        each: impl FnMut(SwapSlot, FrameId, bool),
+        run: impl Iterator<Item = FrameId>,
+        mut each: impl FnMut(FrameId, Option<StoredPage>),
     ) {
-        self.cache.insert_run(frames, first, run, each);
+        let mut unused = SmallVec::<[SwapSlot; 8]>::new();
+        self.cache.insert_run(frames, first, run, |slot, frame, inserted| {
+            if !inserted {
+                unused.push(slot);
+            }
+            each(frame, inserted.then(|| slot.stored()));
+        });
+        unused.iter().for_each(|slot| self.cache.free_unused(frames, *slot));
     }
 
-    /// Counts one more entry that says Swapped to this slot, if the frame is still cached there.
-    pub(crate) fn add_reference(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
-        self.cache.add_reference(frames, slot, frame)
-    }
-
-    /// Counts one entry less. The frame that nothing leads to any more, if there is one, is the caller's to unpin.
-    pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
-        self.cache.drop_reference(frames, slot)
-    }
-
-    /// The cached frame of a slot, pinned for the caller. Takes no lock; a miss is a hint.
-    #[inline]
-    pub(crate) fn look_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> Found {
-        self.cache.look_up(frames, slot)
-    }
+    // --- the cache ---
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
     /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
@@ -252,21 +239,6 @@ impl Swap {
             Begun::Cached(pin, fresh) => Begun::Cached(pin, fresh),
             Begun::Gone(fresh) => Begun::Gone(fresh),
         }
-    }
-
-    /// Whether the slot's page is where its content says only, and in no frame. A guess.
-    pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
-        self.cache.is_out(slot)
-    }
-
-    /// Whether `slot` may be moved together with the `count` slots from `first` on.
-    pub(crate) fn follows(&self, first: SwapSlot, count: usize, slot: SwapSlot) -> bool {
-        slot.0 as usize == first.0 as usize + count
-    }
-
-    /// A frame whose read failed leaves the cache. The caller has it pinned.
-    pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
-        self.cache.forget_failed(frames, slot, frame)
     }
 
     /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
@@ -283,33 +255,10 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame, page)
     }
 
-    /// Clean frames, each of which the caller alone has pinned and no entry shows, are forgotten; their slots keep the bytes,
-    /// and the shadow until the page comes back. `each` is told, with a lock held, what came of it.
-    pub(crate) fn evict_run(
-        &self,
-        frames: &FrameAllocator,
-        run: impl IntoIterator<Item = (SwapSlot, FrameId)>,
-        shadow: Shadow,
-        each: impl FnMut(FrameId, Evicted),
-    ) {
-        self.cache.evict_run(frames, run, Some(mapping::Shadow::new(shadow.bits())), each);
-    }
-
-    /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
-    pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
-        self.cache.forget_orphan(frames, frame)
-    }
-
-    /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
-    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`] afterwards.
-    pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
-        self.cache.detach(frames, frame)
-    }
-
     /// Whether a page that came back, and keeps its slot so that it need not go out again, should give it up: free slots are
     /// getting few, or what it has in the pool takes room from pages that are out.
     pub(crate) fn is_better_given_up(&self, slot: SwapSlot) -> bool {
-        self.clusters.is_crowded()
+        self.slots.is_crowded()
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
@@ -397,7 +346,7 @@ impl Swap {
 
     /// The slot could not be written.
     pub(crate) fn note_unwritable(&self, slot: SwapSlot) {
-        self.unwritable.note(slot);
+        self.slots.note_unwritable(slot);
     }
 
     /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
@@ -415,7 +364,7 @@ impl Swap {
 
     /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. True: it is to be written; else it
     /// is there already.
-    pub(crate) fn put_away(
+    fn store_content(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
@@ -430,7 +379,7 @@ impl Swap {
 
     /// Puts the page of a clean frame under WRITEBACK, which is on its area, into the pool as well, and has it come back from there.
     /// Where it does not fit it stays where it is.
-    pub(crate) fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
+    fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         if let Some(content) = self.contents.pack(frames, slot, frame, weights) {
             let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
             self.contents.let_go(frames, before);
@@ -555,9 +504,9 @@ impl Swap {
         if let Some(error) = self.write_failure.lock().clone() {
             return Some(error);
         }
-        let is_full = self.is_available() && self.clusters.used() == self.clusters.capacity();
+        let is_full = self.is_available() && self.slots.is_full();
         is_full.then(|| {
-            let full = self.areas.describe_full(|area| self.clusters.area_used(area));
+            let full = self.areas.describe_full(|area| self.slots.area_used(area));
             let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
             Error::new(ErrorKind::SwapFull, message)
         })
@@ -596,14 +545,9 @@ impl Swap {
         Error::new(ErrorKind::TimedOut, message)
     }
 
-    /// Slots in use.
-    pub(crate) fn used_slots(&self) -> u32 {
-        self.clusters.used() - self.unwritable.withheld()
-    }
-
     /// What is wrong, if as many entries say Swapped to each slot as `swapped` counts.
     pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
-        self.cache.contradicted_by(self.clusters.used_slots(), swapped)
+        self.cache.contradicted_by(self.slots.clusters().used_slots(), swapped)
     }
 
     /// Slots are consistent with the cache. Linear, and exact only while no page goes out or comes in.
@@ -612,10 +556,11 @@ impl Swap {
     /// When they are not.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         for look in 1..=LOOKS {
-            let used = self.cache.validate(frames, self.clusters.touched());
-            let taken = self.clusters.used_slots().filter(|slot| self.cache.is_used(*slot)).count() as u32;
-            let counted = self.used_slots();
-            let wrong = self.clusters.contradiction();
+            let used = self.cache.validate(frames, self.slots.clusters().touched());
+            let taken =
+                self.slots.clusters().used_slots().filter(|slot| self.cache.is_used(*slot)).count() as u32;
+            let counted = self.slots.used();
+            let wrong = self.slots.clusters().contradiction();
             if used == taken && taken == counted && wrong.is_none() {
                 return;
             }

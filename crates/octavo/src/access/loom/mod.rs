@@ -231,7 +231,7 @@ impl Model {
         engine.frames.validate();
         engine.lru.validate(&engine.frames);
         engine.swap.validate(&engine.frames);
-        assert_eq!(engine.swap.used_slots(), 0, "every slot was freed");
+        assert_eq!(engine.swap.slots.used(), 0, "every slot was freed");
         assert_eq!(engine.lru.pages(), (0, 0), "no frame is listed");
         let owned =
             |frame: &u32| engine.frames.words(FrameId(*frame)).state.load().is(Kind::Owned, Order::ZERO);

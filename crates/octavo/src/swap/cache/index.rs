@@ -13,7 +13,7 @@ use crate::budget::Budget;
 use crate::config::SwapCache;
 use crate::frame::{FrameWords, PageIs};
 use crate::mapping::{Mapping, PageWord, Tag, Tags};
-use crate::swap::cache::Started;
+use crate::store::Started;
 use crate::swap::cache::words::{SlotWords, slot_of};
 use crate::sync::Arc;
 use crate::units::{FrameId, SwapSlot};

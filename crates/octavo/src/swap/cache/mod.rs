@@ -44,6 +44,7 @@ use crate::counters::{Counter, Counters};
 use crate::frame::{Block, Dropped, FrameAllocator, FrameWords, PageIs, PinnedFrame};
 use crate::mapping::{PageWord, Shadow};
 use crate::sizes::SWAP_CACHE_LOCKS as LOCKS;
+use crate::store::{Begun, Evicted, Found, Orphan, Started};
 use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
 use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
 use crate::units::{FrameId, SwapSlot};
@@ -51,61 +52,6 @@ use crate::units::{FrameId, SwapSlot};
 use index::Index;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
-
-/// Whether something is left of a page that nothing leads to any more.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "an orphan must be unpinned"]
-pub(crate) enum Orphan {
-    /// Something still leads to it, or there is no frame.
-    None,
-    /// The frame is on its way out: drop the pin.
-    Frame(PinnedFrame),
-}
-
-/// What came of [`Cache::evict_run`] for a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an evicted frame must be freed"]
-pub(crate) enum Evicted {
-    /// The frame is unowned: the caller frees it. Its pin is gone with it.
-    Freed,
-    /// Somebody uses it, or it is dirty. It stays, with the caller's pin.
-    Kept,
-}
-
-/// What came of [`Cache::look_up`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a frame that was found is pinned"]
-pub(crate) enum Found {
-    /// The slot's frame.
-    Frame(PinnedFrame),
-    /// This frame was the slot's a moment ago: drop the pin, and look again.
-    Moved(PinnedFrame),
-    /// None, as far as can be seen without the lock.
-    Nothing,
-}
-
-/// What came of [`Cache::begin_read`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a read that was begun must be ended, and a frame that was found is pinned"]
-pub(crate) enum Begun<S> {
-    /// The fresh frame is in the cache, under READING. The shadow is what the frame before it left behind.
-    Reading(PinnedFrame, Option<S>),
-    /// Another frame has the page already. The fresh one comes back.
-    Cached(PinnedFrame, Block),
-    /// No entry leads to the slot any more. The fresh frame comes back.
-    Gone(Block),
-}
-
-/// What came of [`Cache::start_writeback`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a writeback that was started must be ended"]
-pub(crate) enum Started {
-    Yes,
-    /// Somebody else holds the frame, or it is not dirty, or has left the cache.
-    Refused,
-    /// The same, and somebody saw it under writeback meanwhile and waits: wake those who wait for I/O on the frame.
-    RefusedAndAwaited,
-}
 
 /// Who is told of slots that become free.
 pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {

@@ -1,0 +1,154 @@
+//! Where the pages are kept that have no frame, as eviction and transfers see it: the seam under them.
+//!
+//! A frame whose page a store knows says so in one word, by a [`StoredPage`]: the store, and the page's index there
+//! (`frame/stored.rs`). Eviction, transfers, migration and the LRU go by that name, and ask the store for the rest: what the
+//! entries of an evicted page become, how a write begins and ends, whether a frame can be forgotten. Swap is the first store:
+//! its index is the slot, and its entries become Swapped.
+//!
+//! Contract:
+//! - While a store knows a frame it holds one use of it, and the frame's word names the page. Both change under a lock of the
+//!   store. A page under writeback keeps its frame, and its index is no other page's.
+//! - Indexes that follow each other are places that one transfer can move together.
+//!
+//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm, so that calls are direct
+//! ones. What concerns a batch is one call for the batch.
+
+use smallvec::SmallVec;
+
+use crate::frame::{Block, FrameAllocator, PinnedFrame};
+use crate::policy::Shadow;
+use crate::rmap::ReverseMap;
+use crate::sizes::ISOLATED;
+use crate::table::entry::Entry;
+use crate::units::{FrameId, StoredPage};
+
+/// Pages on their way out, with the frames that have them, pinned.
+pub(crate) type Going = SmallVec<[(StoredPage, FrameId); ISOLATED]>;
+
+/// What keeps pages.
+pub(crate) trait PageStore {
+    // --- the entries that lead to a page ---
+
+    /// What an entry becomes that shows the page now, and is to lead to its place instead.
+    fn entry(&self, seen: Entry, page: StoredPage) -> Entry;
+
+    /// Counts one more entry that leads to the page's place, if the store still knows the frame for it.
+    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool;
+
+    /// Counts one entry less.
+    fn drop_reference(&self, frames: &FrameAllocator, page: StoredPage) -> Orphan;
+
+    /// The last entry that showed the frame is gone: if none leads to the page's place either, both may go.
+    fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan;
+
+    /// Takes a mapped frame from the store, if no entry leads to the page's place, and the store need not keep the page. The frame
+    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at its word afterwards.
+    fn detach(&self, frames: &FrameAllocator, frame: FrameId);
+
+    // --- the way out ---
+
+    /// Begins to write what is dirty of a batch, in the order of the pages. The frames are off the LRU and pinned, and their
+    /// entries lead to the pages' places. `each` is told what came of each, with no lock held.
+    fn put_away(
+        &self,
+        leaving: &Leaving<'_>,
+        batch: &[(StoredPage, FrameId)],
+        each: &mut dyn FnMut(StoredPage, FrameId, PutAway),
+    );
+
+    /// Pages that a transfer should write at the most.
+    fn write_batch(&self) -> usize;
+
+    /// Forgets clean frames, each of which the caller alone has pinned and no entry shows. Their pages leave the shadow until they
+    /// come back. `each` is told what came of it, with a lock of the store held.
+    fn evict_run(
+        &self,
+        frames: &FrameAllocator,
+        run: &[(StoredPage, FrameId)],
+        shadow: Shadow,
+        each: &mut dyn FnMut(FrameId, Evicted),
+    );
+}
+
+/// What a store may go by in how it writes a batch.
+pub(crate) struct Leaving<'a> {
+    pub(crate) frames: &'a FrameAllocator,
+    pub(crate) rmap: &'a ReverseMap,
+    /// Pages whose write has ended, so far.
+    pub(crate) ended_pages: u64,
+    /// Pages being written now.
+    pub(crate) writing_pages: u32,
+}
+
+/// What came of a page in [`PageStore::put_away`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a page to be written is under WRITEBACK"]
+pub(crate) enum PutAway {
+    /// The page is in its place, and the frame clean. `awaited`: wake those who wait for I/O on the frame.
+    Done {
+        /// Somebody saw the frame under writeback.
+        awaited: bool,
+    },
+    /// It belongs on a device, and its frame is under WRITEBACK.
+    ToBeWritten,
+    /// Somebody pinned it just now, or it was faulted back and its store knows it no longer: it stays, with the caller's pin.
+    Refused {
+        /// As of `Done`.
+        awaited: bool,
+    },
+}
+
+/// Whether something is left of a page that nothing leads to any more.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "an orphan must be unpinned"]
+pub(crate) enum Orphan {
+    /// Something still leads to it, or there is no frame.
+    None,
+    /// The frame is on its way out: drop the pin.
+    Frame(PinnedFrame),
+}
+
+/// What came of [`PageStore::evict_run`] for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an evicted frame must be freed"]
+pub(crate) enum Evicted {
+    /// The frame is unowned: the caller frees it. Its pin is gone with it.
+    Freed,
+    /// Somebody uses it, or it is dirty. It stays, with the caller's pin.
+    Kept,
+}
+
+/// What came of looking for the frame of a page, without a lock.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a frame that was found is pinned"]
+pub(crate) enum Found {
+    /// The page's frame.
+    Frame(PinnedFrame),
+    /// This frame was the page's a moment ago: drop the pin, and look again.
+    Moved(PinnedFrame),
+    /// None, as far as can be seen without the lock.
+    Nothing,
+}
+
+/// What came of putting a fresh frame under READING for a page.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a read that was begun must be ended, and a frame that was found is pinned"]
+pub(crate) enum Begun<S> {
+    /// The store knows the fresh frame, which is under READING. The shadow is what the frame before it left behind.
+    Reading(PinnedFrame, Option<S>),
+    /// Another frame has the page already. The fresh one comes back.
+    Cached(PinnedFrame, Block),
+    /// No entry leads to the page any more. The fresh frame comes back.
+    Gone(Block),
+}
+
+/// What came of starting the writeback of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a writeback that was started must be ended"]
+pub(crate) enum Started {
+    Yes,
+    /// Somebody else holds the frame, or it is not dirty, or the store does not know it any more.
+    Refused,
+    /// The same, and somebody saw it under writeback meanwhile and waits: wake those who wait for I/O on the frame.
+    RefusedAndAwaited,
+}

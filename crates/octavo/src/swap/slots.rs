@@ -1,0 +1,83 @@
+//! Which slots pages may have: the free ones of the clusters, but not those whose place could not be written, while there are
+//! others.
+
+use crate::swap::clusters::{Clusters, SlotRun};
+use crate::swap::unwritable::Unwritable;
+use crate::units::SwapSlot;
+
+/// Slots kept from the allocator because they could not be written. With more, a device that fails for a while would be
+/// gone through to its end, and the maps of all of it be charged to the budget.
+const MOST_WITHHELD: u32 = 2048;
+
+/// The slots of all areas.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    clusters: Clusters,
+    unwritable: Unwritable,
+}
+
+impl Slots {
+    pub(super) fn new(clusters: Clusters) -> Self {
+        Self { clusters, unwritable: Unwritable::default() }
+    }
+
+    /// Up to `count` consecutive slots. `may_grow`: also places that were never written. `None`: the areas are full.
+    pub(super) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
+        if self.unwritable.withheld() >= MOST_WITHHELD {
+            self.give_withheld_back();
+        }
+        self.clusters
+            .allocate(count, may_grow)
+            .or_else(|| self.give_withheld_back().then(|| self.clusters.allocate(count, may_grow)).flatten())
+    }
+
+    /// 512 consecutive slots, a whole cluster. `None`: there is no such cluster.
+    pub(super) fn allocate_huge(&self, may_grow: bool) -> Option<SwapSlot> {
+        self.clusters.allocate_huge(may_grow)
+    }
+
+    /// Slots that could not be written are tried again. Says whether there are any.
+    #[cold]
+    fn give_withheld_back(&self) -> bool {
+        let withheld = self.unwritable.take_all();
+        withheld.iter().for_each(|slot| self.clusters.free(*slot));
+        !withheld.is_empty()
+    }
+
+    /// Nothing leads to the slot any more.
+    pub(super) fn free(&self, slot: SwapSlot) {
+        if !self.unwritable.withhold(slot) {
+            self.clusters.free(slot);
+        }
+    }
+
+    /// The slot's place could not be written.
+    pub(super) fn note_unwritable(&self, slot: SwapSlot) {
+        self.unwritable.note(slot);
+    }
+
+    /// Free slots are getting few.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.clusters.is_crowded()
+    }
+
+    /// None is free.
+    pub(super) fn is_full(&self) -> bool {
+        self.clusters.used() == self.clusters.capacity()
+    }
+
+    /// Slots in use of an area.
+    pub(super) fn area_used(&self, area: usize) -> u32 {
+        self.clusters.area_used(area)
+    }
+
+    /// Slots in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.clusters.used() - self.unwritable.withheld()
+    }
+
+    /// For checks: which they are.
+    pub(super) fn clusters(&self) -> &Clusters {
+        &self.clusters
+    }
+}
