@@ -3,27 +3,44 @@
 //! A frame whose page a store knows says so in one word, by a [`StoredPage`]: the store, and the page's index there
 //! (`frame/stored.rs`). Eviction, transfers, migration and the LRU go by that name, and ask the store for the rest: what the
 //! entries of an evicted page become, how a write begins and ends, whether a frame can be forgotten. Swap is the first store:
-//! its index is the slot, and its entries become Swapped.
+//! its index is the slot, and its entries become Swapped. A second one stands in tests (`double`): it has no slots, and leaves its
+//! pages' entries empty.
+//!
+//! ```text
+//!  reclaim, engine ──► Engine::store(page) ──► PageStore ──┬── swap: slots, the pool, areas
+//!                                                          └── double (tests)
+//! ```
 //!
 //! Contract:
 //! - While a store knows a frame it holds one use of it, and the frame's word names the page. Both change under a lock of the
 //!   store. A page under writeback keeps its frame, and its index is no other page's.
 //! - Indexes that follow each other are places that one transfer can move together.
 //!
-//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm, so that calls are direct
+//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that calls are direct
 //! ones. What concerns a batch is one call for the batch.
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod double;
+
+use std::io;
 
 use smallvec::SmallVec;
 
+use crate::error::Error;
 use crate::frame::{Block, FrameAllocator, PinnedFrame};
+use crate::io::{Host, Job, Urgency, Waited};
 use crate::policy::Shadow;
 use crate::rmap::ReverseMap;
-use crate::sizes::ISOLATED;
+use crate::sizes::{ISOLATED, WRITE_BATCH};
+use crate::sync::Shared;
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoredPage};
 
 /// Pages on their way out, with the frames that have them, pinned.
 pub(crate) type Going = SmallVec<[(StoredPage, FrameId); ISOLATED]>;
+
+/// Frames of one transfer.
+pub(crate) type Frames = SmallVec<[FrameId; WRITE_BATCH]>;
 
 /// What keeps pages.
 pub(crate) trait PageStore {
@@ -31,6 +48,9 @@ pub(crate) trait PageStore {
 
     /// What an entry becomes that shows the page now, and is to lead to its place instead.
     fn entry(&self, seen: Entry, page: StoredPage) -> Entry;
+
+    /// Whether this is an entry that leads to the page's place.
+    fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool;
 
     /// Counts one more entry that leads to the page's place, if the store still knows the frame for it.
     fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool;
@@ -59,6 +79,20 @@ pub(crate) trait PageStore {
     /// Pages that a transfer should write at the most.
     fn write_batch(&self) -> usize;
 
+    /// Frames to be written in place of the pages of `run`, which are under WRITEBACK: those of the first pages, as far as there is
+    /// room for them. `None`: pages are written as they are.
+    fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames>;
+
+    /// A frame of [`PageStore::stand_ins`] was written, or is not needed.
+    fn give_stand_in_back(&self, frame: FrameId);
+
+    /// What came of the write of consecutive pages. Told before the writebacks end.
+    fn note_written(&self, first: StoredPage, count: u32, result: io::Result<()>);
+
+    /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
+    fn end_writeback(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, written: bool)
+    -> bool;
+
     /// Forgets clean frames, each of which the caller alone has pinned and no entry shows. Their pages leave the shadow until they
     /// come back. `each` is told what came of it, with a lock of the store held.
     fn evict_run(
@@ -68,6 +102,45 @@ pub(crate) trait PageStore {
         shadow: Shadow,
         each: &mut dyn FnMut(FrameId, Evicted),
     );
+
+    // --- the way in ---
+
+    /// Puts a fresh frame under READING for a page that is out, pinned for the caller; or finds that another frame has the page
+    /// already. The page need not be the caller's: an entry that led to it may have changed meanwhile.
+    fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow>;
+
+    /// What came of the read of consecutive pages, as far as the device goes: the error that those are told who wait for one.
+    fn note_read(&self, count: u32, result: io::Result<()>) -> Result<(), Error>;
+
+    /// Whether what was read into a frame is what was written from one.
+    fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error>;
+
+    /// Keeps why a page was not read, for those who wait for it.
+    fn note_unread(&self, page: StoredPage, why: Unread);
+
+    /// Forgets a frame whose read came to nothing. The caller has it pinned.
+    fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId);
+
+    // --- devices ---
+
+    /// Hands a job over to the device of its pages. False: the device is full, and nothing has begun.
+    fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool;
+
+    /// A transfer that begins with this page has ended.
+    fn note_end(&self, first: StoredPage);
+
+    /// For whoever waits for the transfer of a page: completes transfers as long as `still_waiting`, or says that he may sleep. See
+    /// [`Device::wait`](crate::io::Device::wait).
+    fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
+}
+
+/// Why a page was not read.
+#[derive(Clone, Debug)]
+pub(crate) enum Unread {
+    /// The device was full. Try again when a transfer has ended.
+    NoRoom,
+    /// The device failed, or what it brought is wrong.
+    Failed(Error),
 }
 
 /// What a store may go by in how it writes a batch.

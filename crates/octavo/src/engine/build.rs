@@ -79,6 +79,8 @@ impl Engine {
             transfers: Transfers::default(),
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,
+            #[cfg(all(test, not(loom)))]
+            double: crate::store::double::Double::default(),
             itself: WeakShared::clone(itself),
         }))
     }

@@ -112,6 +112,9 @@ pub(crate) struct Engine {
     /// Room for the names of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,
+    /// The second store, in tests.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) double: crate::store::double::Double,
     /// Itself, for transfers to come back to.
     itself: WeakShared<Engine>,
 }
@@ -176,7 +179,7 @@ impl Engine {
         match page.store() {
             StoreId::Swap => &self.swap,
             #[cfg(all(test, not(loom)))]
-            StoreId::Double => unreachable!("no manager has it"),
+            StoreId::Double => &self.double,
         }
     }
 

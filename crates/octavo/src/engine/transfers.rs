@@ -14,19 +14,18 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
 use crate::lru::{Isolated, List};
 use crate::policy::{Place, Shadow};
-use crate::store::{Begun, Evicted};
-use crate::swap::{self, SlotRun, Unread, WRITE_BATCH};
+use crate::sizes::WRITE_BATCH;
+use crate::store::{Begun, Evicted, Unread};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
-use crate::table::entry::State;
-use crate::units::{FrameId, StoredPage, SwapSlot};
+use crate::units::{FrameId, StoredPage};
 
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
@@ -94,21 +93,20 @@ impl Engine {
         }
     }
 
-    /// Starts to write `frames`, which are under WRITEBACK, to consecutive slots. Takes over a pin on each. Says how many are on
-    /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a slot: that is no
+    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Takes over a pin on each. Says how many are on
+    /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a place: that is no
     /// failure, and the end of a write is the time to try again.
     pub(crate) fn start_write(&self, first: StoredPage, frames: &[FrameId]) -> usize {
-        let first = SwapSlot::named(first);
-        let seals = self.swap.seals();
+        let store = self.store(first);
         let mut started = 0;
         while started < frames.len() {
-            let (slot, rest) = (SwapSlot(first.0 + started as u32), &frames[started..]);
-            let sealed = if seals { self.seal(slot, rest) } else { Isolated::new() };
-            let bytes = if seals { &sealed } else { rest };
+            let (page, rest) = (first.plus(started as u32), &frames[started..]);
+            let stand_ins = store.stand_ins(&self.frames, page, rest);
+            let bytes = stand_ins.as_deref().unwrap_or(rest);
             let now = &rest[..bytes.len()];
-            if now.is_empty() || !self.submit_write(slot, now, bytes) {
-                sealed.iter().for_each(|bounce| self.swap.unseal(*bounce));
-                self.put_back_unsent(slot, rest);
+            if now.is_empty() || !self.submit_write(page, now, bytes) {
+                stand_ins.iter().flatten().for_each(|frame| store.give_stand_in_back(*frame));
+                self.put_back_unsent(page, rest);
                 break;
             }
             started += now.len();
@@ -116,13 +114,7 @@ impl Engine {
         started
     }
 
-    /// Seals the pages of `frames`, as many as there are frames for.
-    fn seal(&self, first: SwapSlot, frames: &[FrameId]) -> Isolated {
-        let slots = (first.0..).map(SwapSlot);
-        slots.zip(frames).map_while(|(slot, frame)| self.swap.seal(&self.frames, slot, *frame)).collect()
-    }
-
-    fn submit_write(&self, first: SwapSlot, frames: &[FrameId], bytes: &[FrameId]) -> bool {
+    fn submit_write(&self, first: StoredPage, frames: &[FrameId], bytes: &[FrameId]) -> bool {
         self.chain(frames);
         if bytes[0] != frames[0] {
             self.chain(bytes);
@@ -130,7 +122,7 @@ impl Engine {
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: bytes[0] };
-        let accepted = self.swap.submit(self.host(), job, Urgency::Queued);
+        let accepted = self.store(first).submit(self.host(), job, Urgency::Queued);
         if !accepted {
             self.transfers.writing_pages.fetch_sub(count, Ordering::SeqCst);
             self.wake_if_idle();
@@ -139,21 +131,22 @@ impl Engine {
     }
 
     /// Pages under WRITEBACK that no device has stay where they were.
-    fn put_back_unsent(&self, first: SwapSlot, frames: &[FrameId]) {
-        for (slot, &frame) in (first.0..).map(SwapSlot).zip(frames) {
-            if self.swap.end_writeback(&self.frames, slot, frame, false) {
+    fn put_back_unsent(&self, first: StoredPage, frames: &[FrameId]) {
+        for (index, &frame) in (0..).zip(frames) {
+            let page = first.plus(index);
+            if self.store(page).end_writeback(&self.frames, page, frame, false) {
                 self.wake_io(frame);
             }
-            self.put_back_unwritten(slot, frame);
+            self.put_back_unwritten(page, frame);
             self.keep(frame, List::Inactive);
         }
     }
 
-    /// Starts to read consecutive slots into `frames`, which are under READING. Takes over a pin on each. False: the device is
+    /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each. False: the device is
     /// full. The read has then ended without the pages: those who wait for them learn [`Unread::NoRoom`].
     pub(crate) fn start_read(
         &self,
-        first: SwapSlot,
+        first: StoredPage,
         frames: impl IntoIterator<Item = PinnedFrame>,
         urgency: Urgency,
     ) -> bool {
@@ -163,10 +156,10 @@ impl Engine {
         let count = frames.len() as u32;
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
-        if !self.swap.submit(self.host(), job, urgency) {
+        if !self.store(first).submit(self.host(), job, urgency) {
             self.transfers.reading_pages.fetch_sub(count, Ordering::SeqCst);
-            for (slot, frame) in (first.0..).map(SwapSlot).zip(frames) {
-                self.end_read_as(slot, PinnedFrame::counted(frame), Err(Unread::NoRoom));
+            for (index, frame) in (0..).zip(frames) {
+                self.end_read_as(first.plus(index), PinnedFrame::counted(frame), Err(Unread::NoRoom));
             }
             self.wake_if_idle();
             return false;
@@ -180,15 +173,15 @@ impl Engine {
         true
     }
 
-    /// Puts a fresh frame into the swap cache to read a page that nobody faults on, if the page is out: the slot is only known
-    /// from somebody's entry, and may be another page's by now. The shadow is what the page left behind. `None`: the page is
+    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out: its place is only known from somebody's
+    /// entry, and may be another page's by now. The shadow is what the page left behind. `None`: the page is
     /// not out, and the frame is free again.
     pub(crate) fn begin_read_ahead(
         &self,
-        slot: SwapSlot,
+        page: StoredPage,
         fresh: Block,
     ) -> Option<(PinnedFrame, Option<Shadow>)> {
-        let fresh = match self.swap.begin_read(&self.frames, slot, fresh) {
+        let fresh = match self.store(page).begin_read(&self.frames, page, fresh) {
             Begun::Reading(pin, shadow) => return Some((pin, shadow)),
             Begun::Cached(pin, fresh) => {
                 self.unpin(pin);
@@ -217,8 +210,8 @@ impl Engine {
             holds.is_reading() || holds.is_writeback()
         };
         // Hints, both: they tell where to wait, not whether.
-        match swap::slot_of(&self.frames, frame) {
-            Some(slot) => self.swap.wait(slot, words.prev.load(Ordering::Relaxed), &waiting),
+        match words.stored.page() {
+            Some(page) => self.store(page).wait(page, words.prev.load(Ordering::Relaxed), &waiting),
             None => self.swap.wait_for_any(&waiting),
         }
     }
@@ -363,30 +356,25 @@ impl Engine {
         freed.len() as u64
     }
 
-    fn end_write(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
-        let written = result.is_ok();
-        let counter = if written { Counter::SwapOut } else { Counter::SwapWriteError };
-        self.counters.add(counter, u64::from(run.count));
-        self.swap.note_write(result);
+    fn end_write(&self, job: &Job, result: io::Result<()>) {
+        let (store, written) = (self.store(job.first), result.is_ok());
+        store.note_written(job.first, job.count, result);
         let mut clean = SmallVec::<[_; WRITE_BATCH]>::new();
-        self.for_each_chained(run, head, |slot, frame| {
-            if !written {
-                self.swap.note_unwritable(slot);
-            }
-            if self.swap.end_writeback(&self.frames, slot, frame, written) {
+        self.for_each_chained(job, job.head, |page, frame| {
+            if store.end_writeback(&self.frames, page, frame, written) {
                 self.wake_io(frame);
             }
             if written {
-                clean.push((slot.stored(), frame));
+                clean.push((page, frame));
             } else {
-                self.put_back_unwritten(slot, frame);
+                self.put_back_unwritten(page, frame);
                 self.keep(frame, List::Inactive);
             }
         });
         let freed = self.evict_or_keep(&clean);
         self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
-        self.transfers.writing_pages.fetch_sub(run.count, Ordering::SeqCst);
-        self.transfers.ended_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
+        self.transfers.writing_pages.fetch_sub(job.count, Ordering::SeqCst);
+        self.transfers.ended_pages.fetch_add(u64::from(job.count), Ordering::SeqCst);
         self.wake_awaiting();
     }
 
@@ -406,60 +394,53 @@ impl Engine {
 
     /// Shows a page again that could not be written, as if it had never been on its way, and gives its slot up: another
     /// place on the device may do, and this one may never have been there.
-    fn put_back_unwritten(&self, slot: SwapSlot, frame: FrameId) {
-        let words = self.frames.words(frame);
+    fn put_back_unwritten(&self, page: StoredPage, frame: FrameId) {
+        let (store, words) = (self.store(page), self.frames.words(frame));
         if let Some(owner) = self.rmap.former_owner(words) {
             let walk = self.table.walk(owner.space, owner.page);
             let seen = walk.entry();
-            // While the entry leads to the slot, the slot is the frame's. A window would have to be told; its pages are faulted
+            // While the entry leads to the page's place, that is the frame's. A window would have to be told; its pages are faulted
             // in again instead.
-            let unchanged = seen.state() == State::Swapped(slot) && walk.level == 0 && walk.links_hold();
+            let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
             if unchanged && self.translation(owner.space).is_none() && words.uses.try_add() {
                 self.rmap.add(words, owner);
                 self.space_use.add(owner.space, Figure::Resident, 1);
                 // What may be done with it, the next access asks the region.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {
-                    let orphan = self.swap.cache.drop_reference(&self.frames, slot);
+                    let orphan = store.drop_reference(&self.frames, page);
                     self.release_orphan(orphan);
                 } else {
                     self.disown(frame, owner);
                 }
             }
         }
-        self.swap.cache.detach(&self.frames, frame);
+        store.detach(&self.frames, frame);
     }
 
-    fn end_read(&self, run: SlotRun, head: FrameId, result: io::Result<()>) {
-        let read = result.is_ok();
-        let counter = if read { Counter::SwapIn } else { Counter::SwapReadError };
-        self.counters.add(counter, u64::from(run.count));
-        self.for_each_chained(run, head, |slot, frame| {
-            let outcome = match &result {
-                Ok(()) => self.swap.check_read(&self.frames, slot, frame),
-                Err(error) => Err(self.swap.read_error(error)),
-            };
-            self.end_read_of(slot, PinnedFrame::counted(frame), outcome.err());
+    fn end_read(&self, job: &Job, result: io::Result<()>) {
+        let store = self.store(job.first);
+        let result = store.note_read(job.count, result);
+        self.for_each_chained(job, job.head, |page, frame| {
+            let outcome = result.clone().and_then(|()| store.check_read(&self.frames, page, frame));
+            self.end_read_of(page, PinnedFrame::counted(frame), outcome.err());
         });
-        self.transfers.reading_pages.fetch_sub(run.count, Ordering::SeqCst);
-        self.transfers.read_pages.fetch_add(u64::from(run.count), Ordering::SeqCst);
+        self.transfers.reading_pages.fetch_sub(job.count, Ordering::SeqCst);
+        self.transfers.read_pages.fetch_add(u64::from(job.count), Ordering::SeqCst);
         self.wake_awaiting();
     }
 
     /// The bytes of a frame under READING are there, or cannot be had. The pin is the reader's.
-    pub(crate) fn end_read_of(&self, slot: SwapSlot, pin: PinnedFrame, failure: Option<Error>) {
-        self.end_read_as(slot, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
+    pub(crate) fn end_read_of(&self, page: StoredPage, pin: PinnedFrame, failure: Option<Error>) {
+        self.end_read_as(page, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
     }
 
-    fn end_read_as(&self, slot: SwapSlot, pin: PinnedFrame, outcome: Result<(), Unread>) {
+    fn end_read_as(&self, page: StoredPage, pin: PinnedFrame, outcome: Result<(), Unread>) {
         let frame = pin.frame();
         let read = outcome.is_ok();
         if let Err(why) = outcome {
-            if matches!(&why, Unread::Failed(error) if error.kind() == ErrorKind::Corrupt) {
-                self.counters.count(Counter::SwapCorrupt);
-            }
             // Before those who wait can ask why.
-            self.swap.note_unread(slot, why);
+            self.store(page).note_unread(page, why);
         }
         if self.frames.words(frame).holds.end_read(read) {
             self.wake_io(frame);
@@ -469,17 +450,18 @@ impl Engine {
             self.lru.arrive(&self.frames, frame);
         } else {
             // Those who wait for it hold it; whoever comes later reads again.
-            self.swap.cache.forget_failed(&self.frames, slot, frame);
+            self.store(page).forget_failed(&self.frames, page, frame);
         }
         self.unpin(pin);
     }
 
-    fn for_each_chained(&self, run: SlotRun, head: FrameId, mut each: impl FnMut(SwapSlot, FrameId)) {
+    /// The pages of a job, with the frames of the chain that begins at `head`.
+    fn for_each_chained(&self, job: &Job, head: FrameId, mut each: impl FnMut(StoredPage, FrameId)) {
         let mut frame = head;
-        for index in 0..run.count {
+        for index in 0..job.count {
             // Read first: the frame may be somebody else's afterwards.
             let next = FrameId(self.frames.words(frame).next.load(Ordering::Relaxed));
-            each(SwapSlot(run.first.0 + index), frame);
+            each(job.first.plus(index), frame);
             frame = next;
         }
     }
@@ -499,14 +481,14 @@ impl Host for Engine {
     }
 
     fn ended(&self, job: Job, result: io::Result<()>) {
-        self.swap.note_end(job.first);
-        let run = SlotRun { first: job.first, count: job.count };
+        let store = self.store(job.first);
+        store.note_end(job.first);
         if job.bytes != job.head {
-            self.for_each_chained(run, job.bytes, |_, sealed| self.swap.unseal(sealed));
+            self.for_each_chained(&job, job.bytes, |_, frame| store.give_stand_in_back(frame));
         }
         match job.direction {
-            Direction::Write => self.end_write(run, job.head, result),
-            Direction::Read => self.end_read(run, job.head, result),
+            Direction::Write => self.end_write(&job, result),
+            Direction::Read => self.end_read(&job, result),
         }
     }
 }

@@ -53,7 +53,7 @@ impl<'e> Run<'e> {
     pub(super) fn submit(&mut self, urgency: Urgency) {
         if !self.frames.is_empty() {
             let pages = self.frames.len() as u64;
-            if !self.engine.start_read(self.first, self.frames.drain(..), urgency) {
+            if !self.engine.start_read(self.first.stored(), self.frames.drain(..), urgency) {
                 self.started -= pages;
                 self.is_refused = true;
             }
@@ -117,16 +117,16 @@ fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
     }
     let Some(block) = block else { return false };
     // The entry is not ours: the slot may be another page's by now, or nobody's.
-    let Some((pin, shadow)) = engine.begin_read_ahead(slot, block) else { return true };
+    let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
     // Asked again: it was only a guess, and does not change while the frame is in the cache.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
-        Brought::Here => engine.end_read_of(slot, pin, None),
-        Brought::Corrupt => engine.end_read_of(slot, pin, Some(engine.swap.corrupt(slot))),
-        Brought::Gone => engine.end_read_of(slot, pin, Some(engine.swap.freed(slot))),
+        Brought::Here => engine.end_read_of(slot.stored(), pin, None),
+        Brought::Corrupt => engine.end_read_of(slot.stored(), pin, Some(engine.swap.corrupt(slot))),
+        Brought::Gone => engine.end_read_of(slot.stored(), pin, Some(engine.swap.freed(slot))),
     }
     true
 }

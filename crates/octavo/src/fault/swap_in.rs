@@ -31,8 +31,8 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::region::Region;
-use crate::store::Begun;
-use crate::swap::{self, Brought, Pool, Unread, Wanted};
+use crate::store::{Begun, PageStore, Unread};
+use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::Walk;
@@ -120,7 +120,7 @@ impl<'a> Fault<'a> {
     fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, ends: u64) -> Step {
         let engine = self.engine;
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
-        let (transfer, shadow) = match engine.swap.begin_read(&engine.frames, slot, block) {
+        let (transfer, shadow) = match engine.swap.begin_read(&engine.frames, slot.stored(), block) {
             Begun::Reading(pin, shadow) => (pin, shadow),
             Begun::Cached(pin, block) => {
                 engine.frames.give_back(block);
@@ -144,9 +144,9 @@ impl<'a> Fault<'a> {
                 self.reading = Some(reading);
                 return Step::Again;
             }
-            Brought::Here => engine.end_read_of(slot, transfer, None),
-            Brought::Corrupt => engine.end_read_of(slot, transfer, Some(engine.swap.corrupt(slot))),
-            Brought::Gone => engine.end_read_of(slot, transfer, Some(engine.swap.freed(slot))),
+            Brought::Here => engine.end_read_of(slot.stored(), transfer, None),
+            Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
+            Brought::Gone => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.freed(slot))),
         }
         self.end_wait(walk, region, reading)
     }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::sync::park::{block_until, block_until_driven};
 use crate::sync::wait::{WaitTable, Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared};
-use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
+use crate::units::{FrameId, PAGE_BYTES, StoreId, StoredPage};
 
 const IDLE: u32 = 0;
 const UNDER_WAY: u32 = 1;
@@ -144,7 +144,9 @@ impl Exercise {
         let before = words.state.swap(UNDER_WAY, Ordering::AcqRel);
         assert!(before != UNDER_WAY && before != AWAITED, "frame {head} is under way already");
         let head = FrameId(head);
-        let job = Job { direction, first: SwapSlot(place), count, head, bytes: head };
+        // No store has these pages, and nobody asks for one.
+        let first = StoredPage::new(StoreId::Swap, 0);
+        let job = Job { direction, first, count, head, bytes: head };
         Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place)
     }
 

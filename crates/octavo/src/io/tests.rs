@@ -354,7 +354,7 @@ impl Gated {
 
     fn transfer(self: &Shared<Self>, direction: Direction) -> Transfer {
         let frame = FrameId(0);
-        let job = Job { direction, first: SwapSlot(0), count: 1, head: frame, bytes: frame };
+        let job = Job { direction, first: SwapSlot(0).stored(), count: 1, head: frame, bytes: frame };
         Transfer::new(Shared::clone(self) as Shared<dyn Host>, job, 0)
     }
 

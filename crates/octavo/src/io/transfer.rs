@@ -11,7 +11,7 @@ use std::ops::Range;
 use octavo_platform::ArenaBytes;
 
 use crate::sync::Shared;
-use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
+use crate::units::{FrameId, PAGE_BYTES, StoredPage};
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub enum Urgency {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) direction: Direction,
-    pub(crate) first: SwapSlot,
+    /// The first of consecutive pages of a store.
+    pub(crate) first: StoredPage,
     pub(crate) count: u32,
     /// First of the chain of frames whose pages are moved.
     pub(crate) head: FrameId,

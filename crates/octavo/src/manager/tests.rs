@@ -1,6 +1,8 @@
 //! What cannot be reached through the public face yet: the translation seam with a double that refuses, and frames with two
 //! owners, which snapshots and files will make.
 
+mod stores;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Manager;

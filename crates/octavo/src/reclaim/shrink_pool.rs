@@ -71,14 +71,14 @@ pub(crate) fn fit_pool(engine: &Engine) {
 
 /// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
 fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
-    let (pin, _) = engine.begin_read_ahead(slot, engine.frames.alloc(Order::ZERO)?)?;
+    let (pin, _) = engine.begin_read_ahead(slot.stored(), engine.frames.alloc(Order::ZERO)?)?;
     let frame = pin.frame();
     let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {
             // Written meanwhile: somebody may wait for it already, so it is read.
-            engine.start_read(slot, [pin], Urgency::Queued);
+            engine.start_read(slot.stored(), [pin], Urgency::Queued);
             engine.swap.flush();
             return None;
         }
@@ -86,7 +86,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         Brought::Gone => Some(engine.swap.freed(slot)),
     };
     if failure.is_some() {
-        engine.end_read_of(slot, pin, failure);
+        engine.end_read_of(slot.stored(), pin, failure);
         return None;
     }
     // From here on the pin goes with the frame.

@@ -90,7 +90,7 @@ impl Areas {
 
     /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
     pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
-        let (index, place) = self.locate(job.first);
+        let (index, place) = self.locate(SwapSlot::named(job.first));
         let area = &self.areas[index];
         let before = area.health.begin();
         let back = match area.device.submit(Transfer::new(host, job, place), urgency) {

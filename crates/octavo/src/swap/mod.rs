@@ -45,11 +45,9 @@ use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
-use crate::frame::{Block, FrameAllocator, PageIs};
-use crate::io::{ANY_QUEUE, Device, Host, Job, NO_QUEUE, Urgency, Waited};
-use crate::mapping;
-use crate::policy::Shadow;
-use crate::store::{Begun, Started};
+use crate::frame::{FrameAllocator, PageIs};
+use crate::io::{ANY_QUEUE, Device, NO_QUEUE, Waited};
+use crate::store::{Started, Unread};
 use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage, SwapSlot};
 
@@ -63,7 +61,6 @@ use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
 pub(crate) use pool::{Handle, Pool, PoolStats, Weights};
 use read_failures::ReadFailures;
-pub(crate) use read_failures::Unread;
 use seal::{Method, Seal};
 use slots::Slots;
 
@@ -76,11 +73,6 @@ const SEALED_ORDER: Order = Order(8);
 /// Writes that succeed after one that failed before the area is asked to grow again.
 const CAUTION: u32 = 64;
 
-/// What the cache kept of a page that was out, as the policy knows it.
-fn left_behind(kept: Option<mapping::Shadow>) -> Option<Shadow> {
-    kept.and_then(|kept| Shadow::from_bits(kept.bits()))
-}
-
 /// The swap of a manager.
 pub(crate) struct Swap {
     areas: Areas,
@@ -92,6 +84,7 @@ pub(crate) struct Swap {
     /// Writes that must succeed until the area is taken to have room to grow again; 0 where none has failed lately.
     caution: AtomicU32,
     read_failures: ReadFailures,
+    counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Swap {
@@ -164,6 +157,7 @@ impl Swap {
             write_failure: Mutex::new(None),
             caution: AtomicU32::new(0),
             read_failures: ReadFailures::default(),
+            counters: Arc::clone(counters),
         })
     }
 
@@ -230,21 +224,10 @@ impl Swap {
 
     // --- the cache ---
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
-    /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
-    pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
-        forget_queue(frames, fresh.frame());
-        match self.cache.begin_read(frames, slot, fresh) {
-            Begun::Reading(pin, kept) => Begun::Reading(pin, left_behind(kept)),
-            Begun::Cached(pin, fresh) => Begun::Cached(pin, fresh),
-            Begun::Gone(fresh) => Begun::Gone(fresh),
-        }
-    }
-
     /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
     /// caller's pin alone. The slot is the frame's until the writeback ends, even if all entries are unmapped: call
     /// [`Swap::forget_orphan`] then.
-    pub(crate) fn start_writeback(
+    fn start_writeback(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
@@ -262,16 +245,6 @@ impl Swap {
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
-    /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
-    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
-        self.areas.submit(host, job, urgency)
-    }
-
-    /// A transfer of these slots has ended.
-    pub(crate) fn note_end(&self, first: SwapSlot) {
-        self.areas.note_end(first);
-    }
-
     /// Starts what was only collected so far.
     pub(crate) fn flush(&self) {
         self.areas.devices().for_each(Device::flush);
@@ -282,13 +255,7 @@ impl Swap {
         self.areas.devices().for_each(Device::poll);
     }
 
-    /// For whoever waits for the transfer of a slot's page: completes transfers as long as `still_waiting`, or says that he may
-    /// sleep. See [`Device::wait`].
-    pub(crate) fn wait(&self, slot: SwapSlot, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.areas.device_of(slot).0.wait(queue, still_waiting)
-    }
-
-    /// For whoever waits for transfers, whichever. As [`Swap::wait`].
+    /// For whoever waits for transfers, whichever. As [`Device::wait`].
     pub(crate) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
         let mut devices = self.areas.devices();
         match (devices.next(), devices.next()) {
@@ -307,7 +274,7 @@ impl Swap {
     }
 
     /// What came of a write, for the access that needs the room.
-    pub(crate) fn note_write(&self, result: io::Result<()>) {
+    fn note_write(&self, result: io::Result<()>) {
         // Relaxed, and not exact: it only says how much to try.
         match self.caution.load(Ordering::Relaxed) {
             _ if result.is_err() => self.caution.store(CAUTION, Ordering::Relaxed),
@@ -342,22 +309,6 @@ impl Swap {
 
     pub(crate) fn is_silent(&self) -> bool {
         self.write_failure.lock().as_ref().is_some_and(|error| error.kind() == ErrorKind::TimedOut)
-    }
-
-    /// The slot could not be written.
-    pub(crate) fn note_unwritable(&self, slot: SwapSlot) {
-        self.slots.note_unwritable(slot);
-    }
-
-    /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
-    pub(crate) fn end_writeback(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        frame: FrameId,
-        written: bool,
-    ) -> bool {
-        self.cache.end_writeback(frames, slot, frame, written)
     }
 
     // --- what slots hold ---
@@ -406,21 +357,6 @@ impl Swap {
         Content::from_word(self.cache.content(slot))
     }
 
-    /// Whether what was read into a frame is what was written from one.
-    pub(crate) fn check_read(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        frame: FrameId,
-    ) -> Result<(), Error> {
-        let is_right = match self.content(slot) {
-            Content::Device { crc } => self.contents.check(frames, slot, frame, crc).is_ok(),
-            _ => false,
-        };
-        // Asked last: where the slot was freed meanwhile, and perhaps is another page's, nobody wants the frame any more.
-        if is_right || slot_of(frames, frame) != Some(slot) { Ok(()) } else { Err(self.corrupt(slot)) }
-    }
-
     /// The error of a page that came back as another.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
@@ -464,27 +400,7 @@ impl Swap {
         self.contents.pool_stats()
     }
 
-    /// Whether pages are sealed on their way to an area.
-    pub(crate) fn seals(&self) -> bool {
-        self.contents.seals()
-    }
-
-    /// The sealed form of a page, in a frame of its own; `None` while there is none.
-    pub(crate) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
-        self.contents.seal(frames, slot, frame)
-    }
-
-    /// Gives the frame of a sealed form back.
-    pub(crate) fn unseal(&self, sealed: FrameId) {
-        self.contents.unseal(sealed);
-    }
-
     // --- failures ---
-
-    /// Keeps why a slot was not read, for those who wait for it.
-    pub(crate) fn note_unread(&self, slot: SwapSlot, why: Unread) {
-        self.read_failures.note(slot, why);
-    }
 
     /// Why a slot was not read.
     #[cold]
@@ -527,7 +443,7 @@ impl Swap {
 
     /// The error of an access whose page could not be read.
     #[cold]
-    pub(crate) fn read_error(&self, why: &io::Error) -> Error {
+    fn read_error(&self, why: &io::Error) -> Error {
         let device = self.areas.describe();
         Error::new(
             ErrorKind::SwapRead,

@@ -2,18 +2,9 @@
 //!
 //! Locking: one lock, taken with no other held, and only where a read has come to nothing.
 
-use crate::error::Error;
+use crate::store::Unread;
 use crate::sync::Mutex;
 use crate::units::SwapSlot;
-
-/// Why a page was not read.
-#[derive(Clone, Debug)]
-pub(crate) enum Unread {
-    /// The device was full. Try again when a transfer has ended.
-    NoRoom,
-    /// The device failed, or what it brought is wrong.
-    Failed(Error),
-}
 
 /// The last of them, by slot.
 #[derive(Debug, Default)]

@@ -1,16 +1,27 @@
 //! Swap as a store of pages: the index is a slot, and the entries of an evicted page become Swapped.
 
-use crate::frame::FrameAllocator;
+use std::io;
+
+use crate::counters::Counter;
+use crate::error::{Error, ErrorKind};
+use crate::frame::{Block, FrameAllocator};
+use crate::io::{Host, Job, Urgency, Waited};
 use crate::mapping;
 use crate::policy::Shadow;
-use crate::store::{Evicted, Leaving, Orphan, PageStore, PutAway};
-use crate::swap::Swap;
-use crate::table::entry::Entry;
+use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
+use crate::swap::content::Content;
+use crate::swap::{Swap, forget_queue};
+use crate::sync::Shared;
+use crate::table::entry::{Entry, State};
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
 impl PageStore for Swap {
     fn entry(&self, seen: Entry, page: StoredPage) -> Entry {
         seen.to_swapped(SwapSlot::named(page))
+    }
+
+    fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool {
+        seen.state() == State::Swapped(SwapSlot::named(page))
     }
 
     fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
@@ -42,6 +53,36 @@ impl PageStore for Swap {
         Swap::write_batch(self)
     }
 
+    fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames> {
+        let slots = (SwapSlot::named(first).0..).map(SwapSlot);
+        let seal = |(slot, frame): (SwapSlot, &FrameId)| self.contents.seal(frames, slot, *frame);
+        self.contents.seals().then(|| slots.zip(run).map_while(seal).collect())
+    }
+
+    fn give_stand_in_back(&self, frame: FrameId) {
+        self.contents.unseal(frame);
+    }
+
+    fn note_written(&self, first: StoredPage, count: u32, result: io::Result<()>) {
+        let counter = if result.is_ok() { Counter::SwapOut } else { Counter::SwapWriteError };
+        self.counters.add(counter, u64::from(count));
+        if result.is_err() {
+            let first = SwapSlot::named(first).0;
+            (first..first + count).for_each(|slot| self.slots.note_unwritable(SwapSlot(slot)));
+        }
+        self.note_write(result);
+    }
+
+    fn end_writeback(
+        &self,
+        frames: &FrameAllocator,
+        page: StoredPage,
+        frame: FrameId,
+        written: bool,
+    ) -> bool {
+        self.cache.end_writeback(frames, SwapSlot::named(page), frame, written)
+    }
+
     fn evict_run(
         &self,
         frames: &FrameAllocator,
@@ -52,5 +93,57 @@ impl PageStore for Swap {
         let shadow = Some(mapping::Shadow::new(shadow.bits()));
         let slots = run.iter().map(|&(page, frame)| (SwapSlot::named(page), frame));
         self.cache.evict_run(frames, slots, shadow, each);
+    }
+
+    fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {
+        forget_queue(frames, fresh.frame());
+        match self.cache.begin_read(frames, SwapSlot::named(page), fresh) {
+            Begun::Reading(pin, kept) => {
+                // What the cache kept of the page, as the policy knows it.
+                Begun::Reading(pin, kept.and_then(|kept| Shadow::from_bits(kept.bits())))
+            }
+            Begun::Cached(pin, fresh) => Begun::Cached(pin, fresh),
+            Begun::Gone(fresh) => Begun::Gone(fresh),
+        }
+    }
+
+    fn note_read(&self, count: u32, result: io::Result<()>) -> Result<(), Error> {
+        let counter = if result.is_ok() { Counter::SwapIn } else { Counter::SwapReadError };
+        self.counters.add(counter, u64::from(count));
+        result.map_err(|error| self.read_error(&error))
+    }
+
+    fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error> {
+        let slot = SwapSlot::named(page);
+        let is_right = match self.content(slot) {
+            Content::Device { crc } => self.contents.check(frames, slot, frame, crc).is_ok(),
+            _ => false,
+        };
+        // Asked last: where the slot was freed meanwhile, and perhaps is another page's, nobody wants the frame any more.
+        let is_wanted = || frames.words(frame).stored.page() == Some(page);
+        if is_right || !is_wanted() { Ok(()) } else { Err(self.corrupt(slot)) }
+    }
+
+    fn note_unread(&self, page: StoredPage, why: Unread) {
+        if matches!(&why, Unread::Failed(error) if error.kind() == ErrorKind::Corrupt) {
+            self.counters.count(Counter::SwapCorrupt);
+        }
+        self.read_failures.note(SwapSlot::named(page), why);
+    }
+
+    fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) {
+        self.cache.forget_failed(frames, SwapSlot::named(page), frame);
+    }
+
+    fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
+        self.areas.submit(host, job, urgency)
+    }
+
+    fn note_end(&self, first: StoredPage) {
+        self.areas.note_end(SwapSlot::named(first));
+    }
+
+    fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.areas.device_of(SwapSlot::named(page)).0.wait(queue, still_waiting)
     }
 }

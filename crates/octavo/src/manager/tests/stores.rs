@@ -1,0 +1,199 @@
+//! A second store under the same transfers and the same eviction: pages without slots, whose entries become empty.
+
+use super::{MIB, PAGE, frame_at, take_and_migrate};
+use crate::Counter;
+use crate::Manager;
+use crate::config::HugePolicy;
+use crate::engine::{Engine, Figure};
+use crate::frame::PinnedFrame;
+use crate::io::Urgency;
+use crate::io::test_device::EIO;
+use crate::reclaim::Migrated;
+use crate::region::RegionOptions;
+use crate::rmap::Owner;
+use crate::space::Space;
+use crate::store::double::Double;
+use crate::table::Protection;
+use crate::units::{FrameId, Order, PageNumber};
+
+const PAGES: u32 = 24;
+
+struct Shown {
+    manager: Manager,
+    space: Space,
+    at: u64,
+}
+
+/// A space that shows the first pages of the second store, each with its own number in its first word.
+fn shown() -> Shown {
+    let manager = super::manager(HugePolicy::Never);
+    let space = manager.space().unwrap();
+    let at = space.map(MIB, RegionOptions::default()).unwrap();
+    let shown = Shown { manager, space, at };
+    for index in 0..PAGES {
+        let engine = shown.engine();
+        // A new page: there is nothing to be read yet.
+        let (pin, shadow) =
+            engine.begin_read_ahead(Double::page(index), engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
+        assert_eq!(shadow, None, "a new page has left nothing behind");
+        let frame = pin.frame();
+        engine.frames.bytes().zero(frame.home_offset(), PAGE as usize);
+        engine.frames.words(frame).holds.mark_dirty();
+        let (ours, _) = PinnedFrame::take(frame, engine.frames.words(frame));
+        engine.end_read_of(Double::page(index), pin, None);
+        shown.show(index, ours);
+        shown.space.store(shown.address(index), u64::from(index)).unwrap();
+    }
+    shown
+}
+
+impl Shown {
+    fn engine(&self) -> &Engine {
+        self.manager.engine()
+    }
+
+    fn double(&self) -> &Double {
+        &self.engine().double
+    }
+
+    fn address(&self, index: u32) -> u64 {
+        self.at + u64::from(index) * PAGE
+    }
+
+    fn frame(&self, index: u32) -> Option<FrameId> {
+        frame_at(&self.manager, &self.space, self.address(index))
+    }
+
+    /// An entry shows the page, as a fault on a file will make it.
+    fn show(&self, index: u32, pin: PinnedFrame) {
+        let (engine, frame) = (self.engine(), pin.frame());
+        let (words, page) = (engine.frames.words(frame), PageNumber::containing(self.address(index)));
+        let owner = Owner { space: self.space.state().id, page };
+        // A place in the table, and nothing in it.
+        self.space.populate(page.address(), PAGE, crate::table::Access::Read).unwrap();
+        let walk = engine.table.walk(owner.space, page);
+        assert!(walk.level == 0 && words.uses.try_add());
+        engine.rmap.add(words, owner);
+        engine.space_use.add(owner.space, Figure::Resident, 1);
+        walk.word().change(walk.entry(), walk.entry().to_present(frame, Protection::READ_WRITE)).unwrap();
+        engine.unpin(pin);
+    }
+
+    /// The page comes in by a transfer, if it is out. `None`: the device does not give it.
+    fn bring(&self, index: u32) -> Option<PinnedFrame> {
+        let (engine, page) = (self.engine(), Double::page(index));
+        let (pin, shadow) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap())?;
+        assert!(shadow.is_some(), "a page that went left something behind");
+        engine.admit(pin.frame(), shadow);
+        let (ours, _) = PinnedFrame::take(pin.frame(), engine.frames.words(pin.frame()));
+        engine.start_read(page, [pin], Urgency::Now);
+        let holds = engine.frames.words(ours.frame()).holds.load();
+        assert!(!holds.is_reading(), "the device answers at once");
+        if holds.is_failed() {
+            engine.unpin(ours);
+            return None;
+        }
+        Some(ours)
+    }
+
+    fn bring_all(&self) {
+        for index in 0..PAGES {
+            let pin = self.bring(index).expect("the page comes back");
+            self.show(index, pin);
+        }
+    }
+
+    fn evict(&self) {
+        while self.manager.reclaim(u64::from(PAGES)).unwrap() > 0 {}
+    }
+}
+
+#[test]
+fn pages_of_a_second_store_go_out_and_come_back_by_the_same_transfers() {
+    let shown = shown();
+    let written = || shown.double().device.writes().begun();
+    for round in 0..3_u64 {
+        shown.evict();
+        assert_eq!(shown.double().in_memory(), 0, "round {round}: every page went");
+        for index in 0..PAGES {
+            assert_eq!(shown.frame(index), None);
+            assert!(shown.double().has_shadow(Double::page(index)));
+        }
+        shown.manager.validate();
+        let transfers = written();
+        shown.bring_all();
+        for index in 0..PAGES {
+            let expected = u64::from(index) + round * 100;
+            assert_eq!(shown.space.load::<u64>(shown.address(index)).unwrap(), expected, "page {index}");
+        }
+        shown.manager.validate();
+        // What was not changed goes without a write.
+        shown.evict();
+        assert_eq!((shown.double().in_memory(), written()), (0, transfers));
+        shown.bring_all();
+        for index in 0..PAGES {
+            shown.space.store(shown.address(index), u64::from(index) + (round + 1) * 100).unwrap();
+        }
+    }
+    assert!(written() > 0);
+    let stats = shown.manager.stats().unwrap();
+    assert_eq!(
+        (stats.swap_slots, shown.manager.counters().get(Counter::SwapOut)),
+        (0, 0),
+        "swap took no part"
+    );
+}
+
+#[test]
+fn pages_of_both_stores_go_out_in_one_batch() {
+    let shown = shown();
+    let at = shown.space.map(MIB, RegionOptions::default()).unwrap();
+    for page in 0..PAGES {
+        shown.space.store(at + u64::from(page) * PAGE, 1000 + u64::from(page)).unwrap();
+    }
+    shown.evict();
+    assert_eq!(shown.double().in_memory(), 0);
+    assert_eq!(shown.manager.stats().unwrap().swap_slots, u64::from(PAGES));
+    shown.bring_all();
+    for page in 0..PAGES {
+        let (ours, swapped) = (shown.address(page), at + u64::from(page) * PAGE);
+        assert_eq!(shown.space.load::<u64>(ours).unwrap(), u64::from(page));
+        assert_eq!(shown.space.load::<u64>(swapped).unwrap(), 1000 + u64::from(page));
+    }
+    shown.manager.validate();
+}
+
+#[test]
+fn a_page_that_a_second_store_could_not_write_stays_its_own_and_is_written_later() {
+    let shown = shown();
+    shown.double().device.writes().fail_every(1, EIO);
+    let _ = shown.manager.reclaim(u64::from(PAGES));
+    assert_eq!(shown.double().in_memory(), PAGES as usize, "no page is lost");
+    shown.double().device.heal();
+    shown.evict();
+    assert_eq!(shown.double().in_memory(), 0);
+    shown.double().device.reads().fail_every(1, EIO);
+    assert!(shown.bring(0).is_none());
+    assert_eq!(shown.double().in_memory(), 0, "a failed read leaves no frame");
+    shown.double().device.heal();
+    // The frame of the failed read took the shadow with it.
+    let (engine, page) = (shown.engine(), Double::page(0));
+    let (pin, _) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
+    let (ours, _) = PinnedFrame::take(pin.frame(), engine.frames.words(pin.frame()));
+    engine.start_read(page, [pin], Urgency::Now);
+    shown.show(0, ours);
+    assert_eq!(shown.space.load::<u64>(shown.address(0)).unwrap(), 0);
+    shown.manager.validate();
+}
+
+#[test]
+fn a_page_stays_with_its_store_when_nothing_shows_it_and_is_not_migrated() {
+    let shown = shown();
+    let frame = shown.frame(3).unwrap();
+    assert_eq!(take_and_migrate(shown.engine(), frame), Migrated::Kept, "its store keeps it");
+    shown.space.unmap(shown.at, MIB).unwrap();
+    assert_eq!(shown.double().in_memory(), PAGES as usize);
+    shown.evict();
+    assert_eq!(shown.double().in_memory(), 0, "written, and gone");
+    shown.manager.validate();
+}
