@@ -83,7 +83,7 @@ fn the_bytes_that_were_really_touched_are_told() {
 
 #[test]
 fn a_run_that_will_take_over_ten_seconds_says_so_in_its_first_seconds() {
-    let line = ["usemem", "-n", "2", "-r", "1000000", "64M", "--memory", "256M"];
+    let line = ["usemem", "-n", "2", "-r", "2000", "64M", "--memory", "256M"];
     let mut child = octavo().args(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut first).unwrap();

@@ -29,6 +29,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::frame::{Block, FrameAllocator, PinnedFrame};
 use crate::io::{Host, Job, Urgency, Waited};
+use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
 use crate::rmap::ReverseMap;
 use crate::sizes::{ISOLATED, WRITE_BATCH};
@@ -36,8 +37,8 @@ use crate::sync::Shared;
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoredPage};
 
-/// Pages on their way out, with the frames that have them, pinned.
-pub(crate) type Going = SmallVec<[(StoredPage, FrameId); ISOLATED]>;
+/// Pages on their way out, with the frames that have them.
+pub(crate) type Going = SmallVec<[(StoredPage, IsolatedFrame); ISOLATED]>;
 
 /// Frames of one transfer.
 pub(crate) type Frames = SmallVec<[FrameId; WRITE_BATCH]>;
@@ -68,12 +69,12 @@ pub(crate) trait PageStore {
     // --- the way out ---
 
     /// Begins to write what is dirty of a batch, in the order of the pages. The frames are off the LRU and pinned, and their
-    /// entries lead to the pages' places. `each` is told what came of each, with no lock held.
+    /// entries lead to the pages' places. `each` is told what came of each, in turn, with no lock held.
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
-        batch: &[(StoredPage, FrameId)],
-        each: &mut dyn FnMut(StoredPage, FrameId, PutAway),
+        batch: &[(StoredPage, IsolatedFrame)],
+        each: &mut dyn FnMut(PutAway),
     );
 
     /// Pages that a transfer should write at the most.
@@ -94,13 +95,13 @@ pub(crate) trait PageStore {
     -> bool;
 
     /// Forgets clean frames, each of which the caller alone has pinned and no entry shows. Their pages leave the shadow until they
-    /// come back. `each` is told what came of it, with a lock of the store held.
+    /// come back. `each` is told what came of each, in turn, with a lock of the store held.
     fn evict_run(
         &self,
         frames: &FrameAllocator,
-        run: &[(StoredPage, FrameId)],
+        run: &[(StoredPage, IsolatedFrame)],
         shadow: Shadow,
-        each: &mut dyn FnMut(FrameId, Evicted),
+        each: &mut dyn FnMut(Evicted),
     );
 
     // --- the way in ---

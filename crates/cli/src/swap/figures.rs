@@ -43,6 +43,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     measures.extend(of_loads(timed));
     measures.insert("peak_allowed_bytes", allowed_bytes(side) as f64);
     measures.extend(side.ram_device_bytes.map(|bytes| ("ram_device_bytes", bytes as f64)));
+    measures.extend(side.huge_bytes.map(|bytes| ("huge_bytes", bytes as f64)));
     measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
     Run {
         mode: contender.name().into(),

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use octavo_platform::PlainMemory;
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ pub struct KernelSide {
     keeper: Keeper,
     ready: Ready,
     limit_bytes: u64,
+    /// Most that the group was seen to have in huge pages at once.
+    most_huge_bytes: AtomicU64,
 }
 
 impl KernelSide {
@@ -58,7 +60,8 @@ impl KernelSide {
     pub fn set_up(setup: &Setup) -> Result<(Self, Vec<String>), Failure> {
         let (mut keeper, found) = Keeper::start()?;
         let ready = keeper.set_up(setup)?;
-        Ok((Self { keeper, ready, limit_bytes: setup.limit_bytes }, found))
+        let (limit_bytes, most_huge_bytes) = (setup.limit_bytes, AtomicU64::new(0));
+        Ok((Self { keeper, ready, limit_bytes, most_huge_bytes }, found))
     }
 
     /// What the kernel swaps to, for people.
@@ -79,6 +82,7 @@ impl KernelSide {
         if let Some(zram) = &self.ready.zram {
             zram.begin();
         }
+        *self.most_huge_bytes.get_mut() = 0;
         let side = self.run_processes(tasks, plan, pages);
         let off = self.keeper.off();
         let side = side?;
@@ -92,7 +96,6 @@ impl KernelSide {
             let order = Order { task, plan: plan.clone(), pages, procs: self.ready.procs.clone() };
             processes.start(SUBCOMMAND, &order, Stdio::piped())?;
         }
-        let huge_pages_before = machine_count(HUGE_PAGES);
         let phases = plan.phases();
         let mut seen = Vec::new();
         processes.wait_until_ready()?;
@@ -131,13 +134,13 @@ impl KernelSide {
             faults: done.iter().map(|done| done.faults).sum(),
             peak_bytes: peak.trim().parse().unwrap_or(0),
             ram_device_bytes: None,
+            huge_bytes: Some(self.most_huge_bytes.load(Ordering::Relaxed)),
             zram_bytes: self.ready.zram.as_ref().and_then(ZramMemory::peak_bytes),
             counters: [
                 ("pgfault".to_string(), done.iter().map(|done| done.faults).sum()),
                 ("pgmajfault".to_string(), done.iter().map(|done| done.major_faults).sum()),
                 ("pswpout".to_string(), total(|traffic| traffic.out_pages)),
                 ("pswpin".to_string(), total(|traffic| traffic.in_pages)),
-                (HUGE_PAGES.to_string(), machine_count(HUGE_PAGES).wrapping_sub(huge_pages_before)),
             ]
             .into(),
             phases,
@@ -148,7 +151,10 @@ impl KernelSide {
     /// second, and reclaim goes by them. Where accesses turn the inactive list over sooner, reclaim goes on taking it
     /// for long enough, finds it empty, and kills the process, with swap nearly empty and every page reclaimable.
     fn traffic(&self) -> Traffic {
-        let _ = fs::read(&self.ready.figures);
+        let figures = fs::read_to_string(&self.ready.figures).unwrap_or_default();
+        // By version 1's name, or version 2's. Relaxed: a figure that is read when the looker has ended.
+        let huge_bytes = count_in(&figures, "rss_huge").max(count_in(&figures, "anon_thp"));
+        self.most_huge_bytes.fetch_max(huge_bytes, Ordering::Relaxed);
         machine_traffic()
     }
 
@@ -158,21 +164,15 @@ impl KernelSide {
     }
 }
 
-/// The kernel's count of huge pages that faults were given.
-pub const HUGE_PAGES: &str = "thp_fault_alloc";
-
 /// The kernel's counters are the whole machine's: it keeps none of these for a control group.
 fn machine_traffic() -> Traffic {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     Traffic { out_pages: count_in(&text, "pswpout"), in_pages: count_in(&text, "pswpin"), pool_in_pages: 0 }
 }
 
-fn machine_count(name: &str) -> u64 {
-    count_in(&fs::read_to_string("/proc/vmstat").unwrap_or_default(), name)
-}
-
-fn count_in(vmstat: &str, name: &str) -> u64 {
-    let line = vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+/// A figure of a file that has one a line, behind its name.
+fn count_in(figures: &str, name: &str) -> u64 {
+    let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 

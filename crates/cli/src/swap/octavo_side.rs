@@ -78,6 +78,7 @@ pub(super) fn run(
         faults: counted.get(Counter::PageFault),
         peak_bytes,
         ram_device_bytes: (choices.device == Device::Ram).then_some(most_slots * PAGE_BYTES as u64),
+        huge_bytes: None,
         zram_bytes: None,
         counters: named(&counted),
     })

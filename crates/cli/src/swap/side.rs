@@ -43,6 +43,8 @@ pub struct Side {
     pub peak_bytes: u64,
     /// What of it was the device.
     pub ram_device_bytes: Option<u64>,
+    /// Most of it that was seen in the kernel's huge pages at once.
+    pub huge_bytes: Option<u64>,
     /// Most memory that zram took, which the control group is not charged for.
     pub zram_bytes: Option<u64>,
     pub counters: BTreeMap<String, u64>,

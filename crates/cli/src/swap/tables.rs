@@ -3,7 +3,6 @@
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
-use super::kernel_side::HUGE_PAGES;
 use super::plan::{Pattern, Phase};
 use super::seed_table::seed_table;
 use crate::failure::Failure;
@@ -240,10 +239,10 @@ fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Resul
 
 /// What the kernel gave its side is the kernel's choice: it is told.
 fn huge_pages_had(report: &Report, name: &str) -> String {
-    let had = report.runs_of(name).filter_map(|run| run.counters.get(HUGE_PAGES)).min().copied().unwrap_or(0);
-    match had {
-        0 => "; the kernel had no huge page to give in at least one run".into(),
-        had => format!("; {} huge pages or more in each run", grouped(had)),
+    let least = report.runs_of(name).map(|run| run.measure("huge_bytes") as u64).min().unwrap_or(0);
+    match least {
+        0 => "; in at least one run no huge page was seen in it".into(),
+        bytes => format!("; {} of it or more in huge pages in each run", table::bytes(bytes)),
     }
 }
 

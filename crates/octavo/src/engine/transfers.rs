@@ -17,10 +17,10 @@ use crate::engine::{Engine, Figure};
 use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
-use crate::lru::{Isolated, List};
+use crate::lru::IsolatedFrame;
 use crate::policy::{Place, Shadow};
-use crate::sizes::WRITE_BATCH;
-use crate::store::{Begun, Evicted, Unread};
+use crate::sizes::ISOLATED;
+use crate::store::{Begun, Evicted, Frames, Going, Unread};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
@@ -93,10 +93,15 @@ impl Engine {
         }
     }
 
-    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Takes over a pin on each. Says how many are on
+    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Says how many are on
     /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a place: that is no
     /// failure, and the end of a write is the time to try again.
-    pub(crate) fn start_write(&self, first: StoredPage, frames: &[FrameId]) -> usize {
+    pub(crate) fn start_write(
+        &self,
+        first: StoredPage,
+        frames: impl IntoIterator<Item = IsolatedFrame>,
+    ) -> usize {
+        let frames: Frames = frames.into_iter().map(|frame| frame.into_pin().into_frame()).collect();
         let store = self.store(first);
         let mut started = 0;
         while started < frames.len() {
@@ -138,7 +143,7 @@ impl Engine {
                 self.wake_io(frame);
             }
             self.put_back_unwritten(page, frame);
-            self.keep(frame, List::Inactive);
+            self.putback(IsolatedFrame::counted(frame), Place::Cold);
         }
     }
 
@@ -150,8 +155,7 @@ impl Engine {
         frames: impl IntoIterator<Item = PinnedFrame>,
         urgency: Urgency,
     ) -> bool {
-        let frames: SmallVec<[FrameId; WRITE_BATCH]> =
-            frames.into_iter().map(PinnedFrame::into_frame).collect();
+        let frames: Frames = frames.into_iter().map(PinnedFrame::into_frame).collect();
         self.chain(&frames);
         let count = frames.len() as u32;
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
@@ -322,12 +326,11 @@ impl Engine {
         }
     }
 
-    /// Puts a frame back that does not go out after all, and drops the caller's pin.
-    pub(crate) fn keep(&self, frame: FrameId, list: List) {
+    /// Puts a frame back that does not go out after all.
+    pub(crate) fn putback(&self, frame: IsolatedFrame, place: Place) {
         // What was unmapped while it was on its way is left to us.
-        self.forget_orphan(frame);
-        self.lru.put_back(&self.frames, frame, list);
-        self.unpin(PinnedFrame::counted(frame));
+        self.forget_orphan(frame.frame());
+        self.unpin(self.lru.putback(&self.frames, frame, place));
     }
 
     /// A page is about to be read into this frame, which is in nobody's hands but the caller's: the reclaim policy decides
@@ -340,38 +343,44 @@ impl Engine {
         }
     }
 
-    /// Frees those clean frames that only their stores know, and puts the others back. Drops the caller's pins. Says how many are
-    /// free.
-    pub(crate) fn evict_or_keep(&self, run: &[(StoredPage, FrameId)]) -> u64 {
-        let (mut freed, mut kept) = (Isolated::new(), Isolated::new());
+    /// Frees those clean frames that only their stores know, and puts the others back. Says how many are free.
+    pub(crate) fn evict_or_putback(&self, run: Going) -> u64 {
+        let mut outcomes = SmallVec::<[Evicted; ISOLATED]>::new();
         let shadow = self.lru.shadow();
         for run in run.chunk_by(|(a, _), (b, _)| a.store() == b.store()) {
-            self.store(run[0].0).evict_run(&self.frames, run, shadow, &mut |frame, evicted| match evicted {
-                Evicted::Freed => freed.push(frame),
-                Evicted::Kept => kept.push(frame),
-            });
+            self.store(run[0].0).evict_run(&self.frames, run, shadow, &mut |evicted| outcomes.push(evicted));
         }
-        freed.iter().for_each(|frame| self.free_last(*frame));
-        kept.iter().for_each(|frame| self.keep(*frame, List::Inactive));
-        freed.len() as u64
+        let mut freed = 0;
+        for ((_, frame), evicted) in run.into_iter().zip(outcomes) {
+            match evicted {
+                Evicted::Freed => {
+                    // Its pin went with it.
+                    self.free_last(frame.into_pin().into_frame());
+                    freed += 1;
+                }
+                Evicted::Kept => self.putback(frame, Place::Cold),
+            }
+        }
+        freed
     }
 
     fn end_write(&self, job: &Job, result: io::Result<()>) {
         let (store, written) = (self.store(job.first), result.is_ok());
         store.note_written(job.first, job.count, result);
-        let mut clean = SmallVec::<[_; WRITE_BATCH]>::new();
+        let mut clean = Going::new();
         self.for_each_chained(job, job.head, |page, frame| {
             if store.end_writeback(&self.frames, page, frame, written) {
                 self.wake_io(frame);
             }
+            let isolated = IsolatedFrame::counted(frame);
             if written {
-                clean.push((page, frame));
+                clean.push((page, isolated));
             } else {
                 self.put_back_unwritten(page, frame);
-                self.keep(frame, List::Inactive);
+                self.putback(isolated, Place::Cold);
             }
         });
-        let freed = self.evict_or_keep(&clean);
+        let freed = self.evict_or_putback(clean);
         self.transfers.freed_pages.fetch_add(freed, Ordering::AcqRel);
         self.transfers.writing_pages.fetch_sub(job.count, Ordering::SeqCst);
         self.transfers.ended_pages.fetch_add(u64::from(job.count), Ordering::SeqCst);

@@ -5,7 +5,7 @@
 //! ```text
 //!            add                 batch drained               take
 //!  (none) ────────► PENDING ───────────────────► LISTED ────────────────► (none), pinned by the reclaimer
-//!     ▲               │ forget                     │ forget                  │ put_back, settle: LISTED
+//!     ▲               │ forget                     │ forget                  │ putback, decide: LISTED
 //!     └───────────────┴────────────────────────────┘                         ▼
 //!
 //!   7 ............ 2      1        0
@@ -25,17 +25,20 @@
 //! Locking: one lock for the policy and all links, a leaf. Adding a page costs one push on a per-CPU stack; the lock is taken
 //! once for each batch of 32. Hits never come here: they set the entry's accessed mark, and reclaim looks at it.
 
+mod isolated;
 mod links;
 
 use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
-use crate::frame::{Dropped, FrameAllocator};
-use crate::policy::{self, Arrival, Links, Place, Policy, Shadow, Verdict};
+use crate::frame::{Dropped, FrameAllocator, PinnedFrame};
+pub(crate) use crate::policy::Place;
+use crate::policy::{self, Arrival, Links, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, Cpus, Mutex, Ordering, fence};
 use crate::units::FrameId;
 
+pub(crate) use isolated::{Isolated, IsolatedFrame};
 use links::EngineLinks;
 
 pub(crate) use crate::sizes::ISOLATED;
@@ -52,31 +55,10 @@ const LISTED: u8 = 2;
 /// Where the policy's tag begins.
 const TAG_SHIFT: u32 = 2;
 
-/// Frames taken off the lists together.
-pub(crate) type Isolated = SmallVec<[FrameId; ISOLATED]>;
-
-/// Where a frame is put back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
-    /// Used lately.
-    Active,
-    /// Next to go.
-    Inactive,
-}
-
-impl From<List> for Place {
-    fn from(list: List) -> Self {
-        match list {
-            List::Active => Place::Hot,
-            List::Inactive => Place::Cold,
-        }
-    }
-}
-
-/// A frame that may go: off the lists, and pinned for whoever took it.
-#[derive(Clone, Copy, Debug)]
+/// A frame that may go.
+#[derive(Debug)]
 pub(crate) struct Candidate {
-    pub(crate) frame: FrameId,
+    pub(crate) frame: IsolatedFrame,
     tag: u8,
 }
 
@@ -96,7 +78,7 @@ pub(crate) enum Look {
 
 /// What became of candidates.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct Decided {
     /// Pages that joined the hot.
     pub(crate) activated: u64,
     /// Pages that left them.
@@ -224,56 +206,52 @@ impl Lru {
             let next = if stuck { policy.take_hot(&links) } else { policy.take_next(&links) };
             let Some((frame, tag)) = next else { break };
             pages += links.pages(frame);
-            let candidate = Candidate { frame: FrameId(frame), tag };
+            // The links have pinned it.
+            let candidate = Candidate { frame: IsolatedFrame::counted(FrameId(frame)), tag };
             if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
         drop(policy);
-        for Candidate { frame, .. } in dying {
-            drop_pin(frames, frame, &free_last);
-        }
+        dying.into_iter().for_each(|candidate| unpin(frames, candidate.frame, &free_last));
         taken
     }
 
     /// Has the policy decide about candidates by what was seen of them. Those that stay are listed again, and their pins
     /// dropped; those that are to go are added to `going`.
-    pub(crate) fn settle(
+    pub(crate) fn decide(
         &self,
         frames: &FrameAllocator,
-        candidates: &[(Candidate, Look)],
+        candidates: impl IntoIterator<Item = (Candidate, Look)>,
         going: &mut Isolated,
         free_last: impl Fn(FrameId),
-    ) -> Settled {
-        let mut settled = Settled::default();
-        let mut kept = Candidates::new();
+    ) -> Decided {
+        let mut decided = Decided::default();
+        let mut kept = SmallVec::<[IsolatedFrame; CANDIDATES]>::new();
         let links = EngineLinks::new(frames);
         let mut policy = self.policy.lock();
-        for &(candidate, look) in candidates {
-            let Candidate { frame, tag } = candidate;
-            let from = policy.place(tag);
+        for (Candidate { frame, tag }, look) in candidates {
+            let (number, from) = (frame.frame().0, policy.place(tag));
             let verdict = match look {
                 Look::Busy => {
-                    policy.put_back(&links, frame.0, tag, from);
+                    policy.put_back(&links, number, tag, from);
                     Verdict::Keep(from)
                 }
-                look => policy.judge(&links, frame.0, tag, look == Look::Accessed),
+                look => policy.judge(&links, number, tag, look == Look::Accessed),
             };
             match verdict {
                 Verdict::Keep(to) => {
-                    settled.activated += u64::from((from, to) == (Place::Cold, Place::Hot));
-                    settled.deactivated += u64::from((from, to) == (Place::Hot, Place::Cold));
-                    kept.push(candidate);
+                    decided.activated += u64::from((from, to) == (Place::Cold, Place::Hot));
+                    decided.deactivated += u64::from((from, to) == (Place::Hot, Place::Cold));
+                    kept.push(frame);
                 }
                 Verdict::Evict(shadow) => {
                     self.shadow.store(shadow.bits(), Ordering::Relaxed);
-                    going.push(frame);
+                    going.push(frames, frame);
                 }
             }
         }
         drop(policy);
-        for Candidate { frame, .. } in kept {
-            drop_pin(frames, frame, &free_last);
-        }
-        settled
+        kept.into_iter().for_each(|frame| unpin(frames, frame, &free_last));
+        decided
     }
 
     /// What a page that goes now leaves behind.
@@ -303,12 +281,13 @@ impl Lru {
         }
     }
 
-    /// Puts a frame, which the caller has pinned, at the warm end of `list`, if it is not listed.
-    pub(crate) fn put_back(&self, frames: &FrameAllocator, frame: FrameId, list: List) {
-        let mut policy = self.policy.lock();
-        if frames.words(frame).state.load().lru_flags() & (PENDING | LISTED) == 0 {
-            policy.put_back(&EngineLinks::new(frames), frame.0, 0, list.into());
+    /// Puts a frame at the warm end of the list of `place`, if it is not listed. The pin is left to the caller.
+    pub(crate) fn putback(&self, frames: &FrameAllocator, frame: IsolatedFrame, place: Place) -> PinnedFrame {
+        let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
+        if frames.words(pin.frame()).state.load().lru_flags() & (PENDING | LISTED) == 0 {
+            policy.put_back(&EngineLinks::new(frames), pin.frame().0, 0, place);
         }
+        pin
     }
 
     /// Base pages among those to stay, and among those that go first.
@@ -331,7 +310,7 @@ impl Lru {
             if candidates.is_empty() {
                 return all;
             }
-            all.extend(candidates.into_iter().map(|candidate| candidate.frame));
+            candidates.into_iter().for_each(|candidate| all.push(frames, candidate.frame));
         }
     }
 }
@@ -355,8 +334,9 @@ fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId
     }
 }
 
-fn drop_pin(frames: &FrameAllocator, frame: FrameId, free_last: &impl Fn(FrameId)) {
-    if frames.words(frame).holds.drop_pin() == Dropped::Last {
+fn unpin(frames: &FrameAllocator, isolated: IsolatedFrame, free_last: &impl Fn(FrameId)) {
+    let frame = isolated.frame();
+    if isolated.into_pin().unpin(frames.words(frame)) == Dropped::Last {
         free_last(frame);
     }
 }

@@ -53,11 +53,18 @@ impl Fixture {
         self.lru.candidates(&self.frames, most, false, |frame| self.free(frame))
     }
 
-    fn settle(&self, candidates: &[Candidate], look: Look) -> Isolated {
+    fn decide(&self, candidates: impl IntoIterator<Item = Candidate>, look: Look) -> Isolated {
         let mut going = Isolated::new();
-        let looks: Vec<_> = candidates.iter().map(|candidate| (*candidate, look)).collect();
-        self.lru.settle(&self.frames, &looks, &mut going, |frame| self.free(frame));
+        let looks = candidates.into_iter().map(|candidate| (candidate, look));
+        self.lru.decide(&self.frames, looks, &mut going, |frame| self.free(frame));
         going
+    }
+
+    /// Puts a frame back, and drops its pin.
+    fn putback(&self, frame: IsolatedFrame) {
+        let pin = self.lru.putback(&self.frames, frame, Place::Cold);
+        let words = self.frames.words(pin.frame());
+        assert_eq!(pin.unpin(words), Dropped::Kept);
     }
 
     fn listed(&self) -> u64 {
@@ -81,23 +88,26 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         {
             taken.extend(batch);
         }
-        let mut frames: Vec<_> = taken.iter().map(|candidate| candidate.frame).collect();
+        let mut frames: Vec<_> = taken.iter().map(|candidate| candidate.frame.frame()).collect();
         frames.sort();
         assert_eq!((frames, fixture.listed()), (added, 0), "{policy:?}");
         // Some go, some are busy, some were used.
-        let going = fixture.settle(&taken[..100], Look::Unused);
-        fixture.settle(&taken[100..200], Look::Busy);
-        let going_too = fixture.settle(&taken[200..], Look::Accessed);
+        let going = fixture.decide(taken.drain(..100), Look::Unused);
+        assert_eq!(fixture.decide(taken.drain(..100), Look::Busy).len(), 0);
+        let going_too = fixture.decide(taken, Look::Accessed);
         // To the default, what not even its fault has marked was read ahead, and waits.
         assert_eq!(going.len(), if policy == ReclaimPolicy::Reuse { 0 } else { 100 });
         assert_eq!(going_too.len(), if policy == ReclaimPolicy::Fifo { 100 } else { 0 });
         assert_eq!(fixture.listed(), 300 - (going.len() + going_too.len()) as u64);
         for frame in going {
-            fixture.lru.put_back(&fixture.frames, frame, List::Inactive);
-            fixture.lru.put_back(&fixture.frames, frame, List::Active);
-            assert_eq!(fixture.frames.words(frame).holds.drop_pin(), Dropped::Kept);
+            // A second hand may have met it by its place.
+            let (pin, _) = PinnedFrame::take(frame.frame(), fixture.frames.words(frame.frame()));
+            fixture.putback(frame);
+            fixture.putback(IsolatedFrame::new(pin));
         }
         assert_eq!(fixture.listed(), 300 - going_too.len() as u64, "who is listed is not put back again");
+        going_too.into_iter().for_each(|frame| fixture.putback(frame));
+        assert_eq!(fixture.listed(), 300);
     }
 }
 
@@ -113,9 +123,9 @@ fn what_is_freed_leaves_its_batch_its_queue_and_its_admission() {
         }
         assert_eq!(fixture.listed(), left, "{policy:?}");
         // One that is taken off while it is released goes with its last pin.
-        let candidate = fixture.candidates(1)[0];
-        fixture.release(candidate.frame);
-        fixture.settle(&[candidate], Look::Busy);
+        let candidates = fixture.candidates(1);
+        fixture.release(candidates[0].frame.frame());
+        assert_eq!(fixture.decide(candidates, Look::Busy).len(), 0);
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
         let frame = fixture.frames.alloc(Order::ZERO).unwrap().into_frame();
         fixture.frames.words(frame).holds.begin(false);
@@ -145,8 +155,7 @@ fn a_block_that_is_split_is_listed_frame_by_frame() {
             });
             for candidate in candidates {
                 // As one that does not go after all: the head is listed already.
-                fixture.lru.put_back(&fixture.frames, candidate.frame, List::Inactive);
-                assert_eq!(fixture.frames.words(candidate.frame).holds.drop_pin(), Dropped::Kept);
+                fixture.putback(candidate.frame);
             }
             assert_eq!(fixture.listed(), if in_hand { 32 } else { 16 }, "{policy:?}");
         }
@@ -160,14 +169,15 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     fixture.listed();
     // The marks that their faults left.
     for _ in 0..5 {
-        fixture.settle(&fixture.candidates(60), Look::Accessed);
+        assert_eq!(fixture.decide(fixture.candidates(60), Look::Accessed).len(), 0);
     }
     let candidates = fixture.candidates(10);
-    let going = fixture.settle(&candidates, Look::Unused);
+    let going = fixture.decide(candidates, Look::Unused);
     assert_eq!(going.len(), 10);
     let shadow = fixture.lru.shadow();
     // Nothing is hot yet, so there is room.
     for (index, frame) in going.into_iter().enumerate() {
+        let frame = frame.into_pin().into_frame();
         if index % 2 == 0 {
             assert_eq!(fixture.lru.admit(&fixture.frames, frame, shadow), Place::Hot);
         }
@@ -178,4 +188,5 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     // When the cold cannot go, the hot may.
     let hot = fixture.lru.candidates(&fixture.frames, 100, true, |frame| fixture.free(frame));
     assert_eq!(hot.len(), 5);
+    assert_eq!(fixture.decide(hot, Look::Busy).len(), 0);
 }

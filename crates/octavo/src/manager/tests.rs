@@ -9,7 +9,9 @@ use super::Manager;
 use crate::config::{Compression, HugePolicy};
 use crate::engine::{Engine, Obstacle, split_edges};
 use crate::error::ErrorKind;
+use crate::frame::PinnedFrame;
 use crate::io::SwapFile;
+use crate::lru::IsolatedFrame;
 use crate::reclaim::{Migrated, migrate};
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
@@ -274,10 +276,11 @@ fn frame_at(manager: &Manager, space: &Space, at: u64) -> Option<FrameId> {
 }
 
 fn take_and_migrate(engine: &Engine, frame: FrameId) -> Migrated {
-    assert!(engine.frames.words(frame).holds.take_pin().is_live());
+    let (pin, before) = PinnedFrame::take(frame, engine.frames.words(frame));
+    assert!(before.is_live());
     engine.lru.drain_all(&engine.frames);
     assert!(engine.lru.take(&engine.frames, frame));
-    migrate(engine, frame)
+    migrate(engine, IsolatedFrame::new(pin))
 }
 
 /// Shows the frame at `from` at `to` too, where nothing but the zero page is.

@@ -1,8 +1,8 @@
 //! What the users of a range say of its pages: that they are not wanted soon.
 
 use crate::engine::Engine;
-use crate::lru::{Isolated, List};
-use crate::reclaim::compact::pin_page;
+use crate::lru::{Isolated, Place};
+use crate::reclaim::compact::isolate;
 use crate::reclaim::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, Walk};
@@ -15,8 +15,8 @@ pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
             // A lost race means that it is in use.
             let _ = word.change(entry, entry.without_accessed());
         }
-        if pin_page(engine, frame) {
-            engine.keep(frame, List::Inactive);
+        if let Some(frame) = isolate(engine, frame) {
+            engine.putback(frame, Place::Cold);
         }
     });
 }
@@ -32,15 +32,15 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
         let walk = walks.next();
         if let Some((walk, frame)) = walk.as_ref().and_then(|walk| Some((walk, shown(walk)?))) {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
-            if pin_page(engine, frame) {
-                out.push(frame);
+            if let Some(frame) = isolate(engine, frame) {
+                out.push(&engine.frames, frame);
             }
         }
-        if walk.is_some() && out.len() < out.inline_size() {
+        if walk.is_some() && !out.is_full() {
             continue;
         }
         let ends = engine.ends();
-        let outcome = evict_batch(engine, &std::mem::take(&mut out));
+        let outcome = evict_batch(engine, std::mem::take(&mut out));
         if outcome.full && engine.wait_for_room(ends) {
             // Some of these pages stayed.
             walks.go_on_from(first);

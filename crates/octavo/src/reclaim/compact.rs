@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::frame::state::Kind;
 use crate::frame::{Block, ChunkId, PinnedFrame};
-use crate::lru::{Isolated, List};
+use crate::lru::{Isolated, IsolatedFrame, Place};
 use crate::reclaim::shrink_pool::fit_pool;
 use crate::reclaim::{Migrated, Reclaimer, evict_batch, migrate, reclaim, reclaim_and_settle};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
@@ -200,26 +200,28 @@ fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
         }
         let (mut out, mut started, mut full) = (Isolated::new(), 0, false);
         let (ends, ended) = (engine.ends(), engine.transfers.ended_pages());
-        let mut send = |out: &Isolated| {
+        let mut send = |out: Isolated| {
             let outcome = evict_batch(engine, out);
             started += outcome.started;
             full |= outcome.full;
         };
         for index in 0..CHUNK_FRAMES {
             let frame = chunk.first().plus(index);
-            if move_page(engine, frame, elsewhere) == Moved::MustGoOut && pin_page(engine, frame) {
-                out.push(frame);
+            if move_page(engine, frame, elsewhere) == Moved::MustGoOut
+                && let Some(frame) = isolate(engine, frame)
+            {
+                out.push(&engine.frames, frame);
                 if engine.swap.is_failing() {
                     // Neither way is open, nor will it be for the pages behind this one.
-                    evict_batch(engine, &out);
+                    evict_batch(engine, out);
                     return false;
                 }
             }
-            if out.len() == out.inline_size() {
-                send(&std::mem::take(&mut out));
+            if out.is_full() {
+                send(std::mem::take(&mut out));
             }
         }
-        send(&out);
+        send(out);
         if !engine.wait_until_ended(ended + started) || full && !engine.wait_for_room(ends) {
             return false;
         }
@@ -238,15 +240,12 @@ enum Moved {
 
 fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
     for _ in 0..2 {
-        if !pin_page(engine, frame) {
-            return Moved::Settled;
-        }
+        let Some(isolated) = isolate(engine, frame) else { return Moved::Settled };
         if engine.frames.words(frame).order() != Order::ZERO {
-            engine.lru.put_back(&engine.frames, frame, List::Inactive);
-            engine.unpin(PinnedFrame::counted(frame));
+            engine.unpin(engine.lru.putback(&engine.frames, isolated, Place::Cold));
             break;
         }
-        if migrate(engine, frame) != Migrated::NoFrame {
+        if migrate(engine, isolated) != Migrated::NoFrame {
             return Moved::Settled;
         }
         // A device that fails for one page would be asked in vain for each.
@@ -260,16 +259,17 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
     if elsewhere == Elsewhere::Made { Moved::MustGoOut } else { Moved::Settled }
 }
 
-/// Pins a frame that shows a page, and takes it off the LRU. Not one that is not on it: that is just being made, or in
-/// another reclaimer's hands.
-pub(super) fn pin_page(engine: &Engine, frame: FrameId) -> bool {
+/// Takes a frame that shows a page off the LRU. Not one that is not on it: that is just being made, or in another reclaimer's
+/// hands.
+pub(super) fn isolate(engine: &Engine, frame: FrameId) -> Option<IsolatedFrame> {
     let words = engine.frames.words(frame);
     if !words.holds.load().is_live() {
-        return false;
+        return None;
     }
-    if words.holds.take_pin().is_live() && engine.lru.take(&engine.frames, frame) {
-        return true;
+    let (pin, before) = PinnedFrame::take(frame, words);
+    if before.is_live() && engine.lru.take(&engine.frames, frame) {
+        return Some(IsolatedFrame::new(pin));
     }
-    engine.unpin(PinnedFrame::counted(frame));
-    false
+    engine.unpin(pin);
+    None
 }

@@ -22,9 +22,8 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
-use crate::frame::PinnedFrame;
-use crate::lru::{ISOLATED, Isolated, List, Look};
-use crate::reclaim::compact::pin_page;
+use crate::lru::{ISOLATED, Isolated, IsolatedFrame, Look, Place};
+use crate::reclaim::compact::isolate;
 use crate::rmap::Owner;
 use crate::store::{Going, Leaving, PutAway};
 use crate::table::Walk;
@@ -53,27 +52,30 @@ pub(crate) enum Evict {
     Clean,
 }
 
-/// Moves out what can go of a batch that the caller isolated and pinned. Takes over the pins.
-pub(crate) fn evict_batch(engine: &Engine, batch: &Isolated) -> Outcome {
+/// Frames of a batch, or of a part of it.
+type Candidates = SmallVec<[IsolatedFrame; ISOLATED]>;
+
+/// Moves out what can go of a batch.
+pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
     evict(engine, batch, Evict::All)
 }
 
 /// As [`evict_batch`].
-pub(crate) fn evict(engine: &Engine, batch: &Isolated, what: Evict) -> Outcome {
+pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut candidates = Isolated::new();
-    for &frame in batch {
-        match judge(engine, frame) {
-            Verdict::Keep(list) => engine.keep(frame, list),
-            _ if must_stay(engine, frame, what) => {
+    let mut candidates = Candidates::new();
+    for frame in batch {
+        match judge(engine, frame.frame()) {
+            Verdict::Keep => engine.putback(frame, Place::Cold),
+            _ if must_stay(engine, frame.frame(), what) => {
                 outcome.obstructed = true;
-                engine.keep(frame, List::Inactive);
+                engine.putback(frame, Place::Cold);
             }
             Verdict::Evict => candidates.push(frame),
             Verdict::Split => evict_block(engine, frame, &mut outcome),
         }
     }
-    let going = take_in(engine, &candidates, &mut outcome);
+    let going = take_in(engine, candidates, &mut outcome);
     send_out(engine, going, &mut outcome);
     outcome
 }
@@ -85,25 +87,26 @@ fn must_stay(engine: &Engine, frame: FrameId, what: Evict) -> bool {
     !has_place || what == Evict::Clean && words.holds.load().is_dirty()
 }
 
-/// Frames that their stores know, pinned: their entries become what the stores say, and what is dirty is sent on.
-fn send_out(engine: &Engine, mut going: Going, outcome: &mut Outcome) {
-    for &(page, frame) in &going {
-        unmap_owners(engine, page, frame);
+/// Frames that their stores know: their entries become what the stores say, and what is dirty is sent on.
+fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
+    for (page, frame) in &going {
+        unmap_owners(engine, *page, frame.frame());
     }
-    put_away_dirty(engine, &mut going, outcome);
-    outcome.freed += engine.evict_or_keep(&going);
+    let away = put_away_dirty(engine, going, outcome);
+    outcome.freed += engine.evict_or_putback(away);
 }
 
 /// A block of 2 MiB goes to a slot of order 9: a whole cluster, so that its pages lie together on the device, and come back
 /// together. Without one it is only split, and its pages come by again.
-fn evict_block(engine: &Engine, head: FrameId, outcome: &mut Outcome) {
+fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
+    let head = block.frame();
     let first = engine.swap.allocate_huge();
     if first.is_none() {
         engine.counters.count(Counter::HugeSwapOutFallback);
     }
     split_block_of(engine, head);
     let is_split = engine.frames.words(head).order() == Order::ZERO;
-    engine.keep(head, List::Inactive);
+    engine.putback(block, Place::Cold);
     let Some(first) = first else { return };
     if is_split {
         engine.counters.count(Counter::HugeSwapOut);
@@ -111,19 +114,24 @@ fn evict_block(engine: &Engine, head: FrameId, outcome: &mut Outcome) {
     let mut going = Going::new();
     for index in 0..CHUNK_FRAMES {
         let (page, frame) = (first.plus(index), head.plus(index));
-        let held = is_split && pin_page(engine, frame);
         let words = engine.frames.words(frame);
+        let isolated = is_split.then(|| isolate(engine, frame)).flatten();
         // Asked of a frame in hand: nobody else gives it a place now.
-        let goes = held && words.stored.page().is_none() && words.order() == Order::ZERO;
-        if held && !goes {
-            engine.keep(frame, List::Inactive);
+        let (goes, stays) = match isolated {
+            Some(frame) if words.stored.page().is_none() && words.order() == Order::ZERO => {
+                (Some(frame), None)
+            }
+            other => (None, other),
+        };
+        if let Some(frame) = stays {
+            engine.putback(frame, Place::Cold);
         }
-        if !goes {
-            engine.swap.give_back(&engine.frames, page);
-        } else if engine.swap.take_in_at(&engine.frames, page, frame) {
-            going.push((page, frame));
-        } else {
-            engine.unpin(PinnedFrame::counted(frame));
+        match goes {
+            None => engine.swap.give_back(&engine.frames, page),
+            Some(frame) if engine.swap.take_in_at(&engine.frames, page, frame.frame()) => {
+                going.push((page, frame));
+            }
+            Some(dying) => engine.unpin(dying.into_pin()),
         }
         if going.len() == going.inline_size() {
             send_out(engine, std::mem::take(&mut going), outcome);
@@ -134,13 +142,13 @@ fn evict_block(engine: &Engine, head: FrameId, outcome: &mut Outcome) {
 
 enum Verdict {
     Evict,
-    Keep(List),
+    Keep,
     Split,
 }
 
 fn judge(engine: &Engine, frame: FrameId) -> Verdict {
     if engine.frames.words(frame).holds.load().is_held_by_others(1) {
-        return Verdict::Keep(List::Inactive);
+        return Verdict::Keep;
     }
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
 }
@@ -179,11 +187,11 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
 }
 
 /// Has swap take in, in runs, those candidates that no store keeps yet.
-fn take_in(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -> Going {
+fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
-    let mut fresh = SmallVec::<[(Option<Owner>, FrameId); ISOLATED]>::new();
-    for &frame in candidates {
-        let words = engine.frames.words(frame);
+    let mut fresh = SmallVec::<[(Option<Owner>, IsolatedFrame); ISOLATED]>::new();
+    for frame in candidates {
+        let words = engine.frames.words(frame.frame());
         match words.stored.page() {
             Some(page) => going.push((page, frame)),
             None => fresh.push((engine.rmap.owners(words).first().copied(), frame)),
@@ -191,22 +199,24 @@ fn take_in(engine: &Engine, candidates: &[FrameId], outcome: &mut Outcome) -> Go
     }
     // Neighbours in a space become neighbours on the device. By owners as they were: they may change meanwhile.
     fresh.sort_unstable_by_key(|(owner, _)| owner.map(|owner| (owner.space, owner.page)));
-    let mut rest = fresh.as_slice();
-    while !rest.is_empty() {
-        let mut dying = SmallVec::<[FrameId; 8]>::new();
-        let run = rest.iter().map(|(_, frame)| *frame);
-        let taken = engine.swap.take_in(&engine.frames, run, |frame, page| match page {
-            Some(page) => going.push((page, frame)),
-            None => dying.push(frame),
-        });
-        dying.into_iter().for_each(|frame| engine.unpin(PinnedFrame::counted(frame)));
-        rest = &rest[taken..];
-        if taken == 0 {
+    let mut places = SmallVec::<[Option<StoredPage>; ISOLATED]>::new();
+    while places.len() < fresh.len() {
+        let rest = fresh[places.len()..].iter().map(|(_, frame)| frame.frame());
+        if engine.swap.take_in(&engine.frames, rest, |_, page| places.push(page)) == 0 {
             outcome.obstructed = true;
-            rest.iter().for_each(|(_, frame)| engine.keep(*frame, List::Inactive));
             break;
         }
     }
+    let mut fresh = fresh.into_iter().map(|(_, frame)| frame);
+    // Places first: they end first, and none of the frames is lost.
+    for (place, frame) in places.into_iter().zip(fresh.by_ref()) {
+        match place {
+            Some(page) => going.push((page, frame)),
+            // It was found dying.
+            None => engine.unpin(frame.into_pin()),
+        }
+    }
+    fresh.for_each(|frame| engine.putback(frame, Place::Cold));
     going
 }
 
@@ -250,64 +260,70 @@ fn lead_away(engine: &Engine, walk: &Walk<'_>, owner: Owner, page: StoredPage, f
     done
 }
 
-/// Sends on what is dirty: the stores put it away at once, or it is on its way to a device, neighbours together. Frames that are
-/// under way, or that cannot go, leave `going`.
-fn put_away_dirty(engine: &Engine, going: &mut Going, outcome: &mut Outcome) {
-    going.sort_by_key(|(page, _)| *page);
-    let (mut away, mut writing) = (Going::new(), Going::new());
+/// Sends on what is dirty: the stores put it away at once, or it is on its way to a device, neighbours together. Gives those
+/// back that are in their places, and neither under way nor put back.
+fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> Going {
+    going.sort_unstable_by_key(|(page, _)| *page);
     let leaving = Leaving {
         frames: &engine.frames,
         rmap: &engine.rmap,
         ended_pages: engine.transfers.ended_pages(),
         writing_pages: engine.transfers.writing_pages(),
     };
+    let mut outcomes = SmallVec::<[PutAway; ISOLATED]>::new();
     for batch in going.chunk_by(|(a, _), (b, _)| a.store() == b.store()) {
-        engine.store(batch[0].0).put_away(&leaving, batch, &mut |page, frame, put| match after_put_away(
-            engine, frame, put,
-        ) {
-            Some(Away::InPlace) => away.push((page, frame)),
-            Some(Away::ToBeWritten) => writing.push((page, frame)),
-            None => {}
-        });
+        engine.store(batch[0].0).put_away(&leaving, batch, &mut |put| outcomes.push(put));
     }
-    *going = away;
-    let started = write_out(engine, &writing);
+    let (mut away, mut writing) = (Going::new(), Going::new());
+    for ((page, frame), put) in going.into_iter().zip(outcomes) {
+        match after_put_away(engine, frame, put) {
+            Some(Away::InPlace(frame)) => away.push((page, frame)),
+            Some(Away::ToBeWritten(frame)) => writing.push((page, frame)),
+            None => {}
+        }
+    }
+    let pages = writing.len() as u64;
+    let started = write_out(engine, writing);
     outcome.started += started;
-    outcome.full |= started < writing.len() as u64;
+    outcome.full |= started < pages;
     engine.swap.flush();
+    away
 }
 
 /// Where a page is that was put away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Away {
-    InPlace,
-    ToBeWritten,
+    InPlace(IsolatedFrame),
+    ToBeWritten(IsolatedFrame),
 }
 
 /// Wakes those who saw the frame under writeback. `None`: the page stays, and the frame was put back.
-pub(super) fn after_put_away(engine: &Engine, frame: FrameId, put: PutAway) -> Option<Away> {
+pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway) -> Option<Away> {
     if let PutAway::Done { awaited: true } | PutAway::Refused { awaited: true } = put {
-        engine.wake_io(frame);
+        engine.wake_io(frame.frame());
     }
     match put {
-        PutAway::Done { .. } => Some(Away::InPlace),
-        PutAway::ToBeWritten => Some(Away::ToBeWritten),
+        PutAway::Done { .. } => Some(Away::InPlace(frame)),
+        PutAway::ToBeWritten => Some(Away::ToBeWritten(frame)),
         PutAway::Refused { .. } => {
-            engine.keep(frame, List::Inactive);
+            engine.putback(frame, Place::Cold);
             None
         }
     }
 }
 
-/// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page; says how many. Takes over their
-/// pins. Fewer: a device is full, and the others stay in memory.
-pub(super) fn write_out(engine: &Engine, writing: &[(StoredPage, FrameId)]) -> u64 {
-    let mut started = 0;
+/// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page; says how many.
+/// Fewer: a device is full, and the others stay in memory.
+pub(super) fn write_out(engine: &Engine, writing: Going) -> u64 {
+    let mut runs = SmallVec::<[usize; ISOLATED]>::new();
     for run in writing.chunk_by(|(page, _), (next, _)| page.is_followed_by(*next)) {
-        for run in run.chunks(engine.store(run[0].0).write_batch()) {
-            let frames: Isolated = run.iter().map(|(_, frame)| *frame).collect();
-            started += engine.start_write(run[0].0, &frames);
-        }
+        runs.extend(run.chunks(engine.store(run[0].0).write_batch()).map(<[_]>::len));
+    }
+    let mut writing = writing.into_iter().peekable();
+    let mut started = 0;
+    for len in runs {
+        let first = writing.peek().expect("runs are not empty").0;
+        started += engine.start_write(first, writing.by_ref().take(len).map(|(_, frame)| frame));
     }
     started as u64
 }

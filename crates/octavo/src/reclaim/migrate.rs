@@ -8,8 +8,7 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::frame::PinnedFrame;
-use crate::lru::List;
+use crate::lru::{IsolatedFrame, Place};
 use crate::rmap::Owners;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::units::{FrameId, Order, PAGE_BYTES};
@@ -28,16 +27,16 @@ pub(crate) enum Migrated {
 /// An entry made busy, and what it was.
 type Busy<'t> = SmallVec<[(&'t EntryWord, Entry, Entry); 2]>;
 
-/// Moves a frame, which the caller has pinned and taken off the LRU, to a fresh one. Takes over the pin.
-pub(crate) fn migrate(engine: &Engine, frame: FrameId) -> Migrated {
-    let outcome = try_migrate(engine, frame);
+/// Moves a frame's page to a fresh frame.
+pub(crate) fn migrate(engine: &Engine, frame: IsolatedFrame) -> Migrated {
+    let outcome = try_migrate(engine, frame.frame());
     let counter =
         if outcome == Migrated::Moved { Counter::FrameMigrated } else { Counter::FrameMigrateFailed };
     engine.counters.count(counter);
-    if outcome != Migrated::Moved {
-        engine.lru.put_back(&engine.frames, frame, List::Active);
-    }
-    engine.unpin(PinnedFrame::counted(frame));
+    engine.unpin(match outcome {
+        Migrated::Moved => frame.into_pin(),
+        _ => engine.lru.putback(&engine.frames, frame, Place::Hot),
+    });
     outcome
 }
 

@@ -27,10 +27,10 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
 use crate::error::{Error, Result};
-use crate::lru::{ISOLATED, Isolated, List};
+use crate::lru::{ISOLATED, Isolated, Place};
 use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
-use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
@@ -194,7 +194,7 @@ fn evict_some(engine: &Engine, room: u64, what: Evict, who: Reclaimer) -> Option
         return None;
     }
     engine.counters.add(who.counters().0, looked);
-    Some((looked, evict(engine, &batch, what)))
+    Some((looked, evict(engine, batch, what)))
 }
 
 /// As [`reclaim`], and waits for what it started. Says how many frames were freed meanwhile.
@@ -231,21 +231,14 @@ fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
     let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
         .min(room)
         .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND));
-    let (mut looked, mut chosen, mut going) = (0, 0, Isolated::new());
-    while chosen < most && looked < LOOKS * most {
-        let before = going.len();
-        match look_at(engine, most - chosen, false, &mut going) {
+    let (mut looked, mut going) = (0, Isolated::new());
+    while going.pages() < most && looked < LOOKS * most {
+        match look_at(engine, most - going.pages(), false, &mut going) {
             0 => break,
             some => looked += some,
         }
-        chosen += pages_of(engine, going[before..].iter().copied());
     }
     (looked, going)
-}
-
-/// Base pages of frames and blocks in hand.
-fn pages_of(engine: &Engine, frames: impl IntoIterator<Item = FrameId>) -> u64 {
-    frames.into_iter().map(|frame| u64::from(engine.frames.words(frame).order().frames())).sum()
 }
 
 /// Hot pages that are not used join the cold: what is there cannot go, but clean ones may.
@@ -253,7 +246,7 @@ fn demote(engine: &Engine) {
     let mut going = Isolated::new();
     look_at(engine, DEMOTED, true, &mut going);
     for frame in going {
-        engine.keep(frame, List::Inactive);
+        engine.putback(frame, Place::Cold);
     }
 }
 
@@ -261,13 +254,17 @@ fn demote(engine: &Engine) {
 fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
     let free_last = |frame| engine.free_last(frame);
     let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
-    let looks: SmallVec<[_; 64]> =
-        candidates.iter().map(|candidate| (*candidate, evict::look(engine, candidate.frame))).collect();
-    // While they are in hand, nobody splits them.
-    let pages = pages_of(engine, candidates.iter().map(|candidate| candidate.frame));
-    let settled = engine.lru.settle(&engine.frames, &looks, going, free_last);
-    engine.counters.add(Counter::PageActivated, settled.activated);
-    engine.counters.add(Counter::PageDeactivated, settled.deactivated);
+    let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
+    let looks: SmallVec<[_; 64]> = candidates
+        .into_iter()
+        .map(|candidate| {
+            let look = evict::look(engine, candidate.frame.frame());
+            (candidate, look)
+        })
+        .collect();
+    let decided = engine.lru.decide(&engine.frames, looks, going, free_last);
+    engine.counters.add(Counter::PageActivated, decided.activated);
+    engine.counters.add(Counter::PageDeactivated, decided.deactivated);
     pages
 }
 

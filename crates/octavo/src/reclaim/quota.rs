@@ -7,7 +7,7 @@
 use crate::engine::{Engine, Figure, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lru::Isolated;
-use crate::reclaim::compact::pin_page;
+use crate::reclaim::compact::isolate;
 use crate::reclaim::evict_batch;
 use crate::table::PageNumberRange;
 use crate::table::entry::State;
@@ -62,7 +62,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
     engine.lru.drain_all(&engine.frames);
     let (mut out, mut started, mut gone, mut full) = (Isolated::new(), 0, 0, false);
     let mut send = |out: &mut Isolated| {
-        let done = evict_batch(engine, &std::mem::take(out));
+        let done = evict_batch(engine, std::mem::take(out));
         engine.space_use.add(space.id, Figure::QuotaOut, done.freed + done.started);
         gone += done.freed + done.started;
         started += done.started;
@@ -85,8 +85,8 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         {
             // A lost race means that it is in use all the more.
             let idle = !seen.is_accessed() || walk.word().change(seen, seen.without_accessed()).is_err();
-            if idle && pin_page(engine, frame) {
-                out.push(frame);
+            if idle && let Some(frame) = isolate(engine, frame) {
+                out.push(&engine.frames, frame);
                 if walk.level > 0 {
                     // A block is split first; then its pages go one by one.
                     if send(&mut out) == u64::MAX {
@@ -99,7 +99,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
                 }
             }
         }
-        let full = out.len() as u64 >= pages.min(out.inline_size() as u64);
+        let full = out.pages() >= pages || out.is_full();
         if full && send(&mut out) >= pages {
             break;
         }

@@ -3,14 +3,14 @@
 //! Each is unpacked into a frame of the swap cache, as if it had been faulted in, and goes out again from there as any
 //! dirty page does, past the pool. So a fault finds it at every moment, and no protocol is needed but the two there are.
 
-use smallvec::SmallVec;
-
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::io::Urgency;
+use crate::lru::IsolatedFrame;
 use crate::reclaim::evict::{Away, after_put_away, write_out};
+use crate::store::Going;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
-use crate::units::{CHUNK_BYTES, FrameId, Order, StoredPage, SwapSlot};
+use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 
 /// Pages that leave a pool that is too large at once.
 const FITTED: usize = 512;
@@ -22,7 +22,7 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     let mut named = std::mem::take(&mut *engine.pool_victims.lock());
     named.clear();
     pool.coldest(&engine.frames, pages, &mut named);
-    let mut going = SmallVec::<[(StoredPage, FrameId); WRITE_BATCH]>::new();
+    let mut going = Going::new();
     let mut started = 0;
     for &(slot, handle) in &named {
         match unpack(engine, slot) {
@@ -30,13 +30,12 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
             // It is in memory, or gone; or there is no frame.
             None => pool.stays(handle),
         }
-        if going.len() == going.inline_size() {
-            started += write_out(engine, &going);
-            going.clear();
+        if going.len() == WRITE_BATCH {
+            started += write_out(engine, std::mem::take(&mut going));
         }
     }
     *engine.pool_victims.lock() = named;
-    started += write_out(engine, &going);
+    started += write_out(engine, going);
     engine.swap.flush();
     started
 }
@@ -70,7 +69,7 @@ pub(crate) fn fit_pool(engine: &Engine) {
 }
 
 /// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
-fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
+fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
     let (pin, _) = engine.begin_read_ahead(slot.stored(), engine.frames.alloc(Order::ZERO)?)?;
     let frame = pin.frame();
     let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
@@ -89,19 +88,22 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<FrameId> {
         engine.end_read_of(slot.stored(), pin, failure);
         return None;
     }
-    // From here on the pin goes with the frame.
-    pin.into_frame();
+    // It was on no list yet.
+    let isolated = IsolatedFrame::new(pin);
     let holds = &engine.frames.words(frame).holds;
     holds.mark_dirty();
     if holds.end_read(true) {
         engine.wake_io(frame);
     }
     let put = engine.swap.put_away(&engine.frames, slot, frame, None);
-    let away = after_put_away(engine, frame, put)?;
+    let away = after_put_away(engine, isolated, put)?;
     engine.counters.count(Counter::PoolWriteback);
-    if away == Away::InPlace {
-        // It repeats a word by now.
-        engine.evict_or_keep(&[(slot.stored(), frame)]);
+    match away {
+        Away::ToBeWritten(frame) => Some(frame),
+        Away::InPlace(frame) => {
+            // It repeats a word by now.
+            engine.evict_or_putback([(slot.stored(), frame)].into_iter().collect());
+            None
+        }
     }
-    (away == Away::ToBeWritten).then_some(frame)
 }

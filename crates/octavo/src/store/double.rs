@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator, PageIs, PinnedFrame};
 use crate::io::test_device::TestDevice;
 use crate::io::{Device, Host, Job, Submitted, Transfer, Urgency, Waited};
+use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
 use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
 use crate::sync::{Mutex, Shared};
@@ -82,17 +83,17 @@ impl PageStore for Double {
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
-        batch: &[(StoredPage, FrameId)],
-        each: &mut dyn FnMut(StoredPage, FrameId, PutAway),
+        batch: &[(StoredPage, IsolatedFrame)],
+        each: &mut dyn FnMut(PutAway),
     ) {
-        for &(page, frame) in batch {
-            let holds = &leaving.frames.words(frame).holds;
+        for (_, frame) in batch {
+            let holds = &leaving.frames.words(frame.frame()).holds;
             let put = match holds.load().is_dirty() {
                 false => PutAway::Done { awaited: false },
                 true if holds.start_writeback(PageIs::Dirty) => PutAway::ToBeWritten,
                 true => PutAway::Refused { awaited: false },
             };
-            each(page, frame, put);
+            each(put);
         }
     }
 
@@ -117,21 +118,21 @@ impl PageStore for Double {
     fn evict_run(
         &self,
         frames: &FrameAllocator,
-        run: &[(StoredPage, FrameId)],
+        run: &[(StoredPage, IsolatedFrame)],
         shadow: Shadow,
-        each: &mut dyn FnMut(FrameId, Evicted),
+        each: &mut dyn FnMut(Evicted),
     ) {
         let mut pages = self.pages.lock();
-        for &(page, frame) in run {
-            let words = frames.words(frame);
-            if words.stored.page() != Some(page) || words.uses.get() != 1 || !words.holds.try_reclaim() {
-                each(frame, Evicted::Kept);
+        for (page, frame) in run {
+            let words = frames.words(frame.frame());
+            if words.stored.page() != Some(*page) || words.uses.get() != 1 || !words.holds.try_reclaim() {
+                each(Evicted::Kept);
                 continue;
             }
-            pages.insert(page, Kept::Shadow(shadow));
+            pages.insert(*page, Kept::Shadow(shadow));
             words.stored.set(None);
             assert_eq!(words.uses.remove(), 0, "an entry shows a frame that was evicted");
-            each(frame, Evicted::Freed);
+            each(Evicted::Freed);
         }
     }
 

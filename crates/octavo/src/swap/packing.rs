@@ -5,6 +5,7 @@
 //! many pages of a space may try the pool, the pool weighs for the batch.
 
 use crate::frame::{FrameAllocator, PageIs};
+use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
@@ -23,32 +24,30 @@ impl Swap {
     pub(super) fn put_batch_away(
         &self,
         leaving: &Leaving<'_>,
-        batch: &[(StoredPage, FrameId)],
-        each: &mut dyn FnMut(StoredPage, FrameId, PutAway),
+        batch: &[(StoredPage, IsolatedFrame)],
+        each: &mut dyn FnMut(PutAway),
     ) {
         let frames = leaving.frames;
         let Some(pool) = self.pool() else {
-            for &(page, frame) in batch {
-                let put = if frames.words(frame).holds.load().is_dirty() {
-                    self.put_away(frames, SwapSlot::named(page), frame, None)
+            for (page, frame) in batch {
+                let is_dirty = frames.words(frame.frame()).holds.load().is_dirty();
+                each(if is_dirty {
+                    self.put_away(frames, SwapSlot::named(*page), frame.frame(), None)
                 } else {
                     PutAway::Done { awaited: false }
-                };
-                each(page, frame, put);
+                });
             }
             return;
         };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
         let has_room = !pool.is_crowded();
-        let space_of = |(_, frame): &(StoredPage, FrameId)| former_space(frames, leaving.rmap, *frame);
+        let space_of =
+            |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {
             let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), &device);
-            for &(page, frame) in run {
-                each(
-                    page,
-                    frame,
-                    self.put_away_or_pack(frames, SwapSlot::named(page), frame, &mut tries, has_room),
-                );
+            for (page, frame) in run {
+                let slot = SwapSlot::named(*page);
+                each(self.put_away_or_pack(frames, slot, frame.frame(), &mut tries, has_room));
             }
         }
     }

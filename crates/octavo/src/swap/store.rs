@@ -6,6 +6,7 @@ use crate::counters::Counter;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator};
 use crate::io::{Host, Job, Urgency, Waited};
+use crate::lru::IsolatedFrame;
 use crate::mapping;
 use crate::policy::Shadow;
 use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
@@ -43,8 +44,8 @@ impl PageStore for Swap {
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
-        batch: &[(StoredPage, FrameId)],
-        each: &mut dyn FnMut(StoredPage, FrameId, PutAway),
+        batch: &[(StoredPage, IsolatedFrame)],
+        each: &mut dyn FnMut(PutAway),
     ) {
         self.put_batch_away(leaving, batch, each);
     }
@@ -86,13 +87,13 @@ impl PageStore for Swap {
     fn evict_run(
         &self,
         frames: &FrameAllocator,
-        run: &[(StoredPage, FrameId)],
+        run: &[(StoredPage, IsolatedFrame)],
         shadow: Shadow,
-        each: &mut dyn FnMut(FrameId, Evicted),
+        each: &mut dyn FnMut(Evicted),
     ) {
         let shadow = Some(mapping::Shadow::new(shadow.bits()));
-        let slots = run.iter().map(|&(page, frame)| (SwapSlot::named(page), frame));
-        self.cache.evict_run(frames, slots, shadow, each);
+        let slots = run.iter().map(|(page, frame)| (SwapSlot::named(*page), frame.frame()));
+        self.cache.evict_run(frames, slots, shadow, |_, evicted| each(evicted));
     }
 
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {

@@ -202,7 +202,7 @@ impl Model {
 
     /// Moves out all that can go.
     fn evict_all(&self) {
-        evict_batch(&self.engine, &self.isolate());
+        evict_batch(&self.engine, self.isolate());
     }
 
     fn frame_of(&self, space: usize, page: u64) -> FrameId {

@@ -128,7 +128,7 @@ fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &batch);
+                evict_batch(&model.engine, batch);
             },
             |model| model.unmap(0, 0, 2),
         );
@@ -147,7 +147,7 @@ fn eviction_against(slots: u32, access: fn(&Model), expected: u64) {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &batch);
+                evict_batch(&model.engine, batch);
             },
             access,
         );
@@ -229,11 +229,11 @@ fn loom_a_slot_is_not_reused_while_it_is_written() {
         race(
             &shared,
             move |model| {
-                evict_batch(&model.engine, &first);
+                evict_batch(&model.engine, first);
             },
             move |model| {
                 model.unmap(0, 0, 2);
-                evict_batch(&model.engine, &second);
+                evict_batch(&model.engine, second);
             },
         );
         assert_eq!(shared.load(0, 2), Some(9));

@@ -110,7 +110,7 @@ fn loom_a_swap_in_against_the_eviction_of_the_page_just_read() {
             &shared,
             |model| assert_eq!(model.load(0, 0), Some(7)),
             move |model| {
-                evict_batch(&model.engine, &batch);
+                evict_batch(&model.engine, batch);
             },
         );
         assert_holds(&shared, 7);
