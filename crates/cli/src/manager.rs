@@ -1,17 +1,10 @@
-//! Managers for a run: their forms, their counters, and their end.
+//! Managers for a run: their forms and their counters.
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use octavo::{
-    CounterSnapshot, ErrorKind, Manager, ManagerBuilder, PercpuOrders, PinPath, SwapCache, ZeroPage,
-};
+use octavo::{CounterSnapshot, ManagerBuilder, PercpuOrders, PinPath, SwapCache, ZeroPage};
 
 use crate::choices::Mode;
-
-/// Writes that were under way when the last space was dropped end sooner, or never.
-const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// The form of each mechanism that the mode stands for.
 pub fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
@@ -27,19 +20,6 @@ pub fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
             .pin_path(PinPath::LockFree)
             .swap_cache(SwapCache::Tree),
         Mode::Best => builder,
-    }
-}
-
-/// Ends a manager whose spaces are dropped. Pages that are still being written hold their frames for a moment.
-pub fn shut_down(manager: Manager) -> octavo::Result<()> {
-    let begun = Instant::now();
-    loop {
-        match manager.clone().shutdown() {
-            Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < LONGEST_END => {
-                thread::sleep(Duration::from_millis(1));
-            }
-            ended => return ended,
-        }
     }
 }
 

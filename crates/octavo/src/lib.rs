@@ -62,7 +62,7 @@ pub use config::{
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use io::{IoEngine, SwapArea, SwapFile};
-pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats};
+pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
 pub use octavo_platform::Word;
 pub use region::{AccessPattern, RegionOptions};
 pub use space::{Advice, Space, SpaceStats};

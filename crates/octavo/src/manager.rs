@@ -1,6 +1,7 @@
 //! The composition root: a manager owns the arena, the budget, the swap areas and the background thread.
 
 mod builder;
+mod shutdown;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,15 +14,13 @@ use crate::frame::zero_page::UsedHugeZero;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::sync::{Arc, Duration, Mutex, Shared};
+use crate::sync::{Arc, Mutex, Shared};
 use crate::table::translation::Translation;
 use crate::units::{FrameId, Order, bytes_for_people};
 
 use builder::check_budget;
 pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
-
-/// How long the end of a manager waits for its devices.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub use shutdown::ShutdownRefused;
 
 /// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
 /// last space are gone.
@@ -151,7 +150,9 @@ impl Manager {
         engine.budget.set_limit_bytes(bytes);
         // What failed before is no reason now, unless it fails again.
         engine.swap.forget_failure();
-        if !shrink_to_budget(engine, 0) {
+        let fits = shrink_to_budget(engine, 0);
+        engine.leave_transfers();
+        if !fits {
             let used = engine.budget.used_bytes();
             engine.budget.set_limit_bytes(before);
             if engine.swap.is_silent() {
@@ -178,7 +179,10 @@ impl Manager {
     /// `ForkedChild` in one.
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
         self.engine().check_process()?;
-        Ok(reclaim_and_settle(self.engine(), pages, Reclaimer::Direct))
+        let freed = reclaim_and_settle(self.engine(), pages, Reclaimer::Direct);
+        // Of a device that did not answer in time.
+        self.engine().leave_transfers();
+        Ok(freed)
     }
 
     /// Allocates a block of 2^order frames that is no page of a space. It counts against the budget and is never moved or
@@ -217,33 +221,6 @@ impl Manager {
         self.engine().check_process()?;
         self.engine().frames.drain();
         Ok(self.engine().frames.zero_some(frames))
-    }
-
-    /// Ends the manager, if nothing of it is in use.
-    ///
-    /// # Errors
-    /// `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked), `TimedOut` when a device does not
-    /// end what was asked of it within 10 s; the manager goes on then. `ForkedChild` in one.
-    pub fn shutdown(self) -> Result<()> {
-        let engine = self.engine();
-        engine.check_process()?;
-        let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
-        if spaces.is_empty() && !engine.settle(PATIENCE) {
-            return Err(engine.swap.timed_out());
-        }
-        let message = if !spaces.is_empty() {
-            format!(
-                "{} spaces are in use ({}); drop them and their pins first",
-                spaces.len(),
-                spaces.join(", ")
-            )
-        } else {
-            match engine.outlived_by_pins() {
-                0 => return Ok(()),
-                frames => format!("pins hold {frames} frames of dropped spaces; drop the pins first"),
-            }
-        };
-        Err(Error::new(ErrorKind::Busy, message))
     }
 
     /// Walks everything and checks it against everything else. Linear in memory; to be called while no access is under

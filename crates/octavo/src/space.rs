@@ -373,6 +373,8 @@ impl Drop for Space {
             return;
         }
         clear_space(engine, &self.state);
+        // Until they end, the slots of pages on their way are in use.
+        engine.leave_transfers();
         engine.spaces.lock().remove(&self.state.id);
         engine.space_use.forget(self.state.id);
         engine.table.forget_space(self.state.id);

@@ -347,7 +347,11 @@ fn a_manager_shut_down_or_dropped_while_spaces_and_pins_are_left() {
     let at = space.map(4 * PAGE, RegionOptions::default()).unwrap();
     let pin = space.pin(at, 8, Access::Write).unwrap();
     pin.copy_in(0, b"the pin.").unwrap();
-    says(manager.clone().shutdown(), ErrorKind::Busy, &["1 spaces are in use (in use)", "drop them"]);
+    says(
+        manager.clone().shutdown().map_err(octavo::Error::from),
+        ErrorKind::Busy,
+        &["1 spaces are in use (in use)", "drop them"],
+    );
     // Its last handle is gone, but not what is in use.
     drop(manager);
     space.unmap(at, 4 * PAGE).unwrap();
@@ -371,7 +375,15 @@ fn a_manager_shut_down_while_a_forgotten_pin_holds_a_frame() {
     let at = space.map(PAGE, RegionOptions::default()).unwrap();
     std::mem::forget(space.pin(at, 8, Access::Write).unwrap());
     drop(space);
-    says(manager.shutdown(), ErrorKind::Busy, &["pin"]);
+    let refused = manager.shutdown().unwrap_err();
+    assert!(refused.to_string().contains("pin"), "{refused}");
+    assert_eq!(refused.error().kind(), ErrorKind::Busy);
+    // It goes on.
+    let manager = refused.into_manager();
+    let space = manager.space().unwrap();
+    let at = space.map(32 * MIB, RegionOptions::default()).unwrap();
+    store_all(&space, at, 32 * MIB).unwrap();
+    check_all(&space, at, 32 * MIB);
 }
 
 #[test]
@@ -445,7 +457,7 @@ fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, a
         manager.alloc_block(Order::ZERO).map(drop),
         manager.free_block(FrameId(0), Order::ZERO),
         manager.zero_ahead(1).map(drop),
-        manager.clone().shutdown(),
+        manager.clone().shutdown().map_err(octavo::Error::from),
     ];
     let is_right = |result: &Result<()>| {
         result.as_ref().is_err_and(|error| {

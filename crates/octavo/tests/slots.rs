@@ -331,7 +331,6 @@ fn everything_is_free_after_the_last_space_is_dropped() {
                 scope.spawn(move || come_and_go(manager, Random::new(seed + lane)));
             }
         });
-        assert_eq!(manager.stats().unwrap().swap_slots, 0, "{form:?}, seed {seed}");
         assert_nothing_is_left(&manager, ZeroPage::default());
     }
 }

@@ -22,7 +22,7 @@ use super::work::{PagedMemory, work};
 use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
-use crate::manager::{named, shut_down, with_forms_of};
+use crate::manager::{named, with_forms_of};
 use crate::profile::Samples;
 use crate::worker::{Toucher, Watch};
 
@@ -71,7 +71,7 @@ pub(super) fn run(
     let peak_bytes = usage::peak_resident_bytes();
     drop(memories);
     let counted = manager.counters().since(&before);
-    shut_down(manager)?;
+    manager.shutdown().map_err(octavo::Error::from)?;
     Ok(Side {
         phases,
         budget_bytes,

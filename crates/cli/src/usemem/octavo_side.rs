@@ -11,7 +11,7 @@ use super::touch::{Memory, Outcome, Plan, touch};
 use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
-use crate::manager::{named, shut_down, with_forms_of};
+use crate::manager::{named, with_forms_of};
 use crate::profile::Samples;
 use crate::worker::{Toucher, Watch};
 
@@ -35,7 +35,7 @@ pub(super) fn run(
     let outcomes = run_threads(&spaces, &job.plan, progress, samples)?;
     drop(spaces);
     let counted = manager.counters().since(&before);
-    shut_down(manager)?;
+    manager.shutdown().map_err(octavo::Error::from)?;
     Ok(Side {
         outcomes,
         budget_bytes: Some(budget_bytes),

@@ -205,6 +205,14 @@ impl Engine {
         }
     }
 
+    /// Has transfers under way end by themselves: nobody may be left to ask how they are.
+    pub(crate) fn leave_transfers(&self) {
+        if self.transfers.are_under_way() {
+            self.swap.flush();
+            self.swap.serve();
+        }
+    }
+
     /// For a thread that has left its waker with a frame under I/O: completes transfers while there are any to wait for, and
     /// sleeps otherwise.
     pub(crate) fn drive(&self, frame: FrameId) -> Waited {

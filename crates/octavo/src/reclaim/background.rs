@@ -3,15 +3,16 @@
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
+use crate::reclaim::signal::{Signal, Turn};
 use crate::reclaim::{
     Reclaimer, compact_for_huge, most_writing_pages, reclaim, shrink_pool, shrink_to_budget,
 };
 use crate::swap::Pool;
-use crate::sync::{Arc, Condvar, Duration, Mutex, Shared, thread};
+use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;
 
-/// How often the per-CPU lists decay.
-const TICK: Duration = Duration::from_millis(200);
+/// How long room that writes under way will make is waited for at once.
+const MOMENT: Duration = Duration::from_millis(200);
 /// Frames zeroed between two looks at whether there is something more pressing.
 const ZERO_BATCH: usize = 32;
 /// Pages that leave a crowded pool at once.
@@ -20,18 +21,6 @@ const POOL_BATCH: usize = 512;
 const MOST_FED: u64 = 4;
 /// Frames freed between two looks at the watermark.
 const RECLAIM_BATCH: u64 = 256;
-
-#[derive(Debug, Default)]
-struct Signal {
-    state: Mutex<SignalState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct SignalState {
-    wanted: bool,
-    stop: bool,
-}
 
 /// An engine, and the thread that keeps it ahead, for as long as anyone holds it.
 #[derive(Debug)]
@@ -56,6 +45,15 @@ impl Running {
     pub(crate) fn wake(&self) {
         self.signal.wake();
     }
+
+    /// Does something while the thread has no frame in hand. `None`: it did not come to rest in time.
+    pub(crate) fn at_rest<T>(&self, until: Instant, act: impl FnOnce() -> T) -> Option<T> {
+        let _rest = match self.thread {
+            Some(_) => Some(self.signal.rest(&self.engine.machine.clock, until)?),
+            None => None,
+        };
+        Some(act())
+    }
 }
 
 fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<thread::JoinHandle<()>> {
@@ -76,56 +74,40 @@ impl Drop for Running {
             return;
         }
         if let Some(thread) = self.thread.take() {
-            self.signal.state.lock().stop = true;
-            self.signal.changed.notify_one();
+            self.signal.stop();
             self.engine.wait_no_more();
             // It ends on its own; a panic in it has been printed.
             let _ = thread.join();
         }
-        // Transfers keep the engine until they end, and nobody may be left to ask how they are.
-        self.engine.swap.flush();
-        self.engine.swap.serve();
-    }
-}
-
-impl Signal {
-    fn wake(&self) {
-        let mut state = self.state.lock();
-        if !state.wanted {
-            state.wanted = true;
-            self.changed.notify_one();
-        }
+        // Transfers keep the engine until they end.
+        self.engine.leave_transfers();
     }
 }
 
 fn keep_ahead(engine: &Engine, signal: &Signal) {
     loop {
-        let wanted = {
-            let mut state = signal.state.lock();
-            if !state.wanted && !state.stop {
-                state = signal.changed.wait_for(state, TICK);
-            }
-            if state.stop {
-                return;
-            }
-            std::mem::take(&mut state.wanted)
-        };
+        let turn = signal.next_turn();
+        if turn == Turn::End {
+            return;
+        }
+        // Nobody else may be left to take note of what has ended.
+        engine.poll_transfers();
         while engine.swap.pool().is_some_and(Pool::is_crowded)
             && !engine.swap.is_failing()
             && u64::from(engine.transfers.writing_pages()) <= most_writing_pages(engine)
-            && !signal.stopped()
+            && !signal.interrupts()
         {
             if shrink_pool(engine, POOL_BATCH) == 0 {
                 break;
             }
         }
         feed_pool(engine, signal);
-        if wanted {
+        if turn == Turn::Work {
             work(engine, signal);
         } else {
             engine.frames.decay();
         }
-        while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.pressing() {}
+        while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.is_pressing() {}
     }
 }
 
@@ -144,17 +126,6 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     }
 }
 
-impl Signal {
-    fn pressing(&self) -> bool {
-        let state = self.state.lock();
-        state.wanted || state.stop
-    }
-
-    fn stopped(&self) -> bool {
-        self.state.lock().stop
-    }
-}
-
 fn work(engine: &Engine, signal: &Signal) {
     if engine.budget.room_bytes() < 0 {
         shrink_to_budget(engine, 0);
@@ -165,10 +136,10 @@ fn work(engine: &Engine, signal: &Signal) {
     }
     engine.frames.give_zeroed_back();
     engine.counters.count(Counter::BackgroundRun);
-    while engine.frames.available_frames() < marks.high_frames && !signal.stopped() {
+    while engine.frames.available_frames() < marks.high_frames && !signal.interrupts() {
         let coming = u64::from(engine.transfers.writing_pages());
         if engine.frames.available_frames() + coming >= marks.high_frames {
-            engine.wait_for_write_within(TICK);
+            engine.wait_for_write_within(MOMENT);
             continue;
         }
         let mut waiter = Waiter::patient(engine);

@@ -10,6 +10,7 @@
 //! | `shrink_pool` | the coldest compressed pages go on to the areas |
 //! | `quota` | a space at its own limit makes room among its own pages |
 //! | `background` | the thread that keeps ahead |
+//! | `signal` | what that thread is told |
 //!
 //! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress: a batch is on its
 //! stack, slots and their words may go over the budget by a page, and the device takes the frames themselves.
@@ -21,6 +22,7 @@ mod evict;
 mod migrate;
 mod quota;
 mod shrink_pool;
+mod signal;
 
 use smallvec::SmallVec;
 

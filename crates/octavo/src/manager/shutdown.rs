@@ -1,0 +1,105 @@
+//! The end of a manager: it waits for everything that ends by itself, and gives the manager back where something does not.
+
+use std::fmt;
+
+use super::Manager;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Duration, pause};
+
+/// How long devices, and the background thread, may take to end what they do.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a frame without a page may stay pinned before it counts as a pin that was leaked: another thread may be making
+/// room, by a clone of the manager.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// A manager that was not shut down, as something of it is in use: it goes on as if nobody had asked.
+pub struct ShutdownRefused {
+    manager: Manager,
+    error: Error,
+}
+
+impl ShutdownRefused {
+    /// The manager.
+    pub fn into_manager(self) -> Manager {
+        self.manager
+    }
+
+    /// What is in use, and what to do about it.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+}
+
+impl fmt::Debug for ShutdownRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownRefused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for ShutdownRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for ShutdownRefused {}
+
+/// The manager is dropped.
+impl From<ShutdownRefused> for Error {
+    fn from(refused: ShutdownRefused) -> Self {
+        refused.error
+    }
+}
+
+impl Manager {
+    /// Ends the manager, if nothing of it is in use. Waits for what devices and the background thread have under way.
+    ///
+    /// # Errors
+    /// The manager is in the error. `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked);
+    /// `TimedOut` when a device does not end what was asked of it within 10 s; `ForkedChild` in one.
+    pub fn shutdown(self) -> Result<(), ShutdownRefused> {
+        match self.check_unused() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(ShutdownRefused { manager: self, error }),
+        }
+    }
+
+    fn check_unused(&self) -> Result<()> {
+        let engine = self.engine();
+        engine.check_process()?;
+        let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
+        if !spaces.is_empty() {
+            let names = spaces.join(", ");
+            let message =
+                format!("{} spaces are in use ({names}); drop them and their pins first", spaces.len());
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let clock = &engine.machine.clock;
+        let until = clock.now() + PATIENCE;
+        let left = || until.saturating_duration_since(clock.now());
+        // In its hands, frames of dropped spaces are pinned.
+        let pinned = self.running.at_rest(until, || engine.settle(left()).then(|| pinned_for_long(engine)));
+        match pinned.flatten() {
+            Some(0) => Ok(()),
+            Some(frames) => {
+                let message = format!("pins hold {frames} frames of dropped spaces; drop the pins first");
+                Err(Error::new(ErrorKind::Busy, message))
+            }
+            None => Err(engine.swap.timed_out()),
+        }
+    }
+}
+
+/// Frames that only pins hold, and not just for a moment.
+fn pinned_for_long(engine: &Engine) -> u64 {
+    let clock = &engine.machine.clock;
+    let until = clock.now() + MOMENT;
+    loop {
+        let pinned = engine.outlived_by_pins();
+        if pinned == 0 || clock.now() >= until {
+            return pinned;
+        }
+        pause(Duration::from_millis(1));
+    }
+}
