@@ -27,6 +27,8 @@ sizes! {
     ISOLATED: usize = 1024, small 4;
     /// Pages written in one transfer at the most: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
+    /// Locks of frames with several owners.
+    OWNER_LOCKS: usize = 64, small 1;
     /// Slots of a swap cluster: 2 MiB of pages.
     CLUSTER_SLOTS: usize = 512, small 2;
     /// Locks of swap clusters.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::device::{Manner, TestDevice};
 use common::{MIB, PAGE, Watchdog, assert_nothing_is_left};
-use octavo::io::{Device, Transfer, Urgency, Waited};
+use octavo::io::{Device, Submitted, Transfer, Urgency, Waited};
 use octavo::{
     Advice, Compression, Counter, ErrorKind, IoEngine, Manager, ManagerBuilder, RegionOptions, Space,
     SwapArea, ZeroPage,
@@ -141,8 +141,8 @@ impl Device for HeldAtFlush {
         self.0.capacity_pages()
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) {
-        self.0.submit(transfer, urgency);
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+        self.0.submit(transfer, urgency)
     }
 
     fn flush(&self) {

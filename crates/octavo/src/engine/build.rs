@@ -49,6 +49,8 @@ impl Engine {
         let frames = FrameAllocator::new(&config.frames, Arc::clone(&budget), Arc::clone(&counters))?;
         let table = Table::new(config.max_nodes, Arc::clone(&budget), Arc::clone(&counters))
             .map_err(system("cannot reserve page tables"))?;
+        let rmap = ReverseMap::new(&frames, Arc::clone(&budget))
+            .map_err(system("cannot reserve the reverse map"))?;
         let small_zero = take_small_zero(&frames)?;
         let huge_zero = HugeZero::new(config.zero_page, &frames, Arc::clone(&counters));
         let lru = Lru::new(config.machine.cpus, config.frames.form, config.reclaim_policy)
@@ -65,7 +67,7 @@ impl Engine {
             small_zero,
             huge_zero,
             table,
-            rmap: ReverseMap::default(),
+            rmap,
             lru,
             swap,
             waits: WaitTable::new(),

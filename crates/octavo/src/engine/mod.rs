@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
 //! | `build` | from what was chosen to the structures |
+//! | `busy` | all entries that show one frame, busy at once |
 //! | `backoff` | not trying again what has just failed |
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
@@ -20,6 +21,7 @@
 
 mod backoff;
 mod build;
+mod busy;
 mod edges;
 mod space_state;
 mod space_use;
@@ -60,6 +62,7 @@ use crate::units::{
 
 use backoff::Backoff;
 pub(crate) use build::EngineConfig;
+pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
@@ -227,7 +230,7 @@ impl Engine {
     /// The entry of `owner` no longer shows the frame: its use ends, and perhaps the frame.
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
-        self.rmap.remove(words, owner);
+        self.rmap.remove(&self.frames, frame, owner);
         self.space_use.subtract(owner.space, Figure::Resident, u64::from(words.order().frames()));
         match words.uses.remove() {
             0 => self.release(frame),

@@ -1,11 +1,14 @@
 //! A huge leaf becomes a node of 512 small leaves.
 //!
 //! The entry is busy while it happens, so accesses wait; the block's frames stay where they are, and become
-//! frames of their own. A block that somebody pins cannot be split: its pins are counted on its head.
+//! frames of their own. A block that several pages show is split for all of them at once, since frames of their own have
+//! pins and uses of their own. A block that somebody pins cannot be split: its pins are counted on its head.
+
+use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::Engine;
-use crate::rmap::Owner;
+use crate::engine::{AllBusy, Engine};
+use crate::rmap::{Owner, Owners};
 use crate::table::entry::{NodeId, State};
 use crate::table::{SpaceId, Walk};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PageNumber};
@@ -19,8 +22,33 @@ pub(crate) enum Split {
     Changed,
     /// No table node is to be had.
     NoNode,
-    /// The block is pinned, shared, or away from home.
+    /// The block is pinned or away from home, or somebody else that shows it is changing that just now.
     Pinned,
+}
+
+/// Nodes to be, one for each owner of a block. Those that are left when it ends go back.
+struct Nodes<'e> {
+    engine: &'e Engine,
+    nodes: SmallVec<[NodeId; 2]>,
+}
+
+impl<'e> Nodes<'e> {
+    /// `None`: there are not so many.
+    fn take(engine: &'e Engine, count: usize, own_pins: u32) -> Option<Self> {
+        let pool = &engine.table.nodes;
+        let mut taken = Self { engine, nodes: SmallVec::new() };
+        for _ in 0..count {
+            // With a pin of its own it is reclaim, which has to split a block to move it out when nothing is left.
+            taken.nodes.push(if own_pins == 0 { pool.take() } else { pool.take_for_reclaim() }?);
+        }
+        Some(taken)
+    }
+}
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        self.nodes.drain(..).for_each(|node| self.engine.table.nodes.give_back(node));
+    }
 }
 
 /// Splits the huge leaf at which `walk` ended. `own_pins` are the caller's on its block. The caller has checked the
@@ -32,74 +60,86 @@ pub(crate) fn split_leaf(
     walk: &Walk<'_>,
     own_pins: u32,
 ) -> Split {
-    // With a pin of its own it is reclaim, which has to split a block to move it out when nothing is left.
-    let nodes = &engine.table.nodes;
-    let taken = if own_pins == 0 { nodes.take() } else { nodes.take_for_reclaim() };
-    let Some(node) = taken else { return Split::NoNode };
-    let outcome = split_into(engine, space, page.huge_start(), walk, own_pins, node);
-    match outcome {
-        Ok(()) => engine.counters.count(Counter::HugeSplit),
-        Err(_) => engine.table.nodes.give_back(node),
-    }
-    outcome.err().unwrap_or(Split::Done)
-}
-
-fn split_into(
-    engine: &Engine,
-    space: SpaceId,
-    first: PageNumber,
-    walk: &Walk<'_>,
-    own_pins: u32,
-    node: NodeId,
-) -> Result<(), Split> {
-    let (word, leaf) = (walk.word(), walk.entry());
     debug_assert_eq!(walk.level, 1);
-    let busy = leaf.to_busy();
-    match leaf.state() {
-        State::Zero => {
-            word.change(leaf, busy).map_err(|_| Split::Changed)?;
-            for entry in engine.table.nodes.entries(node) {
-                entry.set_unshared(entry.load().to_zero());
-            }
-            engine.publish(word, busy.to_node(node));
-            engine.huge_zero.put(1);
-            Ok(())
-        }
-        State::Present(head) => {
-            let words = engine.frames.words(head);
-            if engine.translation(space).is_some() || engine.rmap.owners(words).len() != 1 {
-                return Err(Split::Pinned);
-            }
-            word.change(leaf, busy).map_err(|_| Split::Changed)?;
-            if words.holds.pinned_by_others(own_pins) {
-                engine.publish(word, busy.to_present_again(leaf));
-                return Err(Split::Pinned);
-            }
-            split_block(engine, space, first, head);
-            for (index, entry) in engine.table.nodes.entries(node).iter().enumerate() {
-                let present = entry.load().to_present(head.plus(index as u32), leaf.protection());
-                entry.set_unshared(if leaf.is_accessed() { present } else { present.without_accessed() });
-            }
-            engine.publish(word, busy.to_node(node));
-            Ok(())
-        }
-        _ => Err(Split::Changed),
+    let owner = Owner { space, page: page.huge_start() };
+    let split = match walk.entry().state() {
+        State::Zero => split_zero(engine, walk, own_pins),
+        State::Present(head) => split_block(engine, owner, head, own_pins),
+        _ => Split::Changed,
+    };
+    if split == Split::Done {
+        engine.counters.count(Counter::HugeSplit);
     }
+    split
 }
 
-/// 512 frames out of one block: each live, in use at its own page, dirty as the block was, and on the LRU.
-fn split_block(engine: &Engine, space: SpaceId, first: PageNumber, head: FrameId) {
+fn split_zero(engine: &Engine, walk: &Walk<'_>, own_pins: u32) -> Split {
+    let Some(mut nodes) = Nodes::take(engine, 1, own_pins) else { return Split::NoNode };
+    let (word, leaf) = (walk.word(), walk.entry());
+    let busy = leaf.to_busy();
+    if word.change(leaf, busy).is_err() {
+        return Split::Changed;
+    }
+    let node = nodes.nodes.pop().expect("just taken");
+    for entry in engine.table.nodes.entries(node) {
+        entry.set_unshared(entry.load().to_zero());
+    }
+    engine.publish(word, busy.to_node(node));
+    engine.huge_zero.put(1);
+    Split::Done
+}
+
+/// Splits the block that `owner`, and perhaps others, show.
+fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> Split {
+    let owners = engine.rmap.owners(&engine.frames, head);
+    if !owners.contains(&owner) {
+        return Split::Changed;
+    }
+    if owners.iter().any(|owner| engine.translation(owner.space).is_some()) {
+        return Split::Pinned;
+    }
+    let Some(mut nodes) = Nodes::take(engine, owners.len(), own_pins) else { return Split::NoNode };
+    let Some(busy) = AllBusy::make(engine, head, 1, &owners) else {
+        // Another owner's entry may be in somebody's hands for a while.
+        return if owners.len() == 1 { Split::Changed } else { Split::Pinned };
+    };
+    if !busy.have_it_alone(head, own_pins) {
+        busy.restore();
+        return Split::Pinned;
+    }
+    split_frames(engine, &owners, head);
+    busy.publish(|_, leaf, busy| {
+        let node = nodes.nodes.pop().expect("one for each owner");
+        for (index, entry) in engine.table.nodes.entries(node).iter().enumerate() {
+            let present = entry.load().to_present(head.plus(index as u32), leaf.protection());
+            entry.set_unshared(if leaf.is_accessed() { present } else { present.without_accessed() });
+        }
+        busy.to_node(node)
+    });
+    Split::Done
+}
+
+/// 512 frames out of one block: each live, in use at its owners' own pages, dirty as the block was, and on the LRU.
+fn split_frames(engine: &Engine, owners: &Owners, head: FrameId) {
     let holds = engine.frames.words(head).holds.load();
+    let (first, others) = owners.split_first().expect("a block that is split has an owner");
     engine.lru.split(&engine.frames, head, CHUNK_FRAMES, || {
         engine.frames.split(head, Order::MAX).expect("an owned block is split by its owner");
         for index in 1..CHUNK_FRAMES {
-            let words = engine.frames.words(head.plus(index));
+            let frame = head.plus(index);
+            let at = |owner: &Owner| Owner { page: owner.page.plus(u64::from(index)), ..*owner };
+            let words = engine.frames.words(frame);
             words.holds.begin(holds.is_dirty());
             if holds.is_plain() {
                 words.holds.mark_plain();
             }
             words.uses.set_first();
-            engine.rmap.set_first(words, Owner { space, page: first.plus(u64::from(index)) });
+            engine.rmap.set_first(words, at(first));
+            for other in others {
+                let added = words.uses.try_add();
+                debug_assert!(added);
+                engine.rmap.add(&engine.frames, frame, at(other));
+            }
         }
     });
 }

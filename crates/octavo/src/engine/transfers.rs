@@ -413,14 +413,14 @@ impl Engine {
     /// place on the device may do, and this one may never have been there.
     fn put_back_unwritten(&self, page: StoredPage, frame: FrameId) {
         let (store, words) = (self.store(page), self.frames.words(frame));
-        if let Some(owner) = self.rmap.former_owner(words) {
+        if let Some(owner) = self.rmap.former_owner(&self.frames, frame) {
             let walk = self.table.walk(owner.space, owner.page);
             let seen = walk.entry();
             // While the entry leads to the page's place, that is the frame's. A window would have to be told; its pages are faulted
             // in again instead.
             let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
             if unchanged && self.translation(owner.space).is_none() && words.uses.try_add() {
-                self.rmap.add(words, owner);
+                self.rmap.add(&self.frames, frame, owner);
                 self.space_use.add(owner.space, Figure::Resident, 1);
                 // What may be done with it, the next access asks the region.
                 let shown = seen.to_present(frame, Protection::NONE);

@@ -52,7 +52,7 @@ fn contradiction(engine: &Engine) -> Option<String> {
                     "{frame:?} has {uses} uses: {entries} entries show it, {cached} stores know it"
                 ));
             }
-            if engine.rmap.owners(words).len() != entries as usize {
+            if engine.rmap.owners(&engine.frames, frame).len() != entries as usize {
                 return Some(format!("{frame:?} is shown by {entries} entries and owned by others"));
             }
         }

@@ -281,7 +281,7 @@ impl<'a> Fault<'a> {
         let words = self.engine.frames.words(frame);
         let added = words.uses.try_add();
         if added {
-            self.engine.rmap.add(words, self.owner(self.page));
+            self.engine.rmap.add(&self.engine.frames, frame, self.owner(self.page));
             self.engine.space_use.add(self.space.id, Figure::Resident, 1);
         }
         added

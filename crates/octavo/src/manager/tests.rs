@@ -292,7 +292,7 @@ fn share(manager: &Manager, from: (&Space, u64), to: (&Space, u64)) {
     let walk = engine.table.walk(to.0.state().id, page);
     assert!(walk.entry().is_zero() && walk.level == 0);
     assert!(engine.frames.words(frame).uses.try_add());
-    engine.rmap.add(engine.frames.words(frame), Owner { space: to.0.state().id, page });
+    engine.rmap.add(&engine.frames, frame, Owner { space: to.0.state().id, page });
     walk.word().change(walk.entry(), walk.entry().to_present(frame, Protection::READ_WRITE)).unwrap();
 }
 
@@ -406,7 +406,7 @@ fn a_frame_with_two_owners_moves_for_both() {
     assert_ne!(before, after);
     assert_eq!(frame_at(&pair.manager, &pair.second, pair.other()), Some(after));
     assert_eq!(pair.uses(after), 2);
-    assert_eq!(engine.rmap.owners(engine.frames.words(after)).len(), 2);
+    assert_eq!(engine.rmap.owners(&engine.frames, after).len(), 2);
     pair.first.store(pair.at, 9_u64).unwrap();
     assert_eq!(pair.second.load::<u64>(pair.other()).unwrap(), 9);
     pair.evict();
@@ -434,6 +434,85 @@ fn a_pin_of_one_owner_keeps_the_frame_when_both_are_gone() {
     assert_eq!(bytes, [5; 8]);
     drop(pin);
     assert!(!manager.engine().frames.words(frame).holds.load().is_dying());
+    manager.validate();
+}
+
+/// Shows the block at `from` at `to` too, where nothing but the huge zero page is.
+fn share_block(manager: &Manager, from: (&Space, u64), to: (&Space, u64)) {
+    let engine = manager.engine();
+    let head = frame_at(manager, from.0, from.1).expect("the page has a block");
+    to.0.populate(to.1, PAGE, Access::Read).unwrap();
+    let (space, page) = (to.0.state().id, PageNumber::containing(to.1));
+    let walk = engine.table.walk(space, page);
+    assert!(walk.entry().is_zero() && walk.level == 1);
+    assert!(engine.frames.words(head).uses.try_add());
+    engine.rmap.add(&engine.frames, head, Owner { space, page });
+    engine.space_use.add(space, crate::engine::Figure::Resident, 512);
+    walk.word().change(walk.entry(), walk.entry().to_present(head, Protection::READ_WRITE)).unwrap();
+    engine.huge_zero.put(1);
+}
+
+/// One block in two spaces, at different addresses; the first word of each page is its number.
+fn block_pair() -> Pair {
+    let manager = manager(HugePolicy::Always);
+    let (first, second) = (manager.space().unwrap(), manager.space().unwrap());
+    let at = first.map(2 * MIB, RegionOptions::default()).unwrap();
+    second.map_at(at + (1 << 32), 2 * MIB, RegionOptions::default()).unwrap();
+    (0..512).for_each(|page| first.store(at + page * PAGE, page).unwrap());
+    share_block(&manager, (&first, at), (&second, at + (1 << 32)));
+    Pair { manager, first, second, at }
+}
+
+#[test]
+fn a_block_with_two_owners_is_split_for_both() {
+    let pair = block_pair();
+    let Pair { manager, first, second, at } = &pair;
+    let block = frame_at(manager, first, *at).unwrap();
+    assert_eq!((frame_at(manager, second, pair.other()), pair.uses(block)), (Some(block), 2));
+    {
+        let _pin = second.pin(pair.other(), 8, Access::Read).unwrap();
+        assert_eq!(
+            first.unmap(*at, PAGE).unwrap_err().kind(),
+            ErrorKind::Busy,
+            "a pin of either owner holds it"
+        );
+    }
+    let nodes = manager.stats().unwrap().table_nodes;
+    second.unmap(pair.other() + 7 * PAGE, PAGE).unwrap();
+    assert_eq!(manager.stats().unwrap().table_nodes, nodes + 2, "a node for each owner");
+    for page in 0..512 {
+        let frame = frame_at(manager, first, at + page * PAGE).unwrap();
+        assert_eq!(frame, block.plus(page as u32));
+        assert_eq!(pair.uses(frame), if page == 7 { 1 } else { 2 });
+        assert_eq!(first.load::<u64>(at + page * PAGE).unwrap(), page);
+        if page != 7 {
+            second.store(pair.other() + page * PAGE, page + 1).unwrap();
+            assert_eq!(first.load::<u64>(at + page * PAGE).unwrap(), page + 1);
+        }
+    }
+    assert_eq!(second.load::<u64>(pair.other() + 7 * PAGE).unwrap_err().kind(), ErrorKind::NotMapped);
+    manager.validate();
+    let Pair { manager, first, second, .. } = pair;
+    drop(first);
+    manager.validate();
+    drop(second);
+    assert_eq!(manager.stats().unwrap().lru_pages, (0, 0));
+    manager.validate();
+}
+
+#[test]
+fn a_block_with_two_owners_goes_out_for_both_and_comes_back_for_each() {
+    let pair = block_pair();
+    let Pair { manager, first, second, at } = &pair;
+    while manager.reclaim(512).unwrap() > 0 {}
+    assert_eq!(manager.counters().get(crate::Counter::HugeSwapOut), 1, "to a cluster of its own");
+    assert_eq!(manager.stats().unwrap().swap_slots, 512, "one slot for both");
+    manager.validate();
+    for page in 0..512 {
+        assert_eq!(second.load::<u64>(pair.other() + page * PAGE).unwrap(), page);
+        first.store(at + page * PAGE, page + 1).unwrap();
+        assert_eq!(second.load::<u64>(pair.other() + page * PAGE).unwrap(), page + 1, "the same frame again");
+    }
     manager.validate();
 }
 

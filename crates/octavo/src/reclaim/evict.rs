@@ -164,7 +164,7 @@ pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
 /// Whether any owner's entry was accessed since the last look.
 fn test_and_clear_accessed(engine: &Engine, frame: FrameId) -> bool {
     let mut accessed = false;
-    for owner in engine.rmap.owners(engine.frames.words(frame)) {
+    for owner in engine.rmap.owners(&engine.frames, frame) {
         let walk = engine.table.walk(owner.space, owner.page);
         let seen = walk.entry();
         if seen.state() == State::Present(frame) && seen.is_accessed() {
@@ -177,7 +177,7 @@ fn test_and_clear_accessed(engine: &Engine, frame: FrameId) -> bool {
 }
 
 fn split_block_of(engine: &Engine, frame: FrameId) {
-    if let Some(&Owner { space, page }) = engine.rmap.owners(engine.frames.words(frame)).first() {
+    if let Some(&Owner { space, page }) = engine.rmap.owners(&engine.frames, frame).first() {
         let walk = engine.table.walk(space, page);
         if walk.level == 1 && walk.entry().state() == State::Present(frame) && walk.links_hold() {
             // Whatever comes of it, the frame is put back, and looked at again.
@@ -194,7 +194,7 @@ fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Go
         let words = engine.frames.words(frame.frame());
         match words.stored.page() {
             Some(page) => going.push((page, frame)),
-            None => fresh.push((engine.rmap.owners(words).first().copied(), frame)),
+            None => fresh.push((engine.rmap.owners(&engine.frames, frame.frame()).first().copied(), frame)),
         }
     }
     // Neighbours in a space become neighbours on the device. By owners as they were: they may change meanwhile.
@@ -223,7 +223,7 @@ fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Go
 /// Makes every entry that shows the frame lead to the page's place instead.
 fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
     let (store, words) = (engine.store(page), engine.frames.words(frame));
-    for owner in engine.rmap.owners(words) {
+    for owner in engine.rmap.owners(&engine.frames, frame) {
         let walk = engine.table.walk(owner.space, owner.page);
         if walk.entry().state() != State::Present(frame) || walk.level != 0 || !walk.links_hold() {
             continue;
@@ -233,7 +233,7 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             return;
         }
         if lead_away(engine, &walk, owner, page, frame) {
-            engine.rmap.remember(words, owner);
+            engine.rmap.remember(&engine.frames, frame, owner);
             engine.space_use.subtract(owner.space, Figure::Resident, 1);
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
             let left = words.uses.remove();

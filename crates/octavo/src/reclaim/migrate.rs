@@ -4,13 +4,9 @@
 //! entries are published again with the new frame. A frame that is pinned, kept by a store, with others waiting
 //! for it, part of a huge leaf, or installed at real addresses, stays where it is.
 
-use smallvec::SmallVec;
-
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{AllBusy, Engine};
 use crate::lru::{IsolatedFrame, Place};
-use crate::rmap::Owners;
-use crate::table::entry::{Entry, EntryWord, State};
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
 /// What came of a migration.
@@ -23,9 +19,6 @@ pub(crate) enum Migrated {
     /// There is no frame to move it to.
     NoFrame,
 }
-
-/// An entry made busy, and what it was.
-type Busy<'t> = SmallVec<[(&'t EntryWord, Entry, Entry); 2]>;
 
 /// Moves a frame's page to a fresh frame.
 pub(crate) fn migrate(engine: &Engine, frame: IsolatedFrame) -> Migrated {
@@ -48,18 +41,18 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
             return Migrated::Kept;
         }
     }
-    let owners = engine.rmap.owners(words);
+    let owners = engine.rmap.owners(&engine.frames, frame);
     if owners.is_empty() || words.order() != Order::ZERO {
         return Migrated::Kept;
     }
     let Some(fresh) = engine.frames.alloc(Order::ZERO) else { return Migrated::NoFrame };
-    let Some(busy) = make_busy(engine, frame, &owners) else {
+    let movable = owners.iter().all(|owner| engine.translation(owner.space).is_none());
+    let Some(busy) = movable.then(|| AllBusy::make(engine, frame, 0, &owners)).flatten() else {
         engine.frames.give_back(fresh);
         return Migrated::Kept;
     };
-    // All entries are busy, so "nobody" stays true until they are published.
-    if words.holds.pinned_by_others(1) || words.uses.get() != owners.len() as u32 {
-        restore(engine, busy);
+    if !busy.have_it_alone(frame, 1) {
+        busy.restore();
         engine.frames.give_back(fresh);
         return Migrated::Kept;
     }
@@ -76,12 +69,12 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         let added = to.uses.try_add();
         debug_assert!(added);
     }
-    engine.rmap.move_all(words, to);
+    engine.rmap.move_all(&engine.frames, frame, fresh);
     engine.lru.add(&engine.frames, fresh);
-    for (word, before, now) in busy {
-        let present = now.to_present(fresh, before.protection());
-        engine.publish(word, if before.is_accessed() { present } else { present.without_accessed() });
-    }
+    busy.publish(|_, before, busy| {
+        let present = busy.to_present(fresh, before.protection());
+        if before.is_accessed() { present } else { present.without_accessed() }
+    });
     for left in (0..owners.len() as u32).rev() {
         if words.uses.remove() == 0 {
             debug_assert_eq!(left, 0);
@@ -89,28 +82,4 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         }
     }
     Migrated::Moved
-}
-
-fn make_busy<'e>(engine: &'e Engine, frame: FrameId, owners: &Owners) -> Option<Busy<'e>> {
-    let mut busy = Busy::new();
-    for owner in owners {
-        let walk = engine.table.walk(owner.space, owner.page);
-        let (word, seen) = (walk.word(), walk.entry());
-        let movable = walk.level == 0
-            && seen.state() == State::Present(frame)
-            && walk.links_hold()
-            && engine.translation(owner.space).is_none();
-        if !movable || word.change(seen, seen.to_busy()).is_err() {
-            restore(engine, busy);
-            return None;
-        }
-        busy.push((word, seen, seen.to_busy()));
-    }
-    Some(busy)
-}
-
-fn restore(engine: &Engine, busy: Busy<'_>) {
-    for (word, before, now) in busy {
-        engine.publish(word, now.to_present_again(before));
-    }
 }

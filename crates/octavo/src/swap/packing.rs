@@ -118,5 +118,5 @@ impl<'a> Tries<'a> {
 
 /// The space whose page a frame on its way out is, if it is one's alone.
 fn former_space(frames: &FrameAllocator, rmap: &ReverseMap, frame: FrameId) -> Option<SpaceId> {
-    rmap.former_owner(frames.words(frame)).map(|owner| owner.space)
+    rmap.former_owner(frames, frame).map(|owner| owner.space)
 }

@@ -3,8 +3,11 @@
 //! ```text
 //!  63 ........ 40  39 ............. 8    7     6       5       4     3    2 .. 0
 //! +--------------+------------------+------+-------+--------+-----+-----+-------+
-//! |   version    |     payload      | AWAY |WAITERS|ACCESSED|WRITE|READ | state |
+//! |   version    |     payload      | AWAY |   *   |ACCESSED|WRITE|READ | state |
 //! +--------------+------------------+------+-------+--------+-----+-----+-------+
+//!
+//! *: WAITERS while the entry is Busy. Set aside in Present and Swapped entries, for pages that are copied when they are
+//! written (see below); no entry has it there.
 //!
 //! state    payload           means
 //! Empty    -                 nothing here yet (all-zero memory is Empty, version 0)
@@ -22,6 +25,10 @@
 //! between. To be fooled, a reader must sleep between two adjacent loads for exactly a multiple of 2^24
 //! transitions of this one word, ending on the same frame; see `docs/state-words.md`. A pin does not rely on
 //! the version: it holds the frame before it re-reads.
+//!
+//! Room for copy on write: bit 6 of a Present or Swapped entry will say that the page is shared until somebody writes it.
+//! WRITE is clear beside it, so that a hit for reading is a hit and a write is a fault, at no cost to either. An entry
+//! that goes out and comes back takes the bit along; so nothing here may lose it (a test), and none of its users exist.
 
 use std::fmt;
 
@@ -208,7 +215,8 @@ impl Entry {
     }
     /// What `before`, a present entry, meant; its accessed mark too.
     pub(crate) fn to_present_again(self, before: Entry) -> Self {
-        self.next(before.0 & (VERSION_ONE - 1) & !WAITERS)
+        debug_assert!(!before.is_busy());
+        self.next(before.0 & (VERSION_ONE - 1))
     }
     #[inline]
     pub(crate) fn to_swapped(self, slot: SwapSlot) -> Self {
@@ -226,7 +234,8 @@ impl Entry {
     /// The same meaning again under a later version: what an earlier reader saw no longer matches.
     #[inline]
     pub(crate) fn to_same(self) -> Self {
-        self.next(self.0 & (VERSION_ONE - 1) & !WAITERS)
+        debug_assert!(!self.is_busy());
+        self.next(self.0 & (VERSION_ONE - 1))
     }
     /// The same frame with other permissions.
     #[inline]
@@ -346,6 +355,59 @@ mod tests {
             [0, 1, 2, 4, 5]
         );
         assert_eq!(Entry(!STATE).to_empty().version(), 0, "the version wraps");
+    }
+
+    /// Fields do not overlap, and fill the word.
+    const _: () = {
+        let fields = [
+            STATE,
+            READ,
+            WRITE,
+            ACCESSED,
+            WAITERS,
+            AWAY,
+            (u32::MAX as u64) << PAYLOAD_SHIFT,
+            !0 << VERSION_SHIFT,
+        ];
+        let (mut at, mut union) = (0, 0_u64);
+        while at < fields.len() {
+            assert!(union & fields[at] == 0);
+            union |= fields[at];
+            at += 1;
+        }
+        assert!(union == !0);
+    };
+
+    #[test]
+    fn the_bit_set_aside_is_free_in_present_and_swapped_entries_and_survives_what_keeps_the_meaning() {
+        const ASIDE: u64 = WAITERS;
+        let widest = FrameId(u32::MAX);
+        let present = Entry(0).to_present(widest, Protection::READ_WRITE);
+        let swapped = present.to_swapped(SwapSlot(u32::MAX));
+        assert_eq!((present.0 & ASIDE, swapped.0 & ASIDE), (0, 0), "nobody sets it");
+        let shared = Entry(present.with_protection(Protection::READ).0 | ASIDE);
+        assert_eq!(shared.state(), State::Present(widest));
+        assert_eq!(shared.usable_at_home(Access::Read), Some(widest), "reading it is a hit");
+        assert_eq!(shared.usable_at_home(Access::Write), None, "writing it is a fault");
+        let out = Entry(swapped.0 | ASIDE);
+        assert_eq!(out.state(), State::Swapped(SwapSlot(u32::MAX)));
+        let kept = [
+            shared.to_same(),
+            shared.with_protection(Protection::NONE),
+            shared.without_accessed(),
+            shared.to_busy().to_present_again(shared),
+            out.to_same(),
+        ];
+        assert!(kept.iter().all(|entry| entry.0 & ASIDE != 0), "{kept:?}");
+        // It is no meaning of other states, where it would be taken for somebody who waits.
+        let others = [shared.to_busy(), shared.to_empty(), shared.to_zero(), shared.to_node(NodeId(1))];
+        assert!(others.iter().all(|entry| entry.0 & ASIDE == 0), "{others:?}");
+        let word = EntryWord::default();
+        word.change(Entry(0), shared).unwrap();
+        assert!(!word.announce_waiter(), "nobody waits for an entry that is not busy");
+        let changed = word.change(shared, shared.to_same().to_busy());
+        changed.unwrap();
+        assert!(!word.publish(shared.to_same().to_busy().to_empty()), "nobody waited");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Shown {
         self.space.populate(page.address(), PAGE, crate::table::Access::Read).unwrap();
         let walk = engine.table.walk(owner.space, page);
         assert!(walk.level == 0 && words.uses.try_add());
-        engine.rmap.add(words, owner);
+        engine.rmap.add(&engine.frames, frame, owner);
         engine.space_use.add(owner.space, Figure::Resident, 1);
         walk.word().change(walk.entry(), walk.entry().to_present(frame, Protection::READ_WRITE)).unwrap();
         engine.unpin(pin);

@@ -1,0 +1,53 @@
+//! All entries that show one frame, or one block, busy at once: whoever has them may move the frame, or split the block.
+
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+use crate::rmap::{Owner, Owners};
+use crate::table::entry::{Entry, EntryWord, State};
+use crate::units::FrameId;
+
+/// Entries made busy, each with its owner, what it was, and what it is.
+#[must_use = "busy entries are to be published"]
+pub(crate) struct AllBusy<'e> {
+    engine: &'e Engine,
+    entries: SmallVec<[(Owner, &'e EntryWord, Entry, Entry); 2]>,
+}
+
+impl<'e> AllBusy<'e> {
+    /// Makes every entry at `level` busy through which `owners` show the frame. `None`: one of them does not, or somebody
+    /// else is changing it; then all are as they were.
+    pub(crate) fn make(engine: &'e Engine, frame: FrameId, level: usize, owners: &Owners) -> Option<Self> {
+        let mut busy = Self { engine, entries: SmallVec::new() };
+        for owner in owners {
+            let walk = engine.table.walk(owner.space, owner.page);
+            let (word, seen) = (walk.word(), walk.entry());
+            let shows = walk.level == level && seen.state() == State::Present(frame) && walk.links_hold();
+            if !shows || word.change(seen, seen.to_busy()).is_err() {
+                busy.restore();
+                return None;
+            }
+            busy.entries.push((*owner, word, seen, seen.to_busy()));
+        }
+        Some(busy)
+    }
+
+    /// Whether these are all uses of the frame, and nobody but the caller, who holds `own` pins, holds it. It stays so until
+    /// the entries are published.
+    pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
+        let words = self.engine.frames.words(frame);
+        !words.holds.pinned_by_others(own) && words.uses.get() == self.entries.len() as u32
+    }
+
+    /// Publishes them as they were.
+    pub(crate) fn restore(self) {
+        self.publish(|_, before, busy| busy.to_present_again(before));
+    }
+
+    /// Publishes what `to` says of each: by its owner, what it was, and what it is.
+    pub(crate) fn publish(self, mut to: impl FnMut(Owner, Entry, Entry) -> Entry) {
+        for (owner, word, before, busy) in self.entries {
+            self.engine.publish(word, to(owner, before, busy));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A model of one frame whose owners come and go: what each thread added and did not remove is there, once.
+
+use super::*;
+use crate::frame::FrameConfig;
+use crate::sync::{bounded, thread};
+
+const FRAME: FrameId = FrameId(0);
+
+struct Model {
+    frames: FrameAllocator,
+    map: ReverseMap,
+}
+
+fn owner(number: u32) -> Owner {
+    Owner { space: SpaceId(number), page: PageNumber(u64::from(number)) }
+}
+
+impl Model {
+    fn new() -> Self {
+        let frames = FrameAllocator::standalone(&FrameConfig::tiny(), 1 << 20).unwrap();
+        let map = ReverseMap::new(&frames, Arc::new(Budget::new(1 << 20))).unwrap();
+        Self { frames, map }
+    }
+
+    fn add(&self, number: u32) {
+        self.map.add(&self.frames, FRAME, owner(number));
+    }
+
+    fn remove(&self, number: u32) {
+        self.map.remove(&self.frames, FRAME, owner(number));
+    }
+
+    fn owners(&self) -> Vec<u32> {
+        let mut owners: Vec<_> =
+            self.map.owners(&self.frames, FRAME).into_iter().map(|owner| owner.space.0).collect();
+        owners.sort_unstable();
+        owners
+    }
+}
+
+/// One thread's owner comes and goes; the other's comes and stays, and another goes. Whoever looks sees those that are
+/// there all the time, once each. From none to two owners at first: so every change from one kind to another is met.
+#[test]
+fn loom_owners_of_one_frame_come_and_go() {
+    for at_first in 0..3 {
+        bounded(3, move || {
+            let model = Arc::new(Model::new());
+            (0..at_first).for_each(|number| model.add(number));
+            let other = Arc::clone(&model);
+            let thread = thread::spawn(move || {
+                other.add(8);
+                assert_eq!(other.owners().iter().filter(|number| **number == 8).count(), 1);
+                other.remove(8);
+            });
+            model.add(9);
+            if at_first > 0 {
+                model.remove(0);
+            }
+            let seen = model.owners();
+            assert_eq!(seen.iter().filter(|number| **number == 9).count(), 1, "{seen:?}");
+            assert!(!seen.contains(&0), "{seen:?}");
+            thread.join().unwrap();
+            let expected: Vec<_> = (1..at_first).chain([9]).collect();
+            assert_eq!(model.owners(), expected);
+            for number in expected {
+                model.remove(number);
+            }
+            let lists = model.map.lists[0].lock();
+            assert_eq!(lists.free.len(), lists.lists.len(), "every list has ended");
+        });
+    }
+}
