@@ -14,17 +14,29 @@ pub(crate) struct Budget {
     /// The part of the limit, as a shift, that chunks leave to tables and maps. Those come later and cannot
     /// be moved. With 64 and more chunks leave nothing.
     headroom_shift: u32,
+    /// What the limit may be raised to: addresses are reserved for so much.
+    most_bytes: u64,
 }
 
 impl Budget {
     /// Makes a budget whose whole limit may go to chunks.
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self::with_headroom(limit_bytes, u64::BITS)
+        Self::with_headroom(limit_bytes, limit_bytes, u64::BITS)
     }
 
-    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others.
-    pub(crate) fn with_headroom(limit_bytes: u64, headroom_shift: u32) -> Self {
-        Self { limit_bytes: AtomicU64::new(limit_bytes), used_bytes: AtomicU64::new(0), headroom_shift }
+    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others. The limit may be raised to
+    /// `most_bytes`.
+    pub(crate) fn with_headroom(limit_bytes: u64, most_bytes: u64, headroom_shift: u32) -> Self {
+        Self {
+            limit_bytes: AtomicU64::new(limit_bytes),
+            used_bytes: AtomicU64::new(0),
+            headroom_shift,
+            most_bytes,
+        }
+    }
+
+    pub(crate) fn most_bytes(&self) -> u64 {
+        self.most_bytes
     }
 
     pub(crate) fn limit_bytes(&self) -> u64 {

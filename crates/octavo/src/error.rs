@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::units::bytes_for_people;
+
 /// The kind of an error, for a program to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -75,9 +80,11 @@ impl Error {
         self.details.kind
     }
 
+    /// The system refused something. Where addresses may be what is missing, the text says what to do about that.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
-        Self::new(ErrorKind::System, format!("{what}: {error}"))
+        let remedy = if is_for_want_of_room(error) { remedy() } else { String::new() };
+        Self::new(ErrorKind::System, format!("{what}: {error}{remedy}"))
     }
 
     #[cold]
@@ -86,6 +93,23 @@ impl Error {
             ErrorKind::ForkedChild,
             "this manager belongs to the parent process; build a new manager in the child, or exec",
         )
+    }
+}
+
+/// The kernel has no memory or addresses for a mapping, or none for the stack of a thread.
+fn is_for_want_of_room(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::AGAIN))
+        || error.kind() == std::io::ErrorKind::OutOfMemory
+}
+
+fn remedy() -> String {
+    match getrlimit(Resource::As).current {
+        Some(limit) => format!(
+            "; this process may have {} of addresses (`ulimit -v`, RLIMIT_AS): raise that limit, or build the manager \
+             with a smaller budget_bytes, max_budget_bytes or swap limit",
+            bytes_for_people(limit)
+        ),
+        None => "; build the manager with a smaller budget_bytes, max_budget_bytes or swap limit".into(),
     }
 }
 

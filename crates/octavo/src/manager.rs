@@ -1,6 +1,7 @@
 //! The composition root: a manager owns the arena, the budget, the swap areas and the background thread.
 
 mod builder;
+mod reserve;
 mod shutdown;
 
 use std::collections::HashSet;
@@ -68,7 +69,7 @@ impl Manager {
     /// A new space with nothing mapped.
     ///
     /// # Errors
-    /// `System` when there are a million spaces already; `ForkedChild` in one.
+    /// `System` when there are as many spaces already as the budget may have table nodes, or a million; `ForkedChild` in one.
     pub fn space(&self) -> Result<Space> {
         self.new_space(None, None)
     }
@@ -89,10 +90,11 @@ impl Manager {
         let engine = self.engine();
         engine.check_process()?;
         let id = engine.table.new_space().ok_or_else(|| {
-            Error::new(
-                ErrorKind::System,
-                "a manager holds at most a million spaces; drop some, or build another manager",
-            )
+            let message = format!(
+                "a manager of this budget holds at most {} spaces; drop some, or build it with a larger max_budget_bytes",
+                engine.table.most_spaces()
+            );
+            Error::new(ErrorKind::System, message)
         })?;
         let name = name.unwrap_or_else(|| format!("space {}", id.0));
         engine.register_space(id, SpaceRecord { name, translation: translation.clone() });
@@ -140,12 +142,21 @@ impl Manager {
     /// before it returns.
     ///
     /// # Errors
-    /// `InvalidBudget` below the minimum, above the machine's memory, or below what is in use and cannot be moved out;
+    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below what is in use and cannot be moved out;
     /// `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;
         check_budget(bytes, engine.machine.memory.bytes)?;
+        let most = engine.budget.most_bytes();
+        if bytes > most {
+            let message = format!(
+                "a budget of {} is above the {} that this manager was built for; choose one below, or build it with a larger max_budget_bytes",
+                bytes_for_people(bytes),
+                bytes_for_people(most)
+            );
+            return Err(Error::new(ErrorKind::InvalidBudget, message));
+        }
         let before = engine.budget.limit_bytes();
         engine.budget.set_limit_bytes(bytes);
         // What failed before is no reason now, unless it fails again.

@@ -246,7 +246,7 @@ impl fmt::Debug for StoredPage {
 
 /// Writes bytes as people write them: `16 MiB`, `1.5 GiB`, `512 bytes`.
 pub(crate) fn bytes_for_people(bytes: u64) -> String {
-    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {
             let value = bytes as f64 / (1u64 << shift) as f64;
             return if value.fract() == 0.0 {
@@ -308,6 +308,7 @@ mod tests {
     fn sizes_read_well() {
         assert_eq!(bytes_for_people(16 << 20), "16 MiB");
         assert_eq!(bytes_for_people(3 << 29), "1.5 GiB");
+        assert_eq!(bytes_for_people(2 << 40), "2 TiB");
         assert_eq!(bytes_for_people(5), "5 bytes");
     }
 }

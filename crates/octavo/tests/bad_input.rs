@@ -41,7 +41,21 @@ fn a_budget_below_the_minimum_or_above_memory() {
     let manager = builder().build().unwrap();
     says(manager.set_budget(MIB), ErrorKind::InvalidBudget, &["below the minimum"]);
     says(manager.set_budget(u64::MAX), ErrorKind::InvalidBudget, &["above this machine's memory"]);
+    let words = ["above the 16 MiB that this manager was built for", "max_budget_bytes"];
+    says(manager.set_budget(32 * MIB), ErrorKind::InvalidBudget, &words);
     assert_eq!(manager.stats().unwrap().budget_bytes, 16 * MIB, "a refused budget changes nothing");
+}
+
+#[test]
+fn a_largest_budget_below_the_budget_or_above_memory() {
+    let most = |bytes| builder().budget_bytes(32 * MIB).max_budget_bytes(bytes);
+    for bytes in [0, 16 * MIB] {
+        says(most(bytes).build(), ErrorKind::InvalidBudget, &["below", "choose"]);
+    }
+    says(most(machine_bytes() + 1).build(), ErrorKind::InvalidBudget, &["above this machine's memory"]);
+    let manager = most(48 * MIB).build().unwrap();
+    manager.set_budget(48 * MIB).unwrap();
+    says(manager.set_budget(49 * MIB), ErrorKind::InvalidBudget, &["max_budget_bytes"]);
 }
 
 #[test]

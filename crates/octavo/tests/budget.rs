@@ -143,7 +143,7 @@ fn one_workload() {
     let (_, work) = WORKLOADS.iter().find(|(workload, _)| *workload == name).unwrap();
     assert!(usage::reset_peak_resident(), "the kernel starts the peak anew");
     let before = usage::resident_bytes();
-    let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+    let manager = Manager::builder().budget_bytes(BUDGET).max_budget_bytes(4 * BUDGET).build().unwrap();
     let space = manager.space().unwrap();
     work(&manager, &space);
     let peak = usage::peak_resident_bytes() - before;

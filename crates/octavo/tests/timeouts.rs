@@ -25,7 +25,12 @@ fn silent_device() -> TestDevice {
 
 fn builder(device: &TestDevice, encrypt: bool) -> ManagerBuilder {
     let area = SwapArea::device(device.boxed());
-    Manager::builder().budget_bytes(16 * MIB).swap_area(area).compression(Compression::Off).encrypt(encrypt)
+    Manager::builder()
+        .budget_bytes(16 * MIB)
+        .max_budget_bytes(64 * MIB)
+        .swap_area(area)
+        .compression(Compression::Off)
+        .encrypt(encrypt)
 }
 
 fn manager(device: &TestDevice, encrypt: bool) -> Manager {

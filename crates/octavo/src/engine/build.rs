@@ -34,6 +34,8 @@ pub(crate) struct EngineConfig {
     pub(crate) zero_page: ZeroPage,
     /// Table nodes at the most.
     pub(crate) max_nodes: usize,
+    /// Spaces at the most.
+    pub(crate) max_spaces: usize,
     pub(crate) reclaim_policy: ReclaimPolicy,
     pub(crate) swap: SwapParts,
 }
@@ -47,8 +49,9 @@ impl Engine {
         let budget = Arc::new(config.budget);
         let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
         let frames = FrameAllocator::new(&config.frames, Arc::clone(&budget), Arc::clone(&counters))?;
-        let table = Table::new(config.max_nodes, Arc::clone(&budget), Arc::clone(&counters))
-            .map_err(system("cannot reserve page tables"))?;
+        let table =
+            Table::new(config.max_nodes, config.max_spaces, Arc::clone(&budget), Arc::clone(&counters))
+                .map_err(system("cannot reserve page tables"))?;
         let rmap = ReverseMap::new(&frames, Arc::clone(&budget))
             .map_err(system("cannot reserve the reverse map"))?;
         let small_zero = take_small_zero(&frames)?;
@@ -57,7 +60,8 @@ impl Engine {
             .map_err(system("cannot reserve LRU batches"))?;
         let swap = Swap::new(config.swap, &config.machine, &frames, &budget, &counters)
             .map_err(system("cannot make the swap's maps, pool or key"))?;
-        let space_use = SpaceUse::new().map_err(system("cannot reserve counters of spaces"))?;
+        let space_use =
+            SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
         Ok(Shared::new_cyclic(|itself| Self {
             policy: config.policy,
             canary,

@@ -5,7 +5,7 @@
 
 use crate::sync::percpu::PerCpuCells;
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{MAX_SPACES, SpaceId};
+use crate::table::SpaceId;
 use crate::units::PageNumber;
 
 /// A figure kept for each space.
@@ -30,8 +30,8 @@ pub(crate) struct SpaceUse {
 }
 
 impl SpaceUse {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { cells: PerCpuCells::new(FIGURES * MAX_SPACES)? })
+    pub(crate) fn new(max_spaces: usize) -> std::io::Result<Self> {
+        Ok(Self { cells: PerCpuCells::new(FIGURES * max_spaces)? })
     }
 
     #[inline]

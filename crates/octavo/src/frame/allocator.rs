@@ -22,7 +22,7 @@ use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::chunk::ChunkId;
-use crate::frame::config::FrameConfig;
+use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
 use crate::frame::watermark::Watermarks;
@@ -142,9 +142,6 @@ struct Counted {
     pushes: [u64; Order::COUNT + 1],
 }
 
-/// Frame numbers have 32 bits, one of them to spare: 8 TiB.
-const MOST_ZONES: usize = 8;
-const MOST_ZONE_BYTES: u64 = 1 << 40;
 /// Frames zeroed under one hold of the reserve.
 const ZERO_BATCH: usize = 8;
 
@@ -170,10 +167,10 @@ impl FrameAllocator {
                 "give the allocator at least one zone, none empty",
             ));
         }
-        if config.zones.iter().any(|zone| zone.bytes > MOST_ZONE_BYTES) || config.zones.len() > MOST_ZONES {
+        if FrameConfig::span_frames(&config.zones) > MOST_FRAMES {
             return Err(Error::new(
                 ErrorKind::InvalidBudget,
-                "give the allocator at most 8 zones of at most 1 TiB each",
+                "give the allocator zones that span less than 8 TiB; each begins at a multiple of a power of two",
             ));
         }
         let sizes: Vec<_> = config

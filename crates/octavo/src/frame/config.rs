@@ -3,6 +3,7 @@
 use crate::config::PercpuOrders;
 use crate::frame::zone::Backing;
 use crate::sync::Cpus;
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
 pub use crate::sync::percpu::StackForm as PercpuForm;
 
@@ -35,7 +36,19 @@ pub struct FrameConfig {
     pub form: PercpuForm,
 }
 
+/// Frames that there are numbers for: a number has 31 bits, and the last chunk stays unused.
+pub(crate) const MOST_FRAMES: u64 = (1 << 31) - CHUNK_FRAMES as u64;
+
 impl FrameConfig {
+    /// Frames that zones of these sizes span: each zone begins at a multiple of a power of two.
+    pub(crate) fn span_frames(zones: &[ZoneConfig]) -> u64 {
+        let frames = |zone: &ZoneConfig| zone.bytes.div_ceil(CHUNK_BYTES as u64) * u64::from(CHUNK_FRAMES);
+        let stride =
+            zones.iter().map(frames).max().unwrap_or(0).checked_next_power_of_two().unwrap_or(u64::MAX);
+        let last = zones.last().map_or(0, frames);
+        stride.saturating_mul(zones.len().saturating_sub(1) as u64).saturating_add(last)
+    }
+
     /// One zone of so many bytes, on one node, with everything else at its default.
     pub fn one_zone(bytes: u64, backing: Backing) -> Self {
         Self {
@@ -55,7 +68,7 @@ impl FrameConfig {
             percpu_orders: PercpuOrders::OrderZero,
             populate: false,
             cpus: Cpus::pretended(1, || 0),
-            ..Self::one_zone(4 * crate::units::CHUNK_BYTES as u64, Backing::BasePages)
+            ..Self::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages)
         }
     }
 }

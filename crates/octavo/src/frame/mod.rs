@@ -32,6 +32,7 @@ pub(crate) mod zone;
 
 pub use allocator::{Block, FrameAllocator};
 pub use chunk::ChunkId;
+pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
 pub use watermark::Watermarks;
 pub use zone::Backing;

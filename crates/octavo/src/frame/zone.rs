@@ -178,6 +178,10 @@ impl ZoneGuard<'_> {
     /// When they contradict each other.
     pub(crate) fn validate(&self) {
         self.inner.buddy.validate(&self.arena.words);
+        let mut listed = vec![false; self.inner.chunks.len()];
+        for &index in &self.inner.offline {
+            assert!(!std::mem::replace(&mut listed[index as usize], true), "a chunk is listed once");
+        }
         let mut free = 0;
         for (index, chunk) in self.inner.chunks.iter().enumerate() {
             let id = ChunkId::of(self.zone.first.plus(index as u32 * CHUNK_FRAMES));
@@ -187,7 +191,7 @@ impl ZoneGuard<'_> {
             };
             match *chunk {
                 ChunkState::Offline => {
-                    assert!(self.inner.offline.contains(&(index as u32)), "offline chunks are listed");
+                    assert!(listed[index], "offline chunks are listed");
                     if self.inner.words_charged[index] {
                         assert!(states().all(|state| state.kind() == Kind::Offline));
                     }

@@ -1,18 +1,19 @@
 //! What a manager is built from: every choice, with its default, and how the choices become structures.
 
 use super::Manager;
+use super::reserve::{MOST_BUDGET_BYTES, Reserve};
 use crate::budget::Budget;
 use crate::config::{
     Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
 };
 use crate::engine::{Engine, EngineConfig, Policy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frame::{Backing, FrameConfig, PercpuForm, ZoneConfig};
+use crate::frame::{Backing, FrameConfig, PercpuForm};
 use crate::io::{Device, IoEngine, Opened, SwapArea, SwapFile};
 use crate::reclaim::Running;
-use crate::swap::{AreaShape, SwapParts};
+use crate::swap::{AreaShape, Swap, SwapParts};
 use crate::sync::{Arc, Duration, Machine};
-use crate::units::{CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, bytes_for_people};
+use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, bytes_for_people};
 
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
@@ -27,6 +28,7 @@ const READAHEAD_PAGES: u32 = CHUNK_FRAMES;
 #[must_use = "a builder does nothing until build()"]
 pub struct ManagerBuilder {
     budget_bytes: Option<u64>,
+    max_budget_bytes: Option<u64>,
     zero_page: ZeroPage,
     percpu_orders: PercpuOrders,
     percpu_form: PercpuForm,
@@ -49,6 +51,7 @@ impl Default for ManagerBuilder {
     fn default() -> Self {
         Self {
             budget_bytes: None,
+            max_budget_bytes: None,
             zero_page: ZeroPage::default(),
             percpu_orders: PercpuOrders::default(),
             percpu_form: PercpuForm::default(),
@@ -80,6 +83,13 @@ impl ManagerBuilder {
     /// limit of this process's control groups.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = Some(bytes);
+        self
+    }
+
+    /// What [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and memory is not. Default:
+    /// the budget.
+    pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
+        self.max_budget_bytes = Some(bytes);
         self
     }
 
@@ -131,7 +141,8 @@ impl ManagerBuilder {
         self
     }
 
-    /// The most that the swap file may grow to. Default: 1 TiB.
+    /// The most that the swap file may grow to. Default: 1 TiB. Of any area no more is used than the budget can keep account of: 256 times `max_budget_bytes`, or 93 times
+    /// where pages are encrypted.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
         self
@@ -210,12 +221,10 @@ impl ManagerBuilder {
     /// Builds the manager.
     ///
     /// # Errors
-    /// `InvalidBudget` below [`MIN_BUDGET_BYTES`] or above the machine's memory; `SwapUnavailable` when a swap area cannot
+    /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`; `SwapUnavailable` when a swap area cannot
     /// be made or opened; `Unsupported` when the chosen I/O engine does not work here; `System` when the kernel refuses address space or a thread.
     pub fn build(self) -> Result<Manager> {
-        let machine_bytes = self.machine.memory.bytes;
-        let budget_bytes = self.budget_bytes.unwrap_or(self.machine.memory.usable_bytes / 5 * 4);
-        check_budget(budget_bytes, machine_bytes)?;
+        let (budget_bytes, most_bytes) = self.budgets()?;
         let mut areas = self.swap_areas;
         areas.extend(self.swap_device.map(SwapArea::device));
         if areas.is_empty() {
@@ -226,24 +235,29 @@ impl ManagerBuilder {
             let Opened { device, capacity_pages, priority, .. } = area.open(self.io_engine)?;
             Ok((device, AreaShape { capacity_pages, priority }))
         });
-        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let mut devices = devices.collect::<Result<Vec<_>>>()?;
         let cpus = self.machine.cpus;
+        let slot_bytes = Swap::bytes_per_slot(self.encrypt);
+        let reserve = Reserve::for_budget(most_bytes, self.backing, slot_bytes);
+        for (_, shape) in &mut devices {
+            shape.capacity_pages = shape.capacity_pages.min(reserve.slots);
+        }
+        let slots = devices.iter().map(|(_, shape)| u64::from(shape.capacity_pages)).sum();
+        reserve.probe(slots, slot_bytes, cpus)?;
         let engine = Engine::new(EngineConfig {
             policy: self.policy,
             machine: self.machine,
-            budget: Budget::with_headroom(budget_bytes, HEADROOM_SHIFT),
+            budget: Budget::with_headroom(budget_bytes, most_bytes, HEADROOM_SHIFT),
             frames: FrameConfig {
-                zones: vec![
-                    ZoneConfig { bytes: machine_bytes, backing: self.backing, node: 0 },
-                    ZoneConfig { bytes: machine_bytes, backing: Backing::HugePages, node: 0 },
-                ],
+                zones: reserve.zones,
                 cpus,
                 form: self.percpu_form,
                 percpu_orders: self.percpu_orders,
-                ..FrameConfig::one_zone(machine_bytes, self.backing)
+                ..FrameConfig::one_zone(most_bytes, self.backing)
             },
             zero_page: self.zero_page,
-            max_nodes: (machine_bytes / PAGE_BYTES as u64) as usize,
+            max_nodes: reserve.table_nodes,
+            max_spaces: reserve.spaces,
             reclaim_policy: self.reclaim_policy,
             swap: SwapParts {
                 devices,
@@ -256,6 +270,25 @@ impl ManagerBuilder {
             .map_err(|error| Error::system("cannot start the background thread", &error))?;
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
+
+    /// The budget, and what it may grow to.
+    fn budgets(&self) -> Result<(u64, u64)> {
+        let memory = self.machine.memory;
+        let default_bytes = (memory.usable_bytes / 5 * 4).min(MOST_BUDGET_BYTES);
+        let budget_bytes = self.budget_bytes.unwrap_or(default_bytes);
+        check_budget(budget_bytes, memory.bytes)?;
+        let most_bytes = self.max_budget_bytes.unwrap_or(budget_bytes);
+        check_budget(most_bytes, memory.bytes)?;
+        if most_bytes < budget_bytes {
+            let message = format!(
+                "max_budget_bytes of {} is below the budget of {}; choose one above, or a smaller budget",
+                bytes_for_people(most_bytes),
+                bytes_for_people(budget_bytes)
+            );
+            return Err(Error::new(ErrorKind::InvalidBudget, message));
+        }
+        Ok((budget_bytes, most_bytes))
+    }
 }
 
 pub(super) fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {
@@ -263,6 +296,8 @@ pub(super) fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {
         format!("below the minimum of {}", bytes_for_people(MIN_BUDGET_BYTES))
     } else if bytes > machine_bytes {
         format!("above this machine's memory of {}", bytes_for_people(machine_bytes))
+    } else if bytes > MOST_BUDGET_BYTES {
+        format!("above the {} that there are numbers of frames for", bytes_for_people(MOST_BUDGET_BYTES))
     } else {
         return Ok(());
     };

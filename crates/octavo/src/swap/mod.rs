@@ -64,8 +64,8 @@ use read_failures::ReadFailures;
 use seal::{Method, Seal};
 use slots::Slots;
 
-use crate::sizes::LOOKS;
 pub(crate) use crate::sizes::WRITE_BATCH;
+use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
 /// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
 const SEALED_ORDER: Order = Order(8);
@@ -123,6 +123,12 @@ pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlo
 }
 
 impl Swap {
+    /// Bytes that are kept for each slot in use.
+    pub(crate) fn bytes_per_slot(encrypt: bool) -> u64 {
+        let sealed = if encrypt { Seal::BYTES_PER_SLOT } else { 0 };
+        Cache::BYTES_PER_CLUSTER / CLUSTER_SLOTS as u64 + sealed
+    }
+
     /// # Errors
     /// The kernel's, when it has no address space, memory or random bytes.
     pub(crate) fn new(

@@ -94,6 +94,8 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
+    pub(crate) const BYTES_PER_SLOT: u64 = size_of::<SealWords>() as u64;
+
     /// With a fresh key, for slots below `slots`.
     ///
     /// # Errors

@@ -35,8 +35,6 @@ use crate::units::PageNumber;
 use entry::{Entry, EntryWord, NodeId, State};
 use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
-pub(crate) use crate::sizes::MAX_SPACES;
-
 /// The number of levels of the tallest table.
 pub(crate) const LEVELS: usize = 4;
 /// The level of a walk that ended at the root word itself.
@@ -174,17 +172,23 @@ pub(crate) enum Grown {
 impl Table {
     pub(crate) fn new(
         max_nodes: usize,
+        max_spaces: usize,
         budget: Arc<Budget>,
         counters: Arc<Counters>,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            roots: WordArray::wiped_on_fork(MAX_SPACES)?,
+            roots: WordArray::wiped_on_fork(max_spaces)?,
             nodes: NodePool::new(max_nodes, budget, counters)?,
             ids: Mutex::new(SpaceIds::default()),
         })
     }
 
-    /// Gives a number to a new space, whose root is empty. `None` when there are a million spaces already.
+    /// Returns how many spaces there may be at once.
+    pub(crate) fn most_spaces(&self) -> usize {
+        self.roots.len()
+    }
+
+    /// Gives a number to a new space, whose root is empty. `None` when there are as many as there may be.
     pub(crate) fn new_space(&self) -> Option<SpaceId> {
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {

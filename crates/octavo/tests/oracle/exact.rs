@@ -73,7 +73,14 @@ const MAX_FAULTS: usize = 40;
 
 /// Runs a case; panics where space and model disagree.
 pub fn run(case: &Case) {
-    let manager = case.switches.builder().budget_bytes(16 * MIB).background(case.background).build().unwrap();
+    let manager = case
+        .switches
+        .builder()
+        .budget_bytes(16 * MIB)
+        .max_budget_bytes(32 * MIB)
+        .background(case.background)
+        .build()
+        .unwrap();
     run_in(case, &manager, None);
     assert_only_kept(&manager, case.switches.zero_page, case.switches.encrypt);
 }

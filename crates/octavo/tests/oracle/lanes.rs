@@ -68,7 +68,11 @@ pub fn run_on_file(seed: u64, load: Load, switches: Switches) {
 }
 
 fn run_on(seed: u64, load: Load, switches: Switches, device: Option<TestDevice>, background: bool) {
-    let mut builder = switches.builder().budget_bytes(load.budget_bytes).background(background);
+    let mut builder = switches
+        .builder()
+        .budget_bytes(load.budget_bytes)
+        .max_budget_bytes(2 * load.budget_bytes)
+        .background(background);
     if let Some(device) = &device {
         builder = builder.swap_device(device.boxed());
     }

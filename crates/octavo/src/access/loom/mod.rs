@@ -22,6 +22,7 @@ use crate::io::{Device, Direction, Submitted, Transfer, Urgency};
 use crate::lru::Isolated;
 use crate::reclaim::evict_batch;
 use crate::region::{Region, RegionList, RegionOptions};
+use crate::sizes::MAX_SPACES;
 use crate::swap::{AreaShape, SwapParts};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Machine, Mutex, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
@@ -125,6 +126,7 @@ impl Model {
             frames: FrameConfig::tiny(),
             zero_page: ZeroPage::PerUse,
             max_nodes: 16,
+            max_spaces: MAX_SPACES,
             reclaim_policy: ReclaimPolicy::default(),
             swap: SwapParts {
                 devices: vec![(Box::new(device), AreaShape { capacity_pages: u32::MAX, priority: 0 })],
