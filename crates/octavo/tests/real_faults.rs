@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{MIB, PAGE, Random, Watchdog, assert_nothing_is_left};
-use octavo::io::{FileDevice, SwapArea, SwapFile};
+use octavo::io::{FileDevice, IoEngine, SwapArea, SwapFile};
 use octavo::{Access, Counter, ErrorKind, Manager, Pin, RegionOptions, Space, ZeroPage};
 use tempfile::TempDir;
 
@@ -313,6 +313,41 @@ fn child(what: &str, directory: &Path, prepare: impl FnOnce(&mut Command)) -> Re
 }
 
 #[test]
+fn a_limit_on_file_sizes_that_is_lowered_in_use_is_an_error_that_loses_no_page() {
+    let _watchdog = Watchdog::new("a limit on file sizes");
+    for engine in ["uring", "threads"] {
+        let mut child =
+            child(&format!("a limit on file sizes, by {engine}"), Path::new("/var/tmp"), |_| {}).unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.success(), "{engine}: the child ended by {status}");
+    }
+}
+
+/// In a process of its own, which the signal would end.
+fn use_swap_under_a_lowered_limit(directory: &Path, engine: IoEngine) {
+    let limit = |bytes: Option<u64>| {
+        let limit = rustix::process::Rlimit { current: bytes, maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    };
+    let area = SwapArea::temporary(directory);
+    let manager =
+        Manager::builder().budget_bytes(16 * MIB).swap_area(area).io_engine(engine).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space, 32768);
+    assert_eq!(fill(&space, at, 0..8192).0, 8192);
+    // Below what the file has already: not only longer ones are refused.
+    limit(Some(4 * MIB));
+    let (filled, error) = fill(&space, at, 8192..32768);
+    let error = error.expect("112 MiB do not fit in 16 and 4");
+    assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
+    assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+    failed_reads(&space, at, 0..100, &[ErrorKind::SwapFull]);
+    limit(None);
+    assert_eq!(fill(&space, at, filled..32768).0, 32768, "there is room again");
+    assert_eq!(failed_reads(&space, at, 0..32768, &[]), 0);
+}
+
+#[test]
 #[ignore = "other tests run it in a process of its own"]
 fn a_child_of_the_tests() {
     let directory = PathBuf::from(std::env::var_os("TMPDIR").unwrap());
@@ -322,6 +357,8 @@ fn a_child_of_the_tests() {
             rustix::process::setrlimit(rustix::process::Resource::Memlock, none).unwrap();
             works_by(&directory, "");
         }
+        "a limit on file sizes, by uring" => use_swap_under_a_lowered_limit(&directory, IoEngine::Uring),
+        "a limit on file sizes, by threads" => use_swap_under_a_lowered_limit(&directory, IoEngine::Threads),
         _ => {
             let manager = manager(SwapFile::Temporary(directory));
             let space = manager.space().unwrap();

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation};
+use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation, without_size_signal};
 
 mod sealed {
     pub trait Sealed {}
@@ -315,7 +315,7 @@ impl ArenaBytes {
             count += 1;
         }
         let (fd, first, offset) = (file.as_raw_fd(), vectors.as_ptr().cast(), file_offset as libc::off_t);
-        loop {
+        let transfer = || loop {
             // SAFETY: each of the `count` initialised vectors is a range inside the arena (`at`), which stays
             // mapped during the call. The kernel reads and writes arena bytes as another party does, and
             // every access to the arena allows for that.
@@ -332,6 +332,10 @@ impl ArenaBytes {
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);
             }
+        };
+        match direction {
+            Direction::Read => transfer(),
+            Direction::Write => without_size_signal(transfer),
         }
     }
 

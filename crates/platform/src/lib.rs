@@ -21,6 +21,7 @@
 //! | `page_crc` | the checksum of a page of the arena |
 //! | `plain_memory` | the kernel's own memory, word by word, for comparisons |
 //! | `secret` | a value locked in memory and kept out of core dumps |
+//! | `size_limit` | the process's limit on file sizes, as an error and not as a signal |
 //! | `usage` | the memory and the CPUs that the kernel reports |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -35,6 +36,7 @@ mod reservation;
 pub mod rseq;
 mod seccomp;
 mod secret;
+mod size_limit;
 pub mod uring;
 pub mod usage;
 mod zeroed_array;
@@ -45,6 +47,7 @@ pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
 pub use seccomp::forbid_io_uring;
 pub use secret::Secret;
+pub use size_limit::without_size_signal;
 pub use zeroed_array::ZeroedArray;
 
 /// The kernel's page size on x86-64, and the size of a frame.

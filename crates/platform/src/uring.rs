@@ -43,7 +43,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 
 use crate::arena_bytes::Runs;
-use crate::{ArenaBytes, Direction, ForkCanary};
+use crate::{ArenaBytes, Direction, ForkCanary, without_size_signal};
 
 /// A transfer, as a ring sees it. The ring keeps it until it is done.
 pub trait Payload {
@@ -128,6 +128,8 @@ struct Submission {
     free: u32,
     /// Entries that the kernel has not taken yet.
     queued: u32,
+    /// One of them is a write.
+    writes: bool,
     vectors: Vectors,
 }
 
@@ -179,7 +181,7 @@ impl<T: Payload> Ring<T> {
         Ok(Self {
             uring: ManuallyDrop::new(uring),
             slots: ManuallyDrop::new(slots),
-            submission: Mutex::new(Submission { free: 0, queued: 0, vectors }),
+            submission: Mutex::new(Submission { free: 0, queued: 0, writes: false, vectors }),
             completion: Mutex::new(()),
             queued: AtomicU32::new(0),
             freed: AtomicU32::new(NO_SLOT),
@@ -230,6 +232,7 @@ impl<T: Payload> Ring<T> {
         let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         pushed.expect("as many entries as slots");
         submission.queued += 1;
+        submission.writes |= direction == Direction::Write;
         self.queued.store(submission.queued, Ordering::Relaxed);
         // The entry itself names a single run.
         submission.vectors.used = if count == 1 { first } else { first + count };
@@ -342,6 +345,14 @@ impl<T: Payload> Ring<T> {
     }
 
     fn hand_over(&self, submission: &mut Submission) -> io::Result<()> {
+        if !submission.writes {
+            return self.hand_over_all(submission);
+        }
+        // The kernel begins the entries on this thread.
+        without_size_signal(|| self.hand_over_all(submission))
+    }
+
+    fn hand_over_all(&self, submission: &mut Submission) -> io::Result<()> {
         while submission.queued > 0 {
             // SAFETY: the call hands over entries that were pushed, each of which keeps the promises of
             // `queue`.
@@ -358,6 +369,7 @@ impl<T: Payload> Ring<T> {
             }
         }
         submission.vectors.used = 0;
+        submission.writes = false;
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use octavo_platform::without_size_signal;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -123,7 +124,7 @@ impl FileDevice {
             ));
         }
         let direct = bypass_page_cache(&file);
-        // Beyond this limit of the process a write is a signal that ends it.
+        // Places beyond this limit of the process could not be written. It may be lowered later, too.
         let limit_bytes = options.limit_bytes.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX));
         let mut device = Self::over(file, name, present_bytes, limit_bytes, options.engine)?;
         if !direct {
@@ -191,12 +192,14 @@ impl FileDevice {
     }
 
     fn allocate(&self, start: u64, end: u64) -> rustix::io::Result<()> {
-        loop {
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), start, end - start) {
-                Err(Errno::INTR) => {}
-                other => return other,
+        without_size_signal(|| {
+            loop {
+                match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), start, end - start) {
+                    Err(Errno::INTR) => {}
+                    other => return other,
+                }
             }
-        }
+        })
     }
 }
 

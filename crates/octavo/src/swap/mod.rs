@@ -441,6 +441,10 @@ impl Swap {
         }
         let (kind, advice) = match error.raw_os_error() {
             Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
+            Some(EFBIG) => (
+                ErrorKind::SwapFull,
+                "raise the process's limit on file sizes (RLIMIT_FSIZE, `ulimit -f`), or drop a space",
+            ),
             _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
         };
         let device = self.areas.describe();
@@ -501,8 +505,9 @@ fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }
 
-/// The one failure of a write that has a kind of its own.
+/// Failures of a write that say that there is no room.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
 
 fn new_seal(
     areas: &Areas,
