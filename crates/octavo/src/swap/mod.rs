@@ -11,6 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `store` | swap as eviction and transfers see it |
+//! | `intake` | slots for pages that no store keeps yet |
 //! | `cache` | from slots to frames |
 //! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
 //! | `areas` | the devices behind the slots |
@@ -26,6 +27,7 @@ mod clusters;
 pub(crate) mod content;
 mod contents;
 mod health;
+mod intake;
 mod packing;
 pub(crate) mod pool;
 mod read_failures;
@@ -39,8 +41,6 @@ pub use clusters::StandaloneSlots;
 use std::collections::HashMap;
 use std::io;
 
-use smallvec::SmallVec;
-
 use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
@@ -49,13 +49,13 @@ use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{ANY_QUEUE, Device, NO_QUEUE, Waited};
 use crate::store::{Started, Unread};
 use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
-use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage, SwapSlot};
+use crate::units::{FrameId, Order, SwapSlot};
 
 use areas::Areas;
 use bounce::BounceFrames;
 use cache::{Cache, FreeSlot};
+pub(crate) use clusters::AreaShape;
 use clusters::Clusters;
-pub(crate) use clusters::{AreaShape, SlotRun};
 use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
@@ -170,62 +170,6 @@ impl Swap {
     /// Whether there is anywhere to go.
     pub(crate) fn is_available(&self) -> bool {
         !self.areas.is_empty()
-    }
-
-    // --- slots for pages that have none ---
-
-    /// Gives frames, pinned by the caller, consecutive slots, and puts them into the cache: as many of `run` as the first free run
-    /// of slots takes. Says how many. `each` is told the page's place; `None`: the frame is dying.
-    pub(crate) fn take_in(
-        &self,
-        frames: &FrameAllocator,
-        run: impl ExactSizeIterator<Item = FrameId>,
-        each: impl FnMut(FrameId, Option<StoredPage>),
-    ) -> usize {
-        // A device that failed may have no room to grow.
-        let Some(slots) = self.slots.allocate(run.len() as u32, !self.is_cautious()) else { return 0 };
-        self.cache.reserve(slots);
-        let count = slots.count as usize;
-        self.insert(frames, slots.first, run.take(count), each);
-        count
-    }
-
-    /// 512 consecutive places, a whole cluster, for the frames of a block; the first of them. Each is for [`Swap::take_in_at`], or
-    /// goes back by [`Swap::give_back`]. `None`: there is no such cluster.
-    pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
-        let first = self.slots.allocate_huge(!self.is_cautious())?;
-        self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
-        Some(first.stored())
-    }
-
-    /// Puts a frame, pinned by the caller, into the cache at a place that was allocated. False: the frame is dying, and the place
-    /// free again.
-    pub(crate) fn take_in_at(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
-        let mut taken = false;
-        self.insert(frames, SwapSlot::named(page), [frame].into_iter(), |_, page| taken = page.is_some());
-        taken
-    }
-
-    /// Gives a place back that was allocated, and got no frame.
-    pub(crate) fn give_back(&self, frames: &FrameAllocator, page: StoredPage) {
-        self.cache.free_unused(frames, SwapSlot::named(page));
-    }
-
-    fn insert(
-        &self,
-        frames: &FrameAllocator,
-        first: SwapSlot,
-        run: impl Iterator<Item = FrameId>,
-        mut each: impl FnMut(FrameId, Option<StoredPage>),
-    ) {
-        let mut unused = SmallVec::<[SwapSlot; 8]>::new();
-        self.cache.insert_run(frames, first, run, |slot, frame, inserted| {
-            if !inserted {
-                unused.push(slot);
-            }
-            each(frame, inserted.then(|| slot.stored()));
-        });
-        unused.iter().for_each(|slot| self.cache.free_unused(frames, *slot));
     }
 
     // --- the cache ---

@@ -1,0 +1,64 @@
+//! Pages that no store keeps yet get slots, and enter the swap cache.
+
+use smallvec::SmallVec;
+
+use crate::frame::FrameAllocator;
+use crate::swap::Swap;
+use crate::swap::clusters::SlotRun;
+use crate::units::{CHUNK_FRAMES, FrameId, StoredPage, SwapSlot};
+
+impl Swap {
+    /// Gives frames, pinned by the caller, consecutive slots, and puts them into the cache: as many of `run` as the first free run
+    /// of slots takes. Says how many. `each` is told the page's place; `None`: the frame is dying.
+    pub(crate) fn take_in(
+        &self,
+        frames: &FrameAllocator,
+        run: impl ExactSizeIterator<Item = FrameId>,
+        each: impl FnMut(FrameId, Option<StoredPage>),
+    ) -> usize {
+        // A device that failed may have no room to grow.
+        let Some(slots) = self.slots.allocate(run.len() as u32, !self.is_cautious()) else { return 0 };
+        self.cache.reserve(slots);
+        let count = slots.count as usize;
+        self.insert(frames, slots.first, run.take(count), each);
+        count
+    }
+
+    /// 512 consecutive places, a whole cluster, for the frames of a block; the first of them. Each is for [`Swap::take_in_at`], or
+    /// goes back by [`Swap::give_back`]. `None`: there is no such cluster.
+    pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
+        let first = self.slots.allocate_huge(!self.is_cautious())?;
+        self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
+        Some(first.stored())
+    }
+
+    /// Puts a frame, pinned by the caller, into the cache at a place that was allocated. False: the frame is dying, and the place
+    /// free again.
+    pub(crate) fn take_in_at(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
+        let mut taken = false;
+        self.insert(frames, SwapSlot::named(page), [frame].into_iter(), |_, page| taken = page.is_some());
+        taken
+    }
+
+    /// Gives a place back that was allocated, and got no frame.
+    pub(crate) fn give_back(&self, frames: &FrameAllocator, page: StoredPage) {
+        self.cache.free_unused(frames, SwapSlot::named(page));
+    }
+
+    fn insert(
+        &self,
+        frames: &FrameAllocator,
+        first: SwapSlot,
+        run: impl Iterator<Item = FrameId>,
+        mut each: impl FnMut(FrameId, Option<StoredPage>),
+    ) {
+        let mut unused = SmallVec::<[SwapSlot; 8]>::new();
+        self.cache.insert_run(frames, first, run, |slot, frame, inserted| {
+            if !inserted {
+                unused.push(slot);
+            }
+            each(frame, inserted.then(|| slot.stored()));
+        });
+        unused.iter().for_each(|slot| self.cache.free_unused(frames, *slot));
+    }
+}
