@@ -110,7 +110,9 @@ pub(crate) struct Engine {
     pub(crate) reclaimers: AtomicU32,
     /// Held by whoever gives chunks back to meet the budget.
     pub(crate) shrinking: Mutex<()>,
-    pub(crate) compaction: Backoff,
+    /// Blocks of order 9 that compaction was asked for, by either.
+    pub(crate) blocks_for_faults: Backoff,
+    pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
     /// Room for the names of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,

@@ -12,7 +12,7 @@ use crate::error::ErrorKind;
 use crate::frame::PinnedFrame;
 use crate::io::SwapFile;
 use crate::lru::IsolatedFrame;
-use crate::reclaim::{Migrated, migrate};
+use crate::reclaim::{Migrated, block_for_pool, migrate};
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::space::Space;
@@ -253,6 +253,20 @@ fn a_pinned_block_over_an_edge_is_looked_at_once() {
     assert_eq!(version(), before + 2, "it was busy once");
     drop(pin);
     assert_eq!(split_edges(engine, id, range), Ok(()));
+}
+
+#[test]
+fn blocks_for_the_pool_that_cannot_be_made_do_not_keep_pages_from_blocks() {
+    let manager = manager(HugePolicy::Never);
+    let space = manager.space().unwrap();
+    let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
+    let _all = space.pin(at, 64 << 20, Access::Write).unwrap();
+    let engine = manager.engine();
+    for _ in 0..5 {
+        assert!(block_for_pool(engine).is_none(), "nothing can be moved");
+    }
+    assert!(engine.blocks_for_pool.turns_away());
+    assert!(!engine.blocks_for_faults.turns_away());
 }
 
 #[test]

@@ -4,9 +4,7 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
 use crate::reclaim::signal::{Signal, Turn};
-use crate::reclaim::{
-    Reclaimer, compact_for_huge, most_writing_pages, reclaim, shrink_pool, shrink_to_budget,
-};
+use crate::reclaim::{Reclaimer, block_for_pool, most_writing_pages, reclaim, shrink_pool, shrink_to_budget};
 use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;
@@ -119,7 +117,7 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     for _ in 0..has.clamp(1, MOST_FED) {
         // Of what moves the last has to go out.
         work(engine, signal);
-        let Some(block) = compact_for_huge(engine) else { return };
+        let Some(block) = block_for_pool(engine) else { return };
         if let Some(block) = pool.feed(block) {
             return engine.frames.give_back(block);
         }

@@ -34,11 +34,11 @@ struct Candidate {
 /// A block of order 9 for an access that found none. `None` where no chunk can be emptied, or where that was tried in vain
 /// just before: after each failure twice as many requests are turned away at once.
 pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
-    if engine.compaction.turns_away() {
+    if engine.blocks_for_faults.turns_away() {
         return None;
     }
     let block = evict_for_block(engine, waiter).await.or_else(|| compact(engine));
-    engine.compaction.ended(block.is_some());
+    engine.blocks_for_faults.ended(block.is_some());
     block
 }
 
@@ -55,13 +55,14 @@ async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Blo
     engine.frames.alloc(Order::MAX)
 }
 
-/// A block of order 9, by moving pages only. `None` as for [`block_for_fault`].
-pub(crate) fn compact_for_huge(engine: &Engine) -> Option<Block> {
-    if engine.compaction.turns_away() {
+/// A block of order 9 for the compressed pool, by moving pages only. `None` as for [`block_for_fault`]; failures of the one do
+/// not count for the other.
+pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
+    if engine.blocks_for_pool.turns_away() {
         return None;
     }
     let block = compact(engine);
-    engine.compaction.ended(block.is_some());
+    engine.blocks_for_pool.ended(block.is_some());
     block
 }
 

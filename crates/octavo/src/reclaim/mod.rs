@@ -37,7 +37,7 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
 use compact::try_shrink;
-pub(crate) use compact::{block_for_fault, compact_for_huge, shrink_to_budget};
+pub(crate) use compact::{block_for_fault, block_for_pool, shrink_to_budget};
 pub(crate) use evict::evict_batch;
 use evict::{Evict, evict};
 pub(crate) use migrate::{Migrated, migrate};

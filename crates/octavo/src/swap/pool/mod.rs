@@ -56,7 +56,7 @@ use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::{Block, FrameAllocator};
 use crate::sizes::WEIGHED_SPACES;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
 use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
@@ -87,7 +87,7 @@ pub(crate) enum Stored {
     Kept(Handle),
     /// It does not shrink enough.
     Incompressible,
-    /// There is no room: the limit is reached, or the frame allocator has no block at hand.
+    /// There is no room: the limit is reached, the frame allocator has no block at hand, or there is no scratch memory.
     Full,
 }
 
@@ -125,8 +125,6 @@ pub(crate) struct Pool {
     /// Stores so far, about: what ages are told by.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    /// It may grow, and found no block to do so.
-    is_starved: AtomicBool,
     /// Stores to be refused untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
     /// By space, and last those of pages of which nobody knows whose they are.
@@ -167,7 +165,6 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
-            is_starved: AtomicBool::new(false),
             refusals: AtomicU32::new(0),
             weights: std::array::from_fn(|_| Weights::default()),
             pace: WritePace::default(),
@@ -239,7 +236,7 @@ impl Pool {
             if estimate::is_hopeless(page) {
                 return Stored::Incompressible;
             }
-            let Some(mut scratch) = self.codec.take() else { return Stored::Incompressible };
+            let Some(mut scratch) = self.codec.take() else { return Stored::Full };
             let stored = match scratch.pack(page) {
                 Some(packed) => {
                     let kept = self.keep(frames, slot, packed, checksum(slot, packed));
@@ -352,23 +349,22 @@ impl Pool {
             }
         }
         self.starved_until.store(clock + STARVED_STORES, Ordering::Relaxed);
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        self.is_starved.store(used_bytes + Order::MAX.bytes() as u64 <= limit_bytes, Ordering::Relaxed);
         false
     }
 
-    /// Whether a block of order 9 would be welcome, as none was at hand: somebody may make one.
+    /// Whether a block of order 9 would be welcome, as none was at hand for one of the last stores: somebody may make one.
     pub(crate) fn is_starved(&self) -> bool {
-        self.is_starved.load(Ordering::Relaxed)
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        let may_grow = used_bytes + Order::MAX.bytes() as u64 <= limit_bytes;
+        may_grow && self.clock.load(Ordering::Relaxed) < self.starved_until.load(Ordering::Relaxed)
     }
 
     /// Gives the pool a block of order 9 that was allocated for it. The block comes back where the pool does not need it any
     /// more.
     pub(crate) fn feed(&self, block: Block) -> Option<Block> {
-        self.is_starved.store(false, Ordering::Relaxed);
         let mut block = Some(block);
+        self.starved_until.store(0, Ordering::Relaxed);
         if self.add_block(Order::MAX, || block.take().map(Block::into_frame)) {
-            self.starved_until.store(0, Ordering::Relaxed);
             self.refusals.store(0, Ordering::Relaxed);
         }
         block

@@ -126,6 +126,37 @@ fn what_shrinks_comes_back_and_what_does_not_is_refused() {
 }
 
 #[test]
+fn a_page_for_which_there_is_no_scratch_says_nothing_of_pages() {
+    // Without a method no scratch can be made.
+    let fixture = fixture(Compression::Off, 8 << 20);
+    assert_eq!(fixture.store(1, &page(Kind::Text, 7)), Stored::Full);
+    let counters = fixture.counters.snapshot();
+    let refused = (Counter::PoolRejectFull, Counter::PoolRejectIncompressible);
+    assert_eq!((counters.get(refused.0), counters.get(refused.1)), (1, 0));
+}
+
+#[test]
+fn a_pool_that_finds_room_again_is_not_starved() {
+    let fixture = fixture(Compression::Lz4, 16 << 20);
+    let store = |slot: u32| fixture.store(slot, &page(Kind::Text, slot.into()));
+    let mut kept: Vec<_> = (0..1000).map(|slot| fixture.kept(slot, &page(Kind::Text, slot.into()))).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| fixture.frames.alloc(Order::ZERO)).collect();
+    let refused = (1000..).find(|slot| match store(*slot) {
+        Stored::Kept(handle) => {
+            kept.push(handle);
+            false
+        }
+        _ => true,
+    });
+    assert!(fixture.pool.is_starved() && fixture.pool.is_short(), "memory is full: {refused:?}");
+    kept.drain(..600).for_each(|handle| fixture.pool.free(&fixture.frames, handle));
+    let slots = 5000..5100;
+    assert!(slots.clone().all(|slot| matches!(store(slot), Stored::Kept(_))), "there is room in its spans");
+    assert!(!fixture.pool.is_starved() && !fixture.pool.is_short());
+    taken.into_iter().for_each(|block| fixture.frames.give_back(block));
+}
+
+#[test]
 fn everything_freed_gives_all_memory_back() {
     let fixture = fixture(Compression::Lz4, 16 << 20);
     let kinds = [Kind::Text, Kind::Half, Kind::Words, Kind::Repeats];
