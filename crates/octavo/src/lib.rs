@@ -41,7 +41,6 @@ pub mod frame;
 pub mod io;
 mod lru;
 mod manager;
-#[allow(dead_code, reason = "files will ask for more of it than swap does")]
 mod mapping;
 pub mod policy;
 mod reclaim;

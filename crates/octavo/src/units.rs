@@ -46,6 +46,22 @@ impl fmt::Debug for FrameId {
     }
 }
 
+/// The number of a chunk: its first frame's number / 512.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkId(pub u32);
+
+impl ChunkId {
+    /// Returns the chunk that a frame lies in.
+    pub const fn of(frame: FrameId) -> Self {
+        Self(frame.0 / CHUNK_FRAMES)
+    }
+
+    /// Returns the chunk's first frame.
+    pub const fn first(self) -> FrameId {
+        FrameId(self.0 * CHUNK_FRAMES)
+    }
+}
+
 /// log2 of a block's frames: 0 (4 KiB) to 9 (2 MiB).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order(pub(crate) u8);

@@ -263,33 +263,6 @@ impl ArenaBytes {
         look(copied)
     }
 
-    /// Reads from `file` at `file_offset` into consecutive `segments` of the arena, which are page-aligned.
-    ///
-    /// The kernel's error, or `UnexpectedEof` when the file ends first. The bytes of the segments are then
-    /// unspecified.
-    pub fn read_file(
-        &self,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-        segments: &[Range<usize>],
-    ) -> io::Result<()> {
-        // The module doc gives the reason for the fence.
-        fence(Ordering::Release);
-        self.transfer(file, file_offset, segments, Direction::Read)
-    }
-
-    /// Writes consecutive `segments` of the arena, which are page-aligned, to `file` at `file_offset`.
-    ///
-    /// The kernel's error. Bytes written before the failure stay written.
-    pub fn write_file(
-        &self,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-        segments: &[Range<usize>],
-    ) -> io::Result<()> {
-        self.transfer(file, file_offset, segments, Direction::Write)
-    }
-
     /// Moves bytes between `file` at `file_offset` and consecutive `segments` of the arena. It makes one
     /// system call, which waits for the device, and returns how many bytes moved. Fewer bytes than asked for
     /// move at the end of the file, after a signal, or when more than [`TRANSFER_VECTORS`] segments stand
@@ -338,62 +311,6 @@ impl ArenaBytes {
             Direction::Write => without_size_signal(transfer),
         }
     }
-
-    fn transfer(
-        &self,
-        file: BorrowedFd<'_>,
-        mut file_offset: u64,
-        segments: &[Range<usize>],
-        direction: Direction,
-    ) -> io::Result<()> {
-        // A short transfer goes on inside a segment, so the position is a segment and the bytes done in it.
-        let (mut index, mut done) = (0, 0);
-        while index < segments.len() {
-            let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS];
-            let mut count = 0;
-            for (vector, segment) in vectors.iter_mut().zip(&segments[index..]) {
-                let skip = if count == 0 { done } else { 0 };
-                let len = segment.end - segment.start - skip;
-                *vector = libc::iovec { iov_base: self.at(segment.start + skip, len).cast(), iov_len: len };
-                count += 1;
-            }
-            let (fd, offset) = (file.as_raw_fd(), file_offset as libc::off_t);
-            // SAFETY: as in `transfer_some`: `count` vectors are initialised, and each is a range inside the
-            // arena.
-            let moved = unsafe {
-                match direction {
-                    Direction::Read => libc::preadv(fd, vectors.as_ptr(), count, offset),
-                    Direction::Write => libc::pwritev(fd, vectors.as_ptr(), count, offset),
-                }
-            };
-            if moved < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return Err(error);
-            }
-            if moved == 0 {
-                return Err(match direction {
-                    Direction::Read => io::ErrorKind::UnexpectedEof.into(),
-                    Direction::Write => io::ErrorKind::WriteZero.into(),
-                });
-            }
-            file_offset += moved as u64;
-            let mut moved = moved as usize;
-            while moved > 0 {
-                let rest = segments[index].end - segments[index].start - done;
-                if moved < rest {
-                    done += moved;
-                    break;
-                }
-                moved -= rest;
-                done = 0;
-                index += 1;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Rounds down, which takes one instruction where a check would take a branch. Callers refuse unaligned words
@@ -403,9 +320,6 @@ fn aligned<W>(offset: usize) -> usize {
     debug_assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
     offset & !(size_of::<W>() - 1)
 }
-
-/// Most segments that one call hands to the kernel.
-const VECTORS: usize = 64;
 
 /// Most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.
 pub const TRANSFER_VECTORS: usize = 256;
@@ -531,22 +445,6 @@ mod tests {
         for (offset, len) in [(0, 0), (0, 8), (0, 100), (5, 4091), (0, 4096)] {
             arena.with_copy(4096 + offset, len, |copy| assert_eq!(copy, &data[offset..offset + len]));
         }
-    }
-
-    #[test]
-    fn files_transfer_across_many_segments_and_end_is_an_error() {
-        let arena = ArenaBytes::new(4 << 20).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        let segments: Vec<_> = (0..100).map(|i| i * 8192..i * 8192 + 4096).collect();
-        for segment in &segments {
-            arena.store(segment.start, segment.start as u64 + 1);
-        }
-        arena.write_file(file.as_fd(), 4096, &segments).unwrap();
-        arena.zero(0, 100 * 8192);
-        arena.read_file(file.as_fd(), 4096, &segments).unwrap();
-        assert!(segments.iter().all(|segment| arena.load::<u64>(segment.start) == segment.start as u64 + 1));
-        let error = arena.read_file(file.as_fd(), 1 << 30, &segments).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

@@ -21,7 +21,6 @@
 use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frame::chunk::ChunkId;
 use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
@@ -30,7 +29,7 @@ use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push};
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
-use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order, PAGE_BYTES};
 use octavo_platform::ArenaBytes;
 
 /// An allocated block of 2^order frames, in its owner's hand.

@@ -19,38 +19,9 @@ use crate::counters::Counter;
 use crate::frame::buddy::{FreeBlock, Shelf};
 use crate::frame::state::Kind;
 use crate::frame::words::{FrameWords, WORDS_BYTES_PER_CHUNK};
-use crate::frame::zone::{Arena, Zone, ZoneInner};
+use crate::frame::zone::{Arena, ChunkState, Zone, ZoneInner};
 use crate::sync::Ordering;
-use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
-
-/// What the zone knows of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChunkState {
-    /// No memory behind it.
-    Offline,
-    /// Coming or going, outside the lock.
-    Moving,
-    /// Its free frames are on the lists.
-    Online,
-    /// Being emptied: so many of its frames are free and held aside.
-    Isolated { free_frames: u16 },
-}
-
-/// Number of a chunk: its first frame's number / 512.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChunkId(pub u32);
-
-impl ChunkId {
-    /// The chunk that a frame lies in.
-    pub const fn of(frame: FrameId) -> Self {
-        Self(frame.0 / CHUNK_FRAMES)
-    }
-
-    /// Its first frame.
-    pub const fn first(self) -> FrameId {
-        FrameId(self.0 * CHUNK_FRAMES)
-    }
-}
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 /// Outcome of [`Zone::bring_online`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,13 +31,12 @@ pub(crate) mod zero_page;
 pub(crate) mod zone;
 
 pub use allocator::{Block, FrameAllocator};
-pub use chunk::ChunkId;
 pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
 pub use watermark::Watermarks;
 pub use zone::Backing;
 
-pub use crate::units::{FrameId, Order};
+pub use crate::units::{ChunkId, FrameId, Order};
 pub(crate) use holds::{Dropped, PageIs};
 pub(crate) use pinned::PinnedFrame;
 pub(crate) use words::FrameWords;

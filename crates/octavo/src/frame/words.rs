@@ -11,13 +11,12 @@
 
 use std::ops::Index;
 
-use crate::frame::chunk::ChunkId;
 use crate::frame::holds::HoldWord;
 use crate::frame::state::StateWord;
 use crate::frame::stored::StoredWord;
 use crate::frame::uses::UseCount;
 use crate::sync::{AtomicU32, AtomicU64, WordArray};
-use crate::units::{CHUNK_FRAMES, FrameId, Order};
+use crate::units::{CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 /// The words of one frame.
 #[derive(Debug, Default)]

@@ -12,11 +12,10 @@ use smallvec::SmallVec;
 use crate::budget::Budget;
 use crate::counters::{Counter, Counters};
 use crate::frame::buddy::{Buddy, FreeBlock, Shelf};
-use crate::frame::chunk::{ChunkId, ChunkState};
 use crate::frame::state::Kind;
 use crate::frame::words::{FrameTable, WORDS_BYTES_PER_CHUNK};
 use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering};
-use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 pub use octavo_platform::Backing;
 
@@ -45,6 +44,19 @@ pub(crate) struct Zone {
     offline_chunks: AtomicU32,
     /// Chunks below this index were online at some time.
     pub(super) reached: AtomicU32,
+}
+
+/// What the zone knows of a chunk. [`super::chunk`] draws the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChunkState {
+    /// No memory behind it.
+    Offline,
+    /// Coming or going, outside the lock.
+    Moving,
+    /// Its free frames are on the lists.
+    Online,
+    /// Being emptied: so many of its frames are free and held aside.
+    Isolated { free_frames: u16 },
 }
 
 /// What the zone's lock covers.
