@@ -120,7 +120,10 @@ impl Mapping {
 
     /// Calls `each` for the pages of `range` with a tag, in order, each with its index. Ends when `each`
     /// returns false. The lock is released before each call.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the writeback of files will find its pages by it"))]
+    #[cfg_attr(
+        any(not(test), loom),
+        expect(dead_code, reason = "the writeback of files will find its pages by it")
+    )]
     pub(crate) fn for_each_tagged(
         &self,
         range: Range<u64>,
@@ -142,7 +145,10 @@ impl Mapping {
 
     /// Marks the pages of `range` that are dirty now as to be written, `batch` of them under one hold of the
     /// lock. A pass over the marked pages ends, however fast others get dirty behind it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a writeback pass over a file will begin with it"))]
+    #[cfg_attr(
+        any(not(test), loom),
+        expect(dead_code, reason = "a writeback pass over a file will begin with it")
+    )]
     pub(crate) fn tag_dirty_to_write(&self, range: Range<u64>, batch: usize) {
         let mut from = range.start;
         while let Some(next) = self.lock().tag_dirty_to_write(from..range.end, batch) {
