@@ -191,10 +191,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Returns whether any page has the tag.
-    #[cfg_attr(
-        any(not(test), loom),
-        expect(dead_code, reason = "a file will ask whether anything of it is dirty")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "a file will ask whether anything of it is dirty"))]
     pub(crate) fn any_tagged(&self, tag: Tag) -> bool {
         self.assert_tags();
         let (root, levels) = self.root();
