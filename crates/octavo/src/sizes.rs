@@ -24,7 +24,7 @@ sizes! {
     /// Locks of a table of wakers.
     WAKER_BUCKETS: usize = 64, small 2;
     /// Frames isolated together at the most: as many as a few transfers write.
-    ISOLATED: usize = 1024, small 4;
+    ISOLATED: usize = 512, small 4;
     /// Pages written in one transfer at the most: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
     /// Locks of frames with several owners.

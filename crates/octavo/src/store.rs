@@ -33,7 +33,7 @@ use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
 use crate::rmap::ReverseMap;
 use crate::sizes::{ISOLATED, WRITE_BATCH};
-use crate::sync::Shared;
+use crate::sync::{AtomicBool, Ordering, Shared, is_panicking};
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoredPage};
 
@@ -130,9 +130,36 @@ pub(crate) trait PageStore {
     /// A transfer that begins with this page has ended.
     fn note_end(&self, first: StoredPage);
 
+    /// To be kept while a completion runs: it tells a panic of ours from one of a device's.
+    fn completing(&self) -> Option<Completing<'_>> {
+        None
+    }
+
     /// For whoever waits for the transfer of a page: completes transfers as long as `still_waiting`, or says that he may sleep. See
     /// [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
+}
+
+/// While a completion runs.
+pub(crate) struct Completing<'a> {
+    is_broken: &'a AtomicBool,
+    was_panicking: bool,
+}
+
+impl<'a> Completing<'a> {
+    /// `is_broken` is set where the completion panics.
+    pub(crate) fn begin(is_broken: &'a AtomicBool) -> Self {
+        Self { is_broken, was_panicking: is_panicking() }
+    }
+}
+
+impl Drop for Completing<'_> {
+    fn drop(&mut self) {
+        if is_panicking() && !self.was_panicking {
+            // Relaxed: only the thread that unwinds asks.
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Why a page was not read.

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use common::device::{EIO, ENOSPC, TestDevice};
-use common::{MIB, PAGE, run_woken};
-use octavo::{Access, Compression, Counter, ErrorKind, Manager, RegionOptions, Space};
+use common::{MIB, PAGE, Watchdog, run_woken};
+use octavo::{Access, Advice, Compression, Counter, ErrorKind, Manager, RegionOptions, Space};
 
 fn manager(device: &TestDevice) -> Manager {
     Manager::builder()
@@ -303,4 +303,39 @@ fn threads_on_one_absent_page_read_it_once() {
         device.reads().let_go();
     });
     assert_eq!(device.reads().begun(), 1);
+}
+
+/// The device is the caller's. Its panic ends neither the access that met it nor those that wait for the same transfer.
+#[test]
+fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
+    let _watchdog = Watchdog::new("accesses beside a device that panics");
+    let device = TestDevice::new(4096);
+    let manager = manager(&device);
+    let space = manager.space().unwrap();
+    let at = space.map(64 * PAGE, RegionOptions::default()).unwrap();
+    for page in 0..64 {
+        space.store(at + page * PAGE, page + 1).unwrap();
+    }
+    device.writes().panic_every(1);
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    for page in 0..64 {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1, "page {page} stays in memory");
+    }
+    device.writes().panic_every(0);
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    device.reads().panic_every(1);
+    thread::scope(|scope| {
+        for page in 0..8 {
+            let space = &space;
+            scope.spawn(move || {
+                let error = space.load::<u64>(at + page % 2 * PAGE).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::SwapRead, "{error}");
+            });
+        }
+    });
+    device.reads().panic_every(0);
+    for page in 0..64 {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1, "page {page}");
+    }
+    manager.validate();
 }

@@ -499,6 +499,7 @@ impl Host for Engine {
 
     fn ended(&self, job: Job, result: io::Result<()>) {
         let store = self.store(job.first);
+        let _completing = store.completing();
         store.note_end(job.first);
         if job.bytes != job.head {
             self.for_each_chained(&job, job.bytes, |_, frame| store.give_stand_in_back(frame));

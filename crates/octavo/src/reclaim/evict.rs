@@ -315,15 +315,15 @@ pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway
 /// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page; says how many.
 /// Fewer: a device is full, and the others stay in memory.
 pub(super) fn write_out(engine: &Engine, writing: Going) -> u64 {
-    let mut runs = SmallVec::<[usize; ISOLATED]>::new();
+    let mut runs = SmallVec::<[u16; ISOLATED]>::new();
     for run in writing.chunk_by(|(page, _), (next, _)| page.is_followed_by(*next)) {
-        runs.extend(run.chunks(engine.store(run[0].0).write_batch()).map(<[_]>::len));
+        runs.extend(run.chunks(engine.store(run[0].0).write_batch()).map(|run| run.len() as u16));
     }
     let mut writing = writing.into_iter().peekable();
     let mut started = 0;
     for len in runs {
         let first = writing.peek().expect("runs are not empty").0;
-        started += engine.start_write(first, writing.by_ref().take(len).map(|(_, frame)| frame));
+        started += engine.start_write(first, writing.by_ref().take(usize::from(len)).map(|(_, frame)| frame));
     }
     started as u64
 }

@@ -4,11 +4,13 @@
 //! made from the same [`AreaShape`]s in the same order. Nothing changes after they were opened.
 
 use std::io;
+use std::panic::resume_unwind;
 
-use crate::io::{Device, Host, Job, Submitted, Transfer, Urgency};
+use crate::io::{ANY_QUEUE, Device, Host, Job, Submitted, Transfer, Urgency, Waited};
+use crate::store::Completing;
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
 use crate::swap::health::Health;
-use crate::sync::Shared;
+use crate::sync::{AtomicBool, Ordering, Shared, catch_panic};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// A device, and which slots are its places.
@@ -20,8 +22,13 @@ struct Area {
 }
 
 /// All areas, in the order in which they were given.
+///
+/// A device may be the caller's, and panic. The panic ends here: the unwinding drops the transfer, which ends with an error,
+/// and everybody who waits for it is told. A panic of ours in a completion goes on.
 pub(crate) struct Areas {
     areas: Box<[Area]>,
+    /// A completion of ours panicked, inside a device's call.
+    is_broken: AtomicBool,
 }
 
 impl Areas {
@@ -42,7 +49,7 @@ impl Areas {
                 first_slot: first.try_into().unwrap_or(u32::MAX),
             }
         };
-        Self { areas: devices.into_iter().map(area).collect() }
+        Self { areas: devices.into_iter().map(area).collect(), is_broken: AtomicBool::new(false) }
     }
 
     /// No area at all: nowhere to go.
@@ -68,11 +75,6 @@ impl Areas {
         })
     }
 
-    /// Every device.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = &dyn Device> {
-        self.areas.iter().map(|area| &*area.device)
-    }
-
     /// Whose place a slot is, as an index, and which.
     #[inline]
     pub(crate) fn locate(&self, slot: SwapSlot) -> (usize, u32) {
@@ -93,9 +95,10 @@ impl Areas {
         let (index, place) = self.locate(SwapSlot::named(job.first));
         let area = &self.areas[index];
         let before = area.health.begin();
-        let back = match area.device.submit(Transfer::new(host, job, place), urgency) {
-            Submitted::Accepted => return true,
-            Submitted::Full(back) => back,
+        let transfer = Transfer::new(host, job, place);
+        let back = match self.call(|| area.device.submit(transfer, urgency)) {
+            None | Some(Submitted::Accepted) => return true,
+            Some(Submitted::Full(back)) => back,
         };
         let now = area.health.load();
         let wrong = if back.place() != place || back.direction() != job.direction {
@@ -110,6 +113,59 @@ impl Areas {
         };
         back.complete(Err(io::Error::other(format!("the device {wrong}"))));
         true
+    }
+
+    /// Starts what was only collected so far.
+    pub(crate) fn flush(&self) {
+        self.each(|device| device.flush());
+    }
+
+    /// Completes what has ended.
+    pub(crate) fn poll(&self) {
+        self.each(|device| device.poll());
+    }
+
+    /// Somebody who cannot pull completions waits for one.
+    pub(crate) fn serve(&self) {
+        self.each(|device| device.serve());
+    }
+
+    /// Waits for a transfer of the area that has this slot. A device that panics is not waited in.
+    pub(crate) fn wait(&self, slot: SwapSlot, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.wait_in(self.device_of(slot).0, queue, still_waiting)
+    }
+
+    /// As [`Areas::wait`], for any transfer of the only area. `None`: there are several, or none.
+    pub(crate) fn wait_in_only(&self, still_waiting: &dyn Fn() -> bool) -> Option<Waited> {
+        match &*self.areas {
+            [only] => Some(self.wait_in(&*only.device, ANY_QUEUE, still_waiting)),
+            _ => None,
+        }
+    }
+
+    fn wait_in(&self, device: &dyn Device, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.call(|| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
+    }
+
+    fn each(&self, work: impl Fn(&dyn Device)) {
+        for area in &self.areas {
+            self.call(|| work(&*area.device));
+        }
+    }
+
+    /// Calls a device. `None`: the device panicked.
+    #[inline]
+    fn call<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        match catch_panic(work) {
+            Ok(done) => Some(done),
+            Err(panic) if self.is_broken.load(Ordering::Relaxed) => resume_unwind(panic),
+            Err(_) => None,
+        }
+    }
+
+    /// To be kept while a completion of ours runs.
+    pub(crate) fn completing(&self) -> Completing<'_> {
+        Completing::begin(&self.is_broken)
     }
 
     /// A transfer of these slots has ended.

@@ -46,7 +46,7 @@ use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{FrameAllocator, PageIs};
-use crate::io::{ANY_QUEUE, Device, NO_QUEUE, Waited};
+use crate::io::{Device, NO_QUEUE, Waited};
 use crate::store::{Started, Unread};
 use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
 use crate::units::{FrameId, Order, SwapSlot};
@@ -197,30 +197,26 @@ impl Swap {
 
     /// Starts what was only collected so far.
     pub(crate) fn flush(&self) {
-        self.areas.devices().for_each(Device::flush);
+        self.areas.flush();
     }
 
     /// Completes what has ended.
     pub(crate) fn poll(&self) {
-        self.areas.devices().for_each(Device::poll);
+        self.areas.poll();
     }
 
     /// For whoever waits for transfers, whichever. As [`Device::wait`].
     pub(crate) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
-        let mut devices = self.areas.devices();
-        match (devices.next(), devices.next()) {
-            (Some(only), None) => only.wait(ANY_QUEUE, still_waiting),
+        self.areas.wait_in_only(still_waiting).unwrap_or_else(|| {
             // Which of several will be the first is not known: all see to their completions themselves.
-            _ => {
-                self.serve();
-                Waited::Sleep
-            }
-        }
+            self.serve();
+            Waited::Sleep
+        })
     }
 
     /// Somebody who cannot pull completions waits for one.
     pub(crate) fn serve(&self) {
-        self.areas.devices().for_each(Device::serve);
+        self.areas.serve();
     }
 
     /// What came of a write, for the access that needs the room.

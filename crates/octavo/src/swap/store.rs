@@ -9,7 +9,7 @@ use crate::io::{Host, Job, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::mapping;
 use crate::policy::Shadow;
-use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
+use crate::store::{Begun, Completing, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
 use crate::swap::content::Content;
 use crate::swap::{Swap, forget_queue};
 use crate::sync::Shared;
@@ -140,11 +140,15 @@ impl PageStore for Swap {
         self.areas.submit(host, job, urgency)
     }
 
+    fn completing(&self) -> Option<Completing<'_>> {
+        Some(self.areas.completing())
+    }
+
     fn note_end(&self, first: StoredPage) {
         self.areas.note_end(SwapSlot::named(first));
     }
 
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.areas.device_of(SwapSlot::named(page)).0.wait(queue, still_waiting)
+        self.areas.wait(SwapSlot::named(page), queue, still_waiting)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 // Locks.
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
-pub(crate) use face::{park_for, pause, spin_hint, thread};
+pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread};
 // The machine: behind each of these stands what a face knows of the clock, the CPUs, memory and random bytes.
 pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 
@@ -47,7 +47,6 @@ pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 pub(crate) use face::bounded;
 
 /// Whether this thread unwinds: what it leaves behind then is no leak to complain about.
-#[cfg(debug_assertions)]
 pub(crate) fn is_panicking() -> bool {
     std::thread::panicking()
 }

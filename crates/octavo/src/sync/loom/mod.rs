@@ -11,7 +11,7 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsiz
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, time};
 pub(super) use threads::with_kept_waker;
-pub(crate) use threads::{park_for, pause, spin_hint, thread};
+pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};
 
 /// Explores a model with at most so many preemptions of threads that could go on: what is found with few is most of what
 /// there is, and all orders are too many.

@@ -25,3 +25,8 @@ pub(crate) fn pause(_time: Duration) {
 pub(crate) fn spin_hint() {
     loom::thread::yield_now();
 }
+
+/// A model ends by the panics of its assertions: nothing catches them.
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    Ok(work())
+}

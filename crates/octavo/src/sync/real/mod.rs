@@ -11,7 +11,7 @@ pub(crate) use std::sync::{Arc, OnceLock};
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, time};
 pub(super) use threads::with_kept_waker;
-pub(crate) use threads::{park_for, pause, spin_hint, thread};
+pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};
 
 /// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
 /// for life.

@@ -33,3 +33,9 @@ pub(crate) fn pause(time: Duration) {
 pub(crate) fn spin_hint() {
     std::hint::spin_loop();
 }
+
+/// Runs foreign code. `Err` is the panic that ended it.
+#[inline]
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> thread::Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+}
