@@ -339,3 +339,27 @@ fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
     }
     manager.validate();
 }
+
+/// A device that answers "timed out" has answered: it fails, and is not silent.
+#[test]
+fn a_device_that_says_that_it_timed_out_fails_and_is_used_again_when_it_is_well() {
+    const ETIMEDOUT: i32 = 110;
+    let device = TestDevice::new(16384);
+    let manager = manager(&device);
+    let space = manager.space().unwrap();
+    let at = map(&space, 8192);
+    device.writes().fail_every(1, ETIMEDOUT);
+    let (first, error) = (0..8192)
+        .find_map(|page| Some((page, space.store(at + page * PAGE, value(page)).err()?)))
+        .expect("memory is smaller than what is stored");
+    assert_eq!(error.kind(), ErrorKind::SwapWrite, "{error}");
+    device.writes().fail_every(0, 0);
+    assert!(manager.reclaim(64).unwrap() >= 64, "it writes again, though no access asks");
+    for page in first..8192 {
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    for page in 0..8192 {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+    manager.validate();
+}

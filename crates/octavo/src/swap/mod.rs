@@ -376,9 +376,6 @@ impl Swap {
 
     #[cold]
     fn write_error(&self, error: &io::Error) -> Error {
-        if error.kind() == io::ErrorKind::TimedOut {
-            return self.timed_out();
-        }
         let (kind, advice) = match error.raw_os_error() {
             Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
             Some(EFBIG) => (
