@@ -130,8 +130,8 @@ fn split_frames(engine: &Engine, owners: &Owners, head: FrameId) {
             let at = |owner: &Owner| Owner { page: owner.page.plus(u64::from(index)), ..*owner };
             let words = engine.frames.words(frame);
             words.holds.begin(holds.is_dirty());
-            if holds.is_plain() {
-                words.holds.mark_plain();
+            if holds.is_no_compress() {
+                words.holds.mark_no_compress();
             }
             words.uses.set_first();
             engine.rmap.set_first(words, at(first));

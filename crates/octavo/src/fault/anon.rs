@@ -194,7 +194,7 @@ impl Fault<'_> {
     fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         let frame = self.engine.adopt(block, self.owner(page));
         if !region.options.compress {
-            self.engine.frames.words(frame).holds.mark_plain();
+            self.engine.frames.words(frame).holds.mark_no_compress();
         }
         frame
     }

@@ -292,7 +292,7 @@ impl<'a> Fault<'a> {
         let (engine, frame) = (self.engine, reading.frame());
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         if !region.options.compress {
-            engine.frames.words(frame).holds.mark_plain();
+            engine.frames.words(frame).holds.mark_no_compress();
         }
         let orphan = engine.swap.cache.drop_reference(&engine.frames, reading.slot);
         engine.release_orphan(orphan);

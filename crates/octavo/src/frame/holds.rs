@@ -3,10 +3,10 @@
 //! ```text
 //!  31   30      29       28      27        26    25    24   23 ........... 0
 //! +---+-------+--------+-------+---------+-----+-----+----+------------------+
-//! |PLN|WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
+//! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
 //! +---+-------+--------+-------+---------+-----+-----+----+------------------+
 //!
-//! PLN: the page is not to be compressed on its way out, as its region says.
+//! NC (NO_COMPRESS): the page is not to be compressed on its way out, as its region says.
 //!
 //!            begin                    release, pins = 0
 //!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
@@ -49,7 +49,7 @@ const WRITEBACK: u32 = 1 << 27;
 const READING: u32 = 1 << 28;
 const IO_ERROR: u32 = 1 << 29;
 const WAITERS: u32 = 1 << 30;
-const PLAIN: u32 = 1 << 31;
+const NO_COMPRESS: u32 = 1 << 31;
 
 /// Pins a frame may carry; the rest of the field is room for late pins on their way back.
 pub(crate) const MAX_PINS: u32 = 1 << 20;
@@ -96,8 +96,8 @@ impl Holds {
         self.0 & WAITERS != 0
     }
     /// Not to be compressed.
-    pub(crate) fn is_plain(self) -> bool {
-        self.0 & PLAIN != 0
+    pub(crate) fn is_no_compress(self) -> bool {
+        self.0 & NO_COMPRESS != 0
     }
     /// No pins and no flags: nobody's.
     pub(crate) fn is_unowned(self) -> bool {
@@ -116,7 +116,7 @@ impl fmt::Debug for Holds {
             (READING, "reading"),
             (IO_ERROR, "failed"),
             (WAITERS, "waiters"),
-            (PLAIN, "plain"),
+            (NO_COMPRESS, "no-compress"),
         ];
         names.iter().filter(|(bit, _)| self.0 & bit != 0).try_for_each(|(_, name)| write!(f, " {name}"))
     }
@@ -240,9 +240,9 @@ impl HoldWord {
     }
 
     /// The page is not to be compressed. The caller's frame is live.
-    pub(crate) fn mark_plain(&self) {
+    pub(crate) fn mark_no_compress(&self) {
         // Relaxed: a hint.
-        self.0.fetch_or(PLAIN, Ordering::Relaxed);
+        self.0.fetch_or(NO_COMPRESS, Ordering::Relaxed);
     }
 
     /// Whether anyone but the caller, who holds `own` pins, holds the frame. Called after the entries were
@@ -306,7 +306,7 @@ impl HoldWord {
     pub(crate) fn try_reclaim(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
-                (seen & !PLAIN == LIVE | 1).then_some(0)
+                (seen & !NO_COMPRESS == LIVE | 1).then_some(0)
             })
             .is_ok()
     }

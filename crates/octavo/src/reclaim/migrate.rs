@@ -61,8 +61,8 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     let to = engine.frames.words(fresh);
     let holds = words.holds.load();
     to.holds.begin(holds.is_dirty());
-    if holds.is_plain() {
-        to.holds.mark_plain();
+    if holds.is_no_compress() {
+        to.holds.mark_no_compress();
     }
     to.uses.set_first();
     for _ in 1..owners.len() {

@@ -61,7 +61,7 @@ impl Swap {
         has_room: bool,
     ) -> PutAway {
         let holds = frames.words(frame).holds.load();
-        let may_try = tries.left > 0 && !holds.is_plain();
+        let may_try = tries.left > 0 && !holds.is_no_compress();
         if holds.is_dirty() {
             let put = self.put_away(frames, slot, frame, may_try.then_some(tries.weights));
             let was_tried = may_try && !matches!(put, PutAway::Refused { .. });
