@@ -33,7 +33,7 @@ pub(crate) fn clear_space(engine: &Engine, space: &SpaceState) {
 }
 
 /// The root and its node, as faults under way will find them, or find that the regions have changed. `None`: there is no node.
-fn settled_root(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> {
+fn root_when_not_busy(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> {
     let root = engine.table.root(space.id);
     loop {
         let seen = root.load();
@@ -50,7 +50,7 @@ fn settled_root(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> 
 
 impl Clearing<'_> {
     fn clear_root(&self) {
-        while let Some((seen, node)) = settled_root(self.engine, self.space) {
+        while let Some((seen, node)) = root_when_not_busy(self.engine, self.space) {
             self.clear_node(node, seen.root_level(), PageNumber(0));
             if !self.last {
                 return;
@@ -182,7 +182,7 @@ pub(crate) fn protect_range(
     range: PageNumberRange,
     protection: Protection,
 ) {
-    if let Some((seen, node)) = settled_root(engine, space) {
+    if let Some((seen, node)) = root_when_not_busy(engine, space) {
         protect_node(engine, range, protection, node, seen.root_level(), PageNumber(0));
     }
 }

@@ -185,7 +185,7 @@ impl Lru {
         // Whoever has taken the head off puts it back.
         let in_hand = !was_pending && !is_listed;
         for index in u32::from(in_hand)..count {
-            policy.put_back(&links, head.plus(index).0, tag, place);
+            policy.putback(&links, head.plus(index).0, tag, place);
         }
     }
 
@@ -232,7 +232,7 @@ impl Lru {
             let (number, from) = (frame.frame().0, policy.place(tag));
             let verdict = match look {
                 Look::Busy => {
-                    policy.put_back(&links, number, tag, from);
+                    policy.putback(&links, number, tag, from);
                     Verdict::Keep(from)
                 }
                 look => policy.judge(&links, number, tag, look == Look::Accessed),
@@ -285,7 +285,7 @@ impl Lru {
     pub(crate) fn putback(&self, frames: &FrameAllocator, frame: IsolatedFrame, place: Place) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         if frames.words(pin.frame()).state.load().lru_flags() & (PENDING | LISTED) == 0 {
-            policy.put_back(&EngineLinks::new(frames), pin.frame().0, 0, place);
+            policy.putback(&EngineLinks::new(frames), pin.frame().0, 0, place);
         }
         pin
     }

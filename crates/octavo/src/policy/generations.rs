@@ -74,7 +74,7 @@ impl Policy for Generations {
 
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
         let to = if tag & TO_YOUNGEST != 0 { Place::Hot } else { Place::Cold };
-        self.put_back(links, frame, 0, to);
+        self.putback(links, frame, 0, to);
     }
 
     fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
@@ -98,7 +98,7 @@ impl Policy for Generations {
         }
     }
 
-    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+    fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         self.younger = self.younger.max(FEWEST);
         let number = if to == Place::Hot { self.youngest() } else { self.oldest + 1 };
         self.push(links, frame, number, tag & SEEN != 0);

@@ -10,7 +10,7 @@
 //!   admit(Fresh | Back(shadow))
 //!      └────────► insert ──────► on a queue ──take_next──► in the caller's hands
 //!                                  ▲  │                       │ judge(accessed?)
-//!                      put_back ───┘  └─ remove ──►           ├── Keep: on a queue again
+//!                      putback ───┘  └─ remove ──►           ├── Keep: on a queue again
 //!                                                             └── Evict(shadow): the caller's
 //! ```
 //!
@@ -101,7 +101,7 @@ pub enum Verdict {
     Evict(Shadow),
 }
 
-/// A reclaim policy. A frame is on its queues from `insert` (or from `put_back`, or from a `judge` that keeps
+/// A reclaim policy. A frame is on its queues from `insert` (or from `putback`, or from a `judge` that keeps
 /// it) to a `take_..` or a `remove`. The `tag` handed out with a frame holds what the policy knows of the
 /// frame. The caller gives the tag back with the frame.
 pub trait Policy: std::fmt::Debug + Send {
@@ -132,7 +132,7 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// Puts back a frame that was taken or removed and cannot go just now. The caller that lost the frame's
     /// tag gives 0.
-    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place);
+    fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place);
 
     /// Takes a frame off its queue, wherever it is, and returns its tag.
     fn remove(&mut self, links: &dyn Links, frame: u32) -> u8;

@@ -249,7 +249,7 @@ impl Policy for Reuse {
         Verdict::Evict(Shadow::at(self.evictions))
     }
 
-    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+    fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => self.push_hot(links, frame, 0),
             // The page is no newcomer any more.

@@ -47,7 +47,7 @@ impl Policy for S3Fifo {
     }
 
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
-        self.put_back(links, frame, 0, self.place(tag));
+        self.putback(links, frame, 0, self.place(tag));
     }
 
     fn take_hot(&mut self, links: &dyn Links) -> Option<(u32, u8)> {
@@ -79,7 +79,7 @@ impl Policy for S3Fifo {
         }
     }
 
-    fn put_back(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
+    fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => {
                 self.push_main(links, frame, tag >> FREQUENCY_SHIFT);

@@ -41,7 +41,7 @@ impl Policy for Sieve {
 
     fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict {
         if accessed {
-            self.put_back(links, frame, tag, Place::Hot);
+            self.putback(links, frame, tag, Place::Hot);
             Verdict::Keep(Place::Cold)
         } else {
             self.evictions += links.pages(frame);
@@ -49,7 +49,7 @@ impl Policy for Sieve {
         }
     }
 
-    fn put_back(&mut self, links: &dyn Links, frame: u32, _: u8, _: Place) {
+    fn putback(&mut self, links: &dyn Links, frame: u32, _: u8, _: Place) {
         match self.hand {
             NIL if self.wrapped || self.queue.oldest().is_none() => self.queue.push(links, frame, 0),
             NIL => self.queue.push_before(links, frame, 0, NIL),

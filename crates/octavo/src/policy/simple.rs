@@ -48,7 +48,7 @@ macro_rules! one_queue {
                 if $keeps { Verdict::Keep(self.0.push(links, frame)) } else { self.0.evict(links, frame) }
             }
 
-            fn put_back(&mut self, links: &dyn Links, frame: u32, _: u8, _: Place) {
+            fn putback(&mut self, links: &dyn Links, frame: u32, _: u8, _: Place) {
                 self.0.push(links, frame);
             }
 

@@ -134,7 +134,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
                     }
                     (Model::Held(_), 0) => *at = Model::Free,
                     (Model::Held(tag), 1 | 2) => {
-                        policy.put_back(
+                        policy.putback(
                             &memory,
                             frame,
                             tag,
