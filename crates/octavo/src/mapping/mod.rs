@@ -42,7 +42,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 pub(crate) use changes::Changes;
 use nodes::{MAX_LEVELS, NODE_BITS, Nodes, Stock};
-pub(crate) use word::{PageWord, Shadow};
+pub(crate) use word::PageWord;
 
 /// Marks that a mapping may keep for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::Shadow;
 use crate::units::FrameId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ struct Page {
 #[derive(Clone, Debug)]
 enum Step {
     Set(u64, u32),
-    Remove(u64, Option<u32>),
+    Remove(u64, Option<u64>),
     Tag(u64, usize),
     Untag(u64, usize),
     ToWrite(u64, u64, usize),
@@ -31,7 +32,7 @@ fn index() -> impl Strategy<Value = u64> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (index(), 0..1000u32).prop_map(|(index, frame)| Step::Set(index, frame)),
-        3 => (index(), prop::option::of(any::<u32>())).prop_map(|(index, left)| Step::Remove(index, left)),
+        3 => (index(), prop::option::of(any::<u64>())).prop_map(|(index, left)| Step::Remove(index, left)),
         4 => (index(), 0..3usize).prop_map(|(index, tag)| Step::Tag(index, tag)),
         2 => (index(), 0..3usize).prop_map(|(index, tag)| Step::Untag(index, tag)),
         1 => (index(), index(), 1..4usize).prop_map(|(from, to, batch)| Step::ToWrite(from, to, batch)),
@@ -61,7 +62,7 @@ fn run(tags: Tags, steps: Vec<Step>) {
                 let path = changes.find(index);
                 assert_eq!(path.is_some(), model.contains_key(&index));
                 if let Some(path) = path {
-                    let left = PageWord::left(left.map(Shadow::new));
+                    let left = PageWord::left(left.map(Shadow::at));
                     changes.remove(&path, left);
                     model.remove(&index);
                     if left != PageWord::NOTHING {

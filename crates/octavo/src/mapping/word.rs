@@ -1,37 +1,22 @@
-//! The word of an index: the page's frame, or what the frame left behind.
+//! The word of an index: the page's frame, or the shadow that the page left behind.
 //!
 //! ```text
-//!  31   30   29 ............ 0
-//! +----+----+----------------+
+//!  31   30 ... 24   23 ... 0
+//! +----+---------------------+
 //! | 0  |     frame + 1       |   the page has a frame
-//! +----+----+----------------+
-//! | 1  | 0  |    shadow      |   it had one; the shadow says when that went
-//! +----+----+----------------+
+//! +----+----------+----------+
+//! | 1  |    0     |  shadow  |   the page was evicted; the policy's shadow says when
+//! +----+----------+----------+
 //! | all ones                 |   reserved: somebody has the index, and it has no page now
 //! +--------------------------+
 //!   0: nothing
 //! ```
 
+use crate::policy::Shadow;
 use crate::units::FrameId;
 
+/// The word is a shadow. No shadow has all of the other bits, so `RESERVED` is not one.
 const SHADOW: u32 = 1 << 31;
-
-/// Thirty bits that a page leaves behind when its frame goes. The policy that made them knows what they mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shadow(u32);
-
-impl Shadow {
-    pub(crate) const BITS: u32 = 30;
-
-    /// The lower 30 bits of a number.
-    pub(crate) fn new(bits: u32) -> Self {
-        Self(bits & ((1 << Self::BITS) - 1))
-    }
-
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-}
 
 /// The word of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +43,7 @@ impl PageWord {
 
     /// Makes the word that stays behind: a shadow, or nothing.
     pub(crate) fn left(shadow: Option<Shadow>) -> Self {
-        shadow.map_or(Self::NOTHING, |shadow| Self(SHADOW | shadow.0))
+        shadow.map_or(Self::NOTHING, |shadow| Self(SHADOW | shadow.bits()))
     }
 
     #[inline]
@@ -77,7 +62,9 @@ impl PageWord {
             Self::NOTHING => Meaning::Nothing,
             Self::RESERVED => Meaning::Reserved,
             Self(bits) if bits & SHADOW == 0 => Meaning::Frame(FrameId(bits - 1)),
-            Self(bits) => Meaning::Shadow(Shadow::new(bits)),
+            Self(bits) => {
+                Meaning::Shadow(Shadow::from_bits(bits & !SHADOW).expect("the word was made of a shadow"))
+            }
         }
     }
 
@@ -108,10 +95,9 @@ mod tests {
         for frame in [FrameId(0), FrameId(7), FrameId((1 << 31) - 3)] {
             assert_eq!(PageWord::frame(frame).meaning(), Meaning::Frame(frame));
         }
-        for bits in [0, 1, (1 << 30) - 1, u32::MAX] {
-            let shadow = Shadow::new(bits);
+        for bits in [1, 77, (1 << Shadow::BITS) - 1] {
+            let shadow = Shadow::from_bits(bits).unwrap();
             assert_eq!(PageWord::left(Some(shadow)).meaning(), Meaning::Shadow(shadow));
-            assert_eq!(shadow.bits(), bits & ((1 << 30) - 1));
         }
         assert_eq!(PageWord::left(None).meaning(), Meaning::Nothing);
         assert_eq!(PageWord::RESERVED.meaning(), Meaning::Reserved);

@@ -7,7 +7,6 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator};
 use crate::io::{Host, Job, Urgency, Waited};
 use crate::lru::IsolatedFrame;
-use crate::mapping;
 use crate::policy::Shadow;
 use crate::store::{Begun, Completing, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
 use crate::swap::content::Content;
@@ -91,21 +90,13 @@ impl PageStore for Swap {
         shadow: Shadow,
         each: &mut dyn FnMut(Evicted),
     ) {
-        let shadow = Some(mapping::Shadow::new(shadow.bits()));
         let slots = run.iter().map(|(page, frame)| (SwapSlot::named(*page), frame.frame()));
-        self.cache.evict_run(frames, slots, shadow, |_, evicted| each(evicted));
+        self.cache.evict_run(frames, slots, Some(shadow), |_, evicted| each(evicted));
     }
 
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {
         forget_queue(frames, fresh.frame());
-        match self.cache.begin_read(frames, SwapSlot::named(page), fresh) {
-            Begun::Reading(pin, kept) => {
-                // What the cache kept of the page, as the policy knows it.
-                Begun::Reading(pin, kept.and_then(|kept| Shadow::from_bits(kept.bits())))
-            }
-            Begun::Cached(pin, fresh) => Begun::Cached(pin, fresh),
-            Begun::Gone(fresh) => Begun::Gone(fresh),
-        }
+        self.cache.begin_read(frames, SwapSlot::named(page), fresh)
     }
 
     fn note_read(&self, count: u32, result: io::Result<()>) -> Result<(), Error> {

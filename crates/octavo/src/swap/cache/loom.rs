@@ -159,7 +159,7 @@ impl Model {
     }
 
     fn evict_or_keep(&self, frame: FrameId) -> bool {
-        if self.cache.try_evict(&self.frames, frame, Some(Shadow::new(1))) == Evicted::Freed {
+        if self.cache.try_evict(&self.frames, frame, Some(Shadow::at(1))) == Evicted::Freed {
             self.freed(frame);
             return true;
         }
@@ -170,7 +170,7 @@ impl Model {
     /// As `Engine::evict_or_keep`. Says which are free.
     fn evict_or_keep_run(&self, run: [(SwapSlot, FrameId); 2]) -> [bool; 2] {
         let mut outcomes = Vec::new();
-        self.cache.evict_run(&self.frames, run, Some(Shadow::new(1)), |frame, evicted| {
+        self.cache.evict_run(&self.frames, run, Some(Shadow::at(1)), |frame, evicted| {
             outcomes.push((frame, evicted == Evicted::Freed));
         });
         for &(frame, is_free) in &outcomes {

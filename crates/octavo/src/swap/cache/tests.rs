@@ -179,11 +179,11 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
             if round == 1 {
                 setup.move_out(slot, frame, 99);
             }
-            assert_eq!(cache.try_evict(frames, frame, Some(Shadow::new(round))), Evicted::Freed);
+            assert_eq!(cache.try_evict(frames, frame, Some(Shadow::at(16 * round))), Evicted::Freed);
             frames.free(frame, Order::ZERO).unwrap();
             assert_eq!(setup.look_up(slot), None);
             let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
-            assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(Shadow::new(round))));
+            assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(Shadow::at(16 * round))));
             assert_eq!(cache.content(slot), 99);
             let second = frames.alloc(Order::ZERO).unwrap().into_frame();
             assert_eq!(setup.begin_read(slot, second), Seen::Cached(fresh), "one reads");
@@ -192,7 +192,7 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
             assert!(!setup.unpin(fresh));
         }
         let frame = setup.look_up(slot).unwrap();
-        assert_eq!(cache.try_evict(frames, frame, Some(Shadow::new(3))), Evicted::Freed);
+        assert_eq!(cache.try_evict(frames, frame, Some(Shadow::at(3))), Evicted::Freed);
         assert_eq!(cache.drop_reference(frames, slot), Orphan::None);
         assert_eq!(*freed.0.lock(), [(slot, 99)]);
         assert!(!cache.is_used(slot), "the shadow is gone");
@@ -379,7 +379,7 @@ fn run(form: SwapCache, steps: &[Step]) {
             (Step::Evict(_, shadow), Some(known)) => {
                 let Some(frame) = known.frame else { continue };
                 setup.pin(frame);
-                let shadow = Shadow::new(shadow);
+                let shadow = Shadow::at(shadow.into());
                 let goes = known.shown == 0 && !known.dirty;
                 let evicted = cache.try_evict(frames, frame, Some(shadow));
                 assert_eq!(evicted == Evicted::Freed, goes);
