@@ -12,7 +12,7 @@ use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_ta
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::frame::zero_page::UsedHugeZero;
-use crate::reclaim::{Reclaimer, Running, reclaim_and_settle, shrink_to_budget};
+use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
 use crate::sync::{Arc, Mutex, Shared};
@@ -190,7 +190,7 @@ impl Manager {
     /// `ForkedChild` in one.
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
         self.engine().check_process()?;
-        let freed = reclaim_and_settle(self.engine(), pages, Reclaimer::Direct);
+        let freed = reclaim_and_wait(self.engine(), pages, Reclaimer::Direct);
         // Of a device that did not answer in time.
         self.engine().leave_transfers();
         Ok(freed)

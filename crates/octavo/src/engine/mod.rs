@@ -45,7 +45,7 @@ use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
-use crate::lru::Lru;
+use crate::lru::{IsolatedFrame, Lru};
 use crate::rmap::{Owner, ReverseMap};
 use crate::store::{Found, Orphan, PageStore};
 use crate::swap::{Handle, Swap};
@@ -150,6 +150,11 @@ impl Engine {
         if pin.unpin(self.frames.words(frame)) == Dropped::Last {
             self.free_last(frame);
         }
+    }
+
+    /// Takes a frame that shows a page off the LRU. `None`: the frame is not on it.
+    pub(crate) fn isolate(&self, frame: FrameId) -> Option<IsolatedFrame> {
+        self.lru.isolate(&self.frames, frame, |frame| self.free_last(frame))
     }
 
     /// The last use of a frame is gone: its owner lets it go.

@@ -171,6 +171,27 @@ impl Lru {
         listed
     }
 
+    /// Takes a frame that shows a page off the LRU, pinned. `None`: the frame is not on it. Then its page is just being made, or
+    /// another reclaimer has the frame in hand. `free_last` frees a frame whose last pin this was.
+    pub(crate) fn isolate(
+        &self,
+        frames: &FrameAllocator,
+        frame: FrameId,
+        free_last: impl Fn(FrameId),
+    ) -> Option<IsolatedFrame> {
+        let words = frames.words(frame);
+        if !words.holds.load().is_live() {
+            return None;
+        }
+        let (pin, before) = PinnedFrame::take(frame, words);
+        let isolated = IsolatedFrame::new(pin);
+        if before.is_live() && self.take(frames, frame) {
+            return Some(isolated);
+        }
+        unpin(frames, isolated, &free_last);
+        None
+    }
+
     /// Lists the frames of a block in the block's place, once `split` has made them frames of their own. Meanwhile nobody
     /// who has taken the block off puts it back as what it was.
     pub(crate) fn split(&self, frames: &FrameAllocator, head: FrameId, count: u32, split: impl FnOnce()) {

@@ -2,8 +2,7 @@
 
 use crate::engine::Engine;
 use crate::lru::{Isolated, Place};
-use crate::reclaim::compact::isolate;
-use crate::reclaim::evict_batch;
+use crate::reclaim::evict::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::FrameId;
@@ -15,7 +14,7 @@ pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
             // A lost race means that it is in use.
             let _ = word.change(entry, entry.without_accessed());
         }
-        if let Some(frame) = isolate(engine, frame) {
+        if let Some(frame) = engine.isolate(frame) {
             engine.putback(frame, Place::Cold);
         }
     });
@@ -32,7 +31,7 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
         let walk = walks.next();
         if let Some((walk, frame)) = walk.as_ref().and_then(|walk| Some((walk, shown(walk)?))) {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
-            if let Some(frame) = isolate(engine, frame) {
+            if let Some(frame) = engine.isolate(frame) {
                 out.push(&engine.frames, frame);
             }
         }

@@ -3,8 +3,11 @@
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
+use crate::reclaim::compact::block_for_pool;
+use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
+use crate::reclaim::shrink::shrink_to_budget;
+use crate::reclaim::shrink_pool::shrink_pool;
 use crate::reclaim::signal::{Signal, Turn};
-use crate::reclaim::{Reclaimer, block_for_pool, most_writing_pages, reclaim, shrink_pool, shrink_to_budget};
 use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;

@@ -23,7 +23,6 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{ISOLATED, Isolated, IsolatedFrame, Look, Place};
-use crate::reclaim::compact::isolate;
 use crate::rmap::Owner;
 use crate::store::{Going, Leaving, PutAway};
 use crate::table::Walk;
@@ -115,7 +114,7 @@ fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
     for index in 0..CHUNK_FRAMES {
         let (page, frame) = (first.plus(index), head.plus(index));
         let words = engine.frames.words(frame);
-        let isolated = is_split.then(|| isolate(engine, frame)).flatten();
+        let isolated = is_split.then(|| engine.isolate(frame)).flatten();
         // Asked of a frame in hand: nobody else gives it a place now.
         let (goes, stays) = match isolated {
             Some(frame) if words.stored.page().is_none() && words.order() == Order::ZERO => {

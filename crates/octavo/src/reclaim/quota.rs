@@ -7,8 +7,7 @@
 use crate::engine::{Engine, Figure, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lru::Isolated;
-use crate::reclaim::compact::isolate;
-use crate::reclaim::evict_batch;
+use crate::reclaim::evict::evict_batch;
 use crate::table::PageNumberRange;
 use crate::table::entry::State;
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
@@ -85,7 +84,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         {
             // A lost race means that it is in use all the more.
             let idle = !seen.is_accessed() || walk.word().change(seen, seen.without_accessed()).is_err();
-            if idle && let Some(frame) = isolate(engine, frame) {
+            if idle && let Some(frame) = engine.isolate(frame) {
                 out.push(&engine.frames, frame);
                 if walk.level > 0 {
                     // A block is split first; then its pages go one by one.

@@ -1,0 +1,145 @@
+//! Emptying a chunk: its frames move elsewhere, and what is left is 2 MiB in one piece.
+//!
+//! The chunk is isolated first, so that it only empties. Then every frame that shows a page is migrated, or, where
+//! there is nowhere to move it, evicted. A frame that cannot go now ends the attempt; what was freed is given back
+//! to the lists.
+
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+use crate::frame::ChunkId;
+use crate::frame::state::Kind;
+use crate::lru::{Isolated, Place};
+use crate::reclaim::evict::evict_batch;
+use crate::reclaim::migrate::{Migrated, migrate};
+use crate::reclaim::scan::{Reclaimer, reclaim_and_wait};
+use crate::units::{CHUNK_FRAMES, FrameId, Order};
+
+/// Chunks tried for one request, emptiest first.
+const CANDIDATES: usize = 8;
+/// Rounds of migration for one chunk: a frame that is in use for a moment is met again.
+const ROUNDS: usize = 6;
+/// Frames freed elsewhere at once, for pages of a chunk to move to.
+const MAKE_WAY: u64 = 64;
+
+/// A chunk worth emptying, and how many frames that would move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    pub(super) used_frames: u32,
+    pub(super) chunk: ChunkId,
+}
+
+/// Online chunks with nothing in them but free frames and pages, emptiest first.
+pub(super) fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
+    let mut best = SmallVec::<[Candidate; CANDIDATES]>::new();
+    for chunk in engine.frames.reached_chunks() {
+        let Some(used_frames) = movable_frames(engine, chunk) else { continue };
+        let candidate = Candidate { used_frames, chunk };
+        if best.len() < CANDIDATES {
+            best.push(candidate);
+        } else if candidate < best[CANDIDATES - 1] {
+            best[CANDIDATES - 1] = candidate;
+        }
+        best.sort();
+    }
+    best
+}
+
+/// Frames of an online chunk that show pages; `None` where it is offline, or holds a block that nothing can move.
+fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
+    let (mut index, mut used) = (0, 0);
+    while index < CHUNK_FRAMES {
+        let words = engine.frames.words(chunk.first().plus(index));
+        let state = words.state.load();
+        index += match state.kind() {
+            Kind::Offline => return None,
+            // A block changes hands just now.
+            Kind::Tail => 1,
+            Kind::Free | Kind::Cached | Kind::Isolated => state.order().frames(),
+            Kind::Owned if words.holds.load().is_live() => {
+                used += state.order().frames();
+                state.order().frames()
+            }
+            Kind::Owned => return None,
+        };
+    }
+    Some(used)
+}
+
+/// Where the pages of a chunk go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// To frames that are free.
+    Free,
+    /// To frames that are made free if need be; the last of them out to swap themselves.
+    Made,
+}
+
+/// Isolates a chunk and moves everything in it away. True: every frame of it is free.
+pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
+    for _ in 0..ROUNDS {
+        match engine.frames.isolate(chunk) {
+            None => return false,
+            Some(0) => return true,
+            Some(_) => {}
+        }
+        let (mut out, mut started, mut full) = (Isolated::new(), 0, false);
+        let (ends, ended) = (engine.ends(), engine.transfers.ended_pages());
+        let mut send = |out: Isolated| {
+            let outcome = evict_batch(engine, out);
+            started += outcome.started;
+            full |= outcome.full;
+        };
+        for index in 0..CHUNK_FRAMES {
+            let frame = chunk.first().plus(index);
+            if move_page(engine, frame, elsewhere) == Moved::MustGoOut
+                && let Some(frame) = engine.isolate(frame)
+            {
+                out.push(&engine.frames, frame);
+                if engine.swap.is_failing() {
+                    // Neither way is open, nor will it be for the pages behind this one.
+                    evict_batch(engine, out);
+                    return false;
+                }
+            }
+            if out.is_full() {
+                send(std::mem::take(&mut out));
+            }
+        }
+        send(out);
+        if !engine.wait_until_ended(ended + started) || full && !engine.wait_for_room(ends) {
+            return false;
+        }
+        engine.frames.drain();
+    }
+    engine.frames.isolate(chunk) == Some(0)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    /// Moved, not a page, or in use just now.
+    Done,
+    /// There is nowhere to move it to, or it is a huge block, which eviction splits.
+    MustGoOut,
+}
+
+fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
+    for _ in 0..2 {
+        let Some(isolated) = engine.isolate(frame) else { return Moved::Done };
+        if engine.frames.words(frame).order() != Order::ZERO {
+            engine.unpin(engine.lru.putback(&engine.frames, isolated, Place::Cold));
+            break;
+        }
+        if migrate(engine, isolated) != Migrated::NoFrame {
+            return Moved::Done;
+        }
+        // A device that fails for one page would be asked in vain for each.
+        if elsewhere == Elsewhere::Free
+            || engine.swap.is_failing()
+            || reclaim_and_wait(engine, MAKE_WAY, Reclaimer::Direct) == 0
+        {
+            break;
+        }
+    }
+    if elsewhere == Elsewhere::Made { Moved::MustGoOut } else { Moved::Done }
+}

@@ -1,0 +1,88 @@
+//! Making room for an access that found no frame, or no table node.
+
+use crate::counters::Counter;
+use crate::engine::{Engine, Waiter};
+use crate::error::{Error, Result};
+use crate::reclaim::scan::{Reclaimer, reclaim};
+use crate::reclaim::shrink::shrink_while_waiting;
+use crate::sync::{Duration, Instant, Ordering};
+use crate::table::node::NodePool;
+use crate::units::CHUNK_BYTES;
+
+/// Frames that direct reclaim tries to free before the access goes on.
+const DIRECT_TARGET: u64 = 32;
+/// How long to wait for what others are freeing: longer than a device takes for a batch.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Makes room for an access that found no frame.
+///
+/// # Errors
+/// What stands in the way: the swap area is full or failing, or nothing is left that could go; `TimedOut` when the waiter's
+/// deadline has passed.
+pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
+    engine.counters.count(Counter::AllocationStall);
+    let start = engine.machine.clock.now();
+    let result = try_make_room(engine, start, waiter).await;
+    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
+    result
+}
+
+async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
+    // What failed before is no reason now, unless it fails again.
+    engine.swap.forget_failure();
+    if engine.budget.room_bytes() < 0 {
+        // Tables and maps took more than their share: chunks make up for it, though nobody may be in the background.
+        shrink_while_waiting(engine, 0, waiter).await?;
+    }
+    for look in 0.. {
+        let ended = engine.transfers.freed_pages();
+        let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
+        // What has only been started is no room yet.
+        while gone.freed == 0
+            && engine.frames.free_frames() < DIRECT_TARGET
+            && engine.transfers.freed_pages() == ended
+            && engine.transfers.writing_pages() > 0
+        {
+            if !waiter.until_some_write_ends().await {
+                let has_room = engine.frames.free_frames() > 0;
+                return if has_room { Ok(()) } else { Err(engine.swap.timed_out()) };
+            }
+        }
+        if gone.freed > 0
+            || engine.frames.free_frames() >= DIRECT_TARGET
+            || engine.transfers.freed_pages() != ended
+            || (gone.total() > 0 && !engine.swap.is_failing())
+        {
+            return Ok(());
+        }
+        // Others may have everything in hand that could be freed: theirs will be room for us too. But they may be
+        // waiting for the same.
+        let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
+        let reading = engine.transfers.reading_pages() > 0;
+        if look >= 2 && (alone && !reading || engine.machine.clock.since(start) > PATIENCE) {
+            break;
+        }
+        // Pages that are read, and that nobody waits for any more, can go again.
+        if !waiter.until_some_read_ends().await {
+            return Err(engine.swap.timed_out());
+        }
+        waiter.give_way().await;
+    }
+    Err(obstacle(engine))
+}
+
+/// Makes room in the budget for table nodes, by giving a chunk back.
+///
+/// # Errors
+/// As [`make_room`].
+pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
+    let needed = NodePool::growth_bytes() as i64;
+    if engine.budget.room_bytes() < needed {
+        shrink_while_waiting(engine, CHUNK_BYTES as u64 / 2, waiter).await?;
+    }
+    if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine)) }
+}
+
+fn obstacle(engine: &Engine) -> Error {
+    engine.swap.obstacle().unwrap_or_else(|| engine.out_of_memory())
+}

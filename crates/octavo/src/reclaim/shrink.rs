@@ -1,0 +1,95 @@
+//! Bringing what is charged under the budget, by giving chunks back to the kernel.
+
+use crate::engine::{Engine, Waiter};
+use crate::error::Result;
+use crate::reclaim::empty_chunk::{Elsewhere, candidates, empty_chunk};
+use crate::reclaim::scan::{Reclaimer, reclaim, reclaim_and_wait};
+use crate::reclaim::shrink_pool::fit_pool;
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
+
+/// Failures to shrink in a row before giving up.
+const ATTEMPTS: u32 = 8;
+/// Rounds of reclaim to bring what is charged under the budget.
+const SHRINK_LOOKS: u32 = 16;
+/// Gives chunks back to the kernel until what is charged leaves `room_bytes` under the limit. Moves pages together,
+/// or out, as needed. Says whether it got there.
+pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
+    // One at a time: two would each isolate what the other needs to move pages to.
+    let _single = engine.shrinking.lock();
+    fit_pool(engine);
+    let mut failures = 0;
+    loop {
+        let missing = room_bytes as i64 - engine.budget.room_bytes();
+        if missing <= 0 {
+            return true;
+        }
+        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0
+            || give_one_back(engine, Elsewhere::Made)
+        {
+            failures = 0;
+            continue;
+        }
+        failures += if engine.swap.is_failing() { ATTEMPTS / 2 } else { 1 };
+        if failures >= ATTEMPTS {
+            return false;
+        }
+        reclaim_and_wait(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
+    }
+}
+
+/// As [`shrink_to_budget`], as far as it goes without waiting: pages move to frames that are free, and what others shrink just
+/// now is theirs.
+pub(super) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
+    let Some(_single) = engine.shrinking.try_lock() else { return false };
+    loop {
+        let missing = room_bytes as i64 - engine.budget.room_bytes();
+        if missing <= 0 {
+            return true;
+        }
+        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) == 0
+            && !give_one_back(engine, Elsewhere::Free)
+        {
+            return false;
+        }
+    }
+}
+
+fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
+    candidates(engine).into_iter().any(|candidate| {
+        let gone =
+            empty_chunk(engine, candidate.chunk, elsewhere) && engine.frames.take_offline(candidate.chunk);
+        if !gone {
+            engine.frames.putback(candidate.chunk);
+        }
+        gone
+    })
+}
+
+/// Gives chunks back until what is charged leaves `room_bytes` under the limit, as far as that goes: pages move to frames that
+/// reclaim makes free.
+///
+/// # Errors
+/// `TimedOut` when the waiter's deadline has passed.
+pub(super) async fn shrink_while_waiting(
+    engine: &Engine,
+    room_bytes: u64,
+    waiter: &mut Waiter<'_>,
+) -> Result<()> {
+    for _ in 0..SHRINK_LOOKS {
+        if try_shrink(engine, room_bytes) {
+            break;
+        }
+        let done = reclaim(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct, waiter).await;
+        if done.started > 0 {
+            let ended = engine.transfers.ended_pages() + done.started;
+            if !waiter.until_written(ended).await && waiter.has_given_up() {
+                return Err(engine.swap.timed_out());
+            }
+        }
+        if done.total() == 0 {
+            // Others may have in hand what could go.
+            waiter.give_way().await;
+        }
+    }
+    Ok(())
+}
