@@ -9,14 +9,15 @@
 //!
 //! Key types: [`FrameAllocator`], [`Block`], [`FrameConfig`].
 //!
-//! Invariants: a frame is in one place: a buddy list, a shelf of whole chunks, a per-CPU list, the zeroed reserve,
-//! its owner's hands, or aside in an isolated chunk; its state word is checked at every handing over. "Out of frames"
-//! is said only after every place was searched.
+//! Invariants: a frame is in one place. That is a buddy list, a shelf of whole chunks, a per-CPU list, the
+//! zeroed reserve, its owner's hands, or aside in an isolated chunk. Each handing over checks the frame's
+//! state word. The allocator answers "out of frames" only after it has searched every place.
 //!
-//! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. `coming` (a chunk on its way)
-//! is taken with none of them held, and the zone's lock under it. Hooks are called with nothing held.
+//! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread takes `coming` (a
+//! chunk on its way) with none of them held, and the zone's lock under it. Hooks are called with no lock
+//! held.
 //!
-//! What it does not do: reclaim, or call up. Whoever is told `None` decides.
+//! The allocator does not reclaim, and does not call up. The caller that gets `None` decides.
 
 use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
@@ -34,9 +35,9 @@ use octavo_platform::ArenaBytes;
 
 /// An allocated block of 2^order frames, in its owner's hand.
 ///
-/// It cannot be copied. Its owner frees it by [`FrameAllocator::give_back`], or keeps only the number of its first frame
-/// ([`Block::into_frame`]) and frees that by [`FrameAllocator::free`]. A block that is dropped instead is a leak, and a panic
-/// where assertions are on.
+/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`]. Or the owner keeps only the
+/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`]. A block
+/// that is dropped instead is a leak, and a panic where assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block has to be given back, or its frame kept"]
 pub struct Block {
@@ -46,31 +47,31 @@ pub struct Block {
 }
 
 impl Block {
-    /// The first frame; a multiple of the block's frames.
+    /// Returns the first frame. Its number is a multiple of the block's frames.
     #[inline]
     pub fn frame(&self) -> FrameId {
         self.frame
     }
 
-    /// The block has 2^order frames.
+    /// Returns the order: the block has 2^order frames.
     #[inline]
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// Whether every byte is known to be zero.
+    /// Returns whether every byte is known to be zero.
     #[inline]
     pub fn is_zeroed(&self) -> bool {
         self.zeroed
     }
 
-    /// Takes a block of order 0 into the hand again of which only the number was kept.
+    /// Takes a block of order 0 into the hand again, when the owner kept only its number.
     #[cfg(test)]
     pub(crate) fn kept(frame: FrameId) -> Self {
         Self { frame, order: Order::ZERO, zeroed: false }
     }
 
-    /// Keeps the number of the first frame, and nothing that says that it is to be freed.
+    /// Keeps the number of the first frame. Nothing else remembers then that the frame is to be freed.
     #[inline]
     pub fn into_frame(self) -> FrameId {
         let frame = self.frame;
@@ -82,42 +83,45 @@ impl Block {
 #[cfg(debug_assertions)]
 impl Drop for Block {
     fn drop(&mut self) {
-        // A thread that panics already would end the process here, and hide why.
+        // In a thread that already panics, a second panic would end the process here and hide the first.
         assert!(crate::sync::is_panicking(), "the block at {:?} was lost", self.frame);
     }
 }
 
-/// Frames that are zeroed ahead, in state Cached and ZEROED.
+/// The frames that are zeroed ahead, in state Cached and ZEROED.
 #[derive(Debug)]
 struct Reserve {
     frames: Vec<FrameId>,
     most: usize,
 }
 
-/// An allocator of page blocks that may be used on its own.
+/// An allocator of blocks of pages that may be used on its own.
 ///
-/// Units: a frame is 4 KiB; a block is 2^order frames, order 0 to 9, aligned to its size; memory comes from
-/// and goes back to the kernel in chunks of 2 MiB, each charged to a budget (with 16 KiB for its frame words).
+/// Units: a frame is 4 KiB. A block is 2^order frames, order 0 to 9, aligned to its size. Memory comes from
+/// the kernel and goes back to it in chunks of 2 MiB. Each chunk is charged to a budget, with 16 KiB for its
+/// frame words.
 ///
-/// Every method may be called from any thread. Cost of `alloc` and `free` together while the per-CPU list serves
-/// them: one compare-and-swap (in `free`) on the frame's own line, two restartable sections on lines only
-/// this CPU writes, and no lock; with the `TryLock` form three read-modify-writes. A miss takes one zone lock for a
-/// batch of blocks.
+/// Any thread may call any method. While the per-CPU list serves them, `alloc` and `free` together cost one
+/// compare-and-swap (in `free`) on the frame's own line. Beside that they cost two restartable sections on
+/// lines that only this CPU writes, and no lock. With the `TryLock` form they cost three read-modify-writes.
+/// A miss takes one zone lock for a batch of blocks.
 #[derive(Debug)]
 pub struct FrameAllocator {
     lists: PerCpuLists,
     arena: Arena,
     zones: ZoneList,
     cpu_nodes: Box<[u8]>,
-    /// Whether all zones and CPUs are of one node.
+    /// Whether all zones and CPUs are on one node.
     one_node: bool,
-    /// Orders, as bits, that a section pops; and those that it may push without asking for the frame's node.
+    /// The orders, as bits, that a section pops, and those that it may push without asking for the frame's
+    /// node.
     popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<Reserve>,
-    /// Held by whoever drains all CPUs: others wait for its result.
+    /// Held by the thread that drains all CPUs. Other threads wait for its result.
     draining: Mutex<()>,
-    /// Bytes of all zones, and of what the lists and watermarks are tuned for: less, where the budget is.
+    /// The bytes of all zones, and the bytes that the lists and watermarks are tuned for. The second are
+    /// fewer where the budget is smaller.
     most_bytes: u64,
     tuned_for_bytes: AtomicU64,
     metadata_bytes: u64,
@@ -125,7 +129,7 @@ pub struct FrameAllocator {
     counted: Mutex<Counted>,
 }
 
-/// Called when memory falls below the low watermark.
+/// The hook that is called when memory falls below the low watermark.
 struct LowHook(Box<dyn Fn() + Send + Sync>);
 
 impl std::fmt::Debug for LowHook {
@@ -134,7 +138,7 @@ impl std::fmt::Debug for LowHook {
     }
 }
 
-/// Fast-path allocations and frees, in frames, that the counters already know.
+/// The allocations and frees of the fast path, in frames, that the counters already know.
 #[derive(Debug, Default)]
 struct Counted {
     pops: [u64; Order::COUNT + 1],
@@ -145,17 +149,17 @@ struct Counted {
 const ZERO_BATCH: usize = 8;
 
 impl FrameAllocator {
-    /// An allocator with a budget of its own.
+    /// Makes an allocator with a budget of its own.
     ///
     /// # Errors
-    /// `InvalidBudget` when the budget does not even hold the allocator's own data or there is no zone; `System`
-    /// when the kernel refuses address space.
+    /// `InvalidBudget` when there is no zone, or when the budget does not even hold the allocator's own data.
+    /// `System` when the kernel refuses addresses.
     pub fn standalone(config: &FrameConfig, budget_bytes: u64) -> Result<Self> {
         let counters = Counters::new().map_err(|error| Error::system("cannot reserve counters", &error))?;
         Self::new(config, Arc::new(Budget::new(budget_bytes)), Arc::new(counters))
     }
 
-    /// An allocator that charges `budget` and counts in `counters`.
+    /// Makes an allocator that charges `budget` and counts in `counters`.
     ///
     /// # Errors
     /// As [`FrameAllocator::standalone`].
@@ -238,7 +242,8 @@ impl FrameAllocator {
         })
     }
 
-    /// Allocates a block of 2^order frames; `None` when every place was searched and the budget allows no more.
+    /// Allocates a block of 2^order frames. Returns `None` when every place was searched and the budget
+    /// allows no more.
     #[inline]
     pub fn alloc(&self, order: Order) -> Option<Block> {
         if self.popped_orders >> order.0 & 1 != 0
@@ -254,7 +259,7 @@ impl FrameAllocator {
         Block { frame, order, zeroed: self.words(frame).state.hand_out(order) }
     }
 
-    /// The fast path, in whatever form.
+    /// Takes the fast path, in whatever form it has.
     fn alloc_listed(&self, order: Order) -> Option<Block> {
         match self.lists.pop(order.index()) {
             Pop::Value(frame) => Some(self.hand_out(FrameId(frame), order)),
@@ -262,8 +267,8 @@ impl FrameAllocator {
         }
     }
 
-    /// As [`FrameAllocator::alloc`], for callers with something else to do: leaves other CPUs' lists alone, so
-    /// `None` is cheap and may be wrong.
+    /// Does what [`FrameAllocator::alloc`] does, for callers with something else to do. It leaves other CPUs'
+    /// lists alone. So `None` is cheap, and may be wrong.
     pub fn alloc_if_at_hand(&self, order: Order) -> Option<Block> {
         if let Some(block) = self.alloc_listed(order) {
             return Some(block);
@@ -273,14 +278,15 @@ impl FrameAllocator {
         block
     }
 
-    /// Frees a block that [`FrameAllocator::alloc`] answered (or an order-0 frame of one that was split).
+    /// Frees a block that [`FrameAllocator::alloc`] returned, or an order-0 frame of one that was split.
     ///
     /// # Errors
-    /// `InvalidFree` for a frame that heads no allocated block of this order (freed twice, with another order,
-    /// the inside of a block, never allocated). Nothing changes then.
+    /// `InvalidFree` for a frame that heads no allocated block of this order: it was freed twice, or with
+    /// another order, or never allocated, or lies inside a block. Nothing changes then.
     #[inline]
     pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
-        // Whatever is not the usual case is a tail call: nothing is kept across one, so nothing is saved.
+        // Each unusual case is a tail call. The fast path keeps nothing across a call, so it saves no
+        // registers.
         let Some(words) = self.arena.words.get(frame) else {
             return invalid_free(frame, order, None);
         };
@@ -302,8 +308,8 @@ impl FrameAllocator {
         self.free(block.into_frame(), order).expect("a block in hand is freed once");
     }
 
-    /// Allocates up to `n` blocks, handing each to `take`; answers how many there were. Costs what so many allocations
-    /// cost: the per-CPU lists refill in batches that double.
+    /// Allocates up to `n` blocks, and hands each to `take`. Returns how many there were. It costs as much as
+    /// so many allocations, since the per-CPU lists refill in batches that double.
     pub fn alloc_bulk(&self, order: Order, n: usize, mut take: impl FnMut(Block)) -> usize {
         for got in 0..n {
             match self.alloc(order) {
@@ -314,11 +320,11 @@ impl FrameAllocator {
         n
     }
 
-    /// Frees several blocks of any orders. Costs what so many frees cost: what exceeds the per-CPU lists goes to the
-    /// zones in batches.
+    /// Frees several blocks of any orders. It costs as much as so many frees, since blocks beyond the limit
+    /// of the per-CPU lists go to the zones in batches.
     ///
     /// # Errors
-    /// `InvalidFree` as [`FrameAllocator::free`], for the first such block; all others are freed.
+    /// `InvalidFree` as in [`FrameAllocator::free`], for the first such block. All others are freed.
     pub fn free_bulk(&self, blocks: impl IntoIterator<Item = (FrameId, Order)>) -> Result<()> {
         let mut first_error = Ok(());
         for (frame, order) in blocks {
@@ -330,7 +336,8 @@ impl FrameAllocator {
         first_error
     }
 
-    /// An order-0 frame that was zeroed ahead; `None` where there is none (then allocate and zero one).
+    /// Allocates an order-0 frame that was zeroed ahead. Where there is none, it returns `None`, and the
+    /// caller allocates a frame and zeroes it.
     #[inline]
     pub fn alloc_zeroed(&self) -> Option<Block> {
         let frame = match self.lists.pop(ZEROED_CLASS) {
@@ -342,7 +349,7 @@ impl FrameAllocator {
         Some(block)
     }
 
-    /// Makes a block in hand into order-0 blocks, each its owner's.
+    /// Makes a block in hand into blocks of order 0, each with an owner of its own.
     pub(crate) fn split_block(&self, block: Block) -> impl Iterator<Item = Block> + use<> {
         let Block { order, zeroed, .. } = block;
         let head = block.into_frame();
@@ -350,7 +357,7 @@ impl FrameAllocator {
         (0..order.frames()).map(move |index| Block { frame: head.plus(index), order: Order::ZERO, zeroed })
     }
 
-    /// Makes an allocated block into allocated order-0 frames, each to be freed on its own.
+    /// Makes an allocated block into allocated frames of order 0, each to be freed on its own.
     ///
     /// # Errors
     /// `InvalidFree` when `frame` heads no allocated block of this order.
@@ -362,71 +369,71 @@ impl FrameAllocator {
         if !state.is(Kind::Owned, order) {
             return invalid_free(frame, order, Some(state));
         }
-        // The head last: until then the block is as it was to whoever looks at it.
+        // The head changes last. Until then the block looks whole to other threads.
         for tail in (0..order.frames()).rev() {
             self.words(frame.plus(tail)).state.split_to(Order::ZERO, state.isolating());
         }
         Ok(())
     }
 
-    /// A frame's words.
+    /// Returns a frame's words.
     #[inline]
     pub(crate) fn words(&self, frame: FrameId) -> &FrameWords {
         &self.arena.words[frame]
     }
 
-    /// The words of what may be no frame at all.
+    /// Returns the words of a number that may name no frame.
     #[inline]
     pub(crate) fn words_if_any(&self, frame: FrameId) -> Option<&FrameWords> {
         self.arena.words.get(frame)
     }
 
-    /// The arena's bytes; frame `f` is at home at `f.0 * 4096`.
+    /// Returns the arena's bytes. Frame `f` is at home at `f.0 * 4096`.
     #[inline]
     pub fn bytes(&self) -> &ArenaBytes {
         &self.arena.bytes
     }
 
-    /// Frame numbers are below this.
+    /// Returns the end of the frame numbers.
     pub fn end_frame(&self) -> FrameId {
         FrameId(self.zones.end())
     }
 
-    /// Chunks that were online at some time, among a few others.
+    /// Returns the chunks that were online at some time, among a few others.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
         self.zones.iter().flat_map(|zone| zone.reached_chunks())
     }
 
-    /// Frames that are free now, wherever they are: lists of zones and CPUs, the zeroed reserve. Approximate while
-    /// others work.
+    /// Returns the frames that are free now: on lists of zones and CPUs, and in the zeroed reserve. The
+    /// number is approximate while other threads work.
     pub fn free_frames(&self) -> u64 {
         self.zone_free_frames() + self.lists.frames() + self.reserve.lock().frames.len() as u64
     }
 
-    /// Free frames and frames the budget still allows to bring online: what watermarks are compared with. Counts no
-    /// per-CPU lists.
+    /// Returns the free frames and the frames that the budget still lets come online. Watermarks are compared
+    /// with this number. It leaves out the per-CPU lists.
     pub fn available_frames(&self) -> u64 {
         let room = self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
         let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
         self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
     }
 
-    /// The watermarks for the present budget.
+    /// Returns the watermarks for the present budget.
     pub fn watermarks(&self) -> Watermarks {
         Watermarks::for_bytes(self.tuned_for_bytes.load(Ordering::Relaxed))
     }
 
-    /// Installs what is called, with no lock held, whenever the slow path finds less available than the low
-    /// watermark. It should do little: wake someone.
+    /// Installs a hook, which is called with no lock held whenever the slow path finds less memory than the
+    /// low watermark. The hook should do little, such as wake a thread.
     ///
     /// # Panics
-    /// When called a second time.
+    /// When it is called a second time.
     pub fn set_low_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
         assert!(self.low_hook.set(LowHook(Box::new(hook))).is_ok(), "the hook is installed once");
     }
 
-    /// Gives up to `n_chunks` wholly free chunks back to the kernel; answers how many. Drains the per-CPU
-    /// lists where the zones alone have too few.
+    /// Gives up to `n_chunks` wholly free chunks back to the kernel, and returns how many. Where the zones
+    /// alone have too few, it drains the per-CPU lists.
     pub fn shrink(&self, n_chunks: u32) -> u32 {
         let from_zones =
             |n: u32| self.zones.iter().rev().fold(0, |gone, zone| gone + zone.shrink(&self.arena, n - gone));
@@ -438,40 +445,41 @@ impl FrameAllocator {
         gone + from_zones(n_chunks - gone)
     }
 
-    /// Starts, or continues, to empty a chunk: its free frames leave every list, and what is freed into it stays
-    /// aside. Answers how many of its frames are still in use or on their way; `None` where it is not online.
+    /// Starts to empty a chunk, or goes on with it. The chunk's free frames leave every list, and frames that
+    /// are freed into it stay aside. Returns how many of its frames are still in use or on their way, or
+    /// `None` where the chunk is not online.
     pub fn isolate(&self, chunk: ChunkId) -> Option<u32> {
         let zone = self.zone_of_chunk(chunk)?;
         match zone.isolate(&self.arena, chunk)? {
             0 => Some(0),
             _ => {
-                // What was on per-CPU lists goes aside now; what was handed out meanwhile gets its mark.
+                // Frames from per-CPU lists go aside now. Frames that were handed out meanwhile get the mark.
                 self.drain();
                 zone.isolate(&self.arena, chunk)
             }
         }
     }
 
-    /// Ends an isolation: the chunk's free frames can be allocated again.
+    /// Ends an isolation. The chunk's free frames can be allocated again.
     pub fn putback(&self, chunk: ChunkId) {
         if let Some(zone) = self.zone_of_chunk(chunk) {
             zone.putback(&self.arena, chunk);
         }
     }
 
-    /// Gives an isolated chunk back to the kernel; false where some of its frames are not free yet.
+    /// Gives an isolated chunk back to the kernel. Returns false where some of its frames are not free yet.
     pub fn take_offline(&self, chunk: ChunkId) -> bool {
         self.zone_of_chunk(chunk).is_some_and(|zone| zone.take_offline(&self.arena, chunk))
     }
 
-    /// Takes an isolated chunk, all of it free, as one allocated order-9 block.
+    /// Takes an isolated chunk whose frames are all free, as one allocated block of order 9.
     pub fn claim_isolated(&self, chunk: ChunkId) -> Option<Block> {
         let block = self.zone_of_chunk(chunk)?.claim(&self.arena, chunk)?;
         Some(self.hand_out_counted(block.frame, Order::MAX))
     }
 
-    /// Moves every block on per-CPU lists and in the zeroed reserve to its zone, where it can merge. One at a
-    /// time: a second caller waits for the first, whose result is its own.
+    /// Moves every block on per-CPU lists and in the zeroed reserve to its zone, where it can merge. One
+    /// thread drains at a time. A second caller waits for the first, and takes the result as its own.
     pub fn drain(&self) {
         let _single = self.draining.lock();
         self.give_zeroed_back();
@@ -483,7 +491,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Moves what was zeroed ahead to its zone: the first to go where memory gets short, as nobody misses it.
+    /// Moves the frames that were zeroed ahead to their zones. They go first where memory gets short, since
+    /// nobody misses them.
     pub fn give_zeroed_back(&self) {
         let mut reserve = self.reserve.lock();
         let mut givers = Givers::new(&self.zones, &self.arena, 0);
@@ -492,7 +501,7 @@ impl FrameAllocator {
         }
     }
 
-    /// The background's tick: per-CPU lists that are larger than their use shrink.
+    /// Shrinks the per-CPU lists that are larger than their use. The background thread calls it at each tick.
     pub fn decay(&self) {
         self.retune();
         for cpu in 0..self.lists.stacks().cpus() {
@@ -503,13 +512,14 @@ impl FrameAllocator {
         }
     }
 
-    /// Zeroes up to `n` free frames ahead and puts them in the reserve; answers how many. Brings no memory
-    /// online, and leaves the zones their high watermark: below it memory is wanted for what is in use.
+    /// Zeroes up to `n` free frames ahead and puts them in the reserve. Returns how many. It brings no memory
+    /// online, and leaves the zones their high watermark: below it, memory is wanted for pages in use.
     pub fn zero_some(&self, n: usize) -> usize {
         let keep = self.watermarks().high_frames;
         let mut done = 0;
         while done < n {
-            // Held while zeroing, so that a drain finds these frames and not "none".
+            // The lock is held while frames are zeroed, so that a drain finds these frames and does not
+            // report none.
             let mut reserve = self.reserve.lock();
             let room = reserve.most - reserve.frames.len();
             let batch = room.min(n - done).min(ZERO_BATCH);
@@ -537,7 +547,7 @@ impl FrameAllocator {
         done
     }
 
-    /// Follows a changed budget. The slow path does so by itself.
+    /// Follows a changed budget. The slow path calls it by itself.
     pub fn retune(&self) {
         let bytes = self.most_bytes.min(self.arena.budget.limit_bytes());
         if self.tuned_for_bytes.load(Ordering::Relaxed) != bytes {
@@ -546,15 +556,16 @@ impl FrameAllocator {
         }
     }
 
-    /// Adds the allocations and frees that the fast paths served since the last call to the counters. To be called
-    /// before these are read.
+    /// Adds the allocations and frees that the fast paths served since the last call to the counters. The
+    /// caller that wants to read the counters calls it first.
     pub fn flush_counters(&self) {
         let mut counted = self.counted.lock();
         let (mut allocated, mut freed) = (0, 0);
         for class in 0..=Order::COUNT {
             let Some((pops, pushes)) = self.lists.stacks().pops_and_pushes(class) else { continue };
             let shift = if class == ZEROED_CLASS { 0 } else { class };
-            // Not exact while others work: what one call misses the next one finds.
+            // The numbers are not exact while other threads work. A later call finds the events that one call
+            // misses.
             allocated += pops.saturating_sub(counted.pops[class]) << shift;
             freed += pushes.saturating_sub(counted.pushes[class]) << shift;
             counted.pops[class] = pops.max(counted.pops[class]);
@@ -564,16 +575,17 @@ impl FrameAllocator {
         self.arena.counters.add(Counter::PagesFreed, freed);
     }
 
-    /// The counters, with what the fast paths served.
+    /// Returns the counters, with the events of the fast paths.
     pub fn counters(&self) -> CounterSnapshot {
         self.flush_counters();
         self.arena.counters.snapshot()
     }
 
-    /// Checks every list against the state words. O(frames); stops the per-CPU lists one by one.
+    /// Checks every list against the state words. Linear in the frames. It stops the per-CPU lists one by
+    /// one.
     ///
     /// # Panics
-    /// When they contradict each other. Call it while nobody allocates or frees for an exact answer.
+    /// When they contradict each other. The answer is exact while no thread allocates or frees.
     pub fn validate(&self) {
         let reserve = self.reserve.lock();
         for &frame in &reserve.frames {
@@ -606,7 +618,7 @@ impl FrameAllocator {
 
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
-        // The arena's memory goes with it: chunks still online, and all frame words.
+        // The arena's memory goes with it, both the chunks that are still online and all frame words.
         let mut bytes = self.metadata_bytes;
         for zone in self.zones.iter() {
             bytes += zone.lock(&self.arena).charged_bytes();
@@ -616,7 +628,7 @@ impl Drop for FrameAllocator {
 }
 
 fn tuning(bytes: u64, cpus: usize) -> Tuning {
-    // As Linux's low watermark: ours is further up, which says nothing of how much a CPU should hold.
+    // This is Linux's low watermark. Ours lies further up, which does not bear on how much a CPU should hold.
     let min_frames = Watermarks::for_bytes(bytes).min_frames;
     Tuning::new(bytes / PAGE_BYTES as u64, min_frames + min_frames / 4, cpus)
 }

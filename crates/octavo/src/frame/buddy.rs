@@ -1,14 +1,14 @@
-//! The free blocks of a zone: orders 0 to 8 on buddy lists, whole chunks (order 9) on shelves.
+//! The free blocks of a zone: blocks of orders 0 to 8 on buddy lists, whole chunks (order 9) on shelves.
 //!
-//! Lists are doubly linked through the heads' `next` and `prev` words, so a block leaves the middle of its
-//! list in constant time when its buddy merges with it. A whole chunk has no buddy, so it needs no links: a shelf is
-//! an array of frame numbers, and putting a chunk there and taking it writes no frame words. There are several
-//! shelves so that a CPU finds again what it gave back, whose words are still in its cache. Everything here
-//! runs under the zone's lock.
+//! Lists are doubly linked through the heads' `next` and `prev` words. So a block leaves the middle of its
+//! list in constant time when its buddy merges with it. A whole chunk has no buddy, so it needs no links. A
+//! shelf is an array of frame numbers: to put a chunk there and to take it writes no frame words. There are
+//! several shelves. So a CPU finds again the chunks that it gave back, whose words are still in its cache.
+//! All of this runs under the zone's lock.
 //!
-//! Invariants: a head on list `n` is in state Free of order `n`, a head on a shelf in state Cached of order 9; no
-//! two buddies of one order are both free (below order 9); `free_frames` is the sum over lists and shelves. A
-//! split keeps ZEROED; a merge keeps it if both have it.
+//! Invariants: a head on list `n` is in state Free of order `n`. A head on a shelf is in state Cached of
+//! order 9. No two buddies of one order below 9 are both free. `free_frames` is the sum over lists and
+//! shelves. A split keeps ZEROED. A merge keeps it if both halves have it.
 
 use crate::frame::state::Kind;
 use crate::frame::words::FrameTable;
@@ -16,16 +16,16 @@ use crate::sync::Ordering;
 use crate::units::{FrameId, Order};
 
 const NONE: u32 = u32::MAX;
-/// Orders that have lists: all but the largest.
+/// The orders that have lists: all but the largest.
 const LISTS: usize = Order::COUNT - 1;
 const SHELVES: usize = 8;
 
-/// Which shelf to use first.
+/// The shelf to try first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shelf(usize);
 
 impl Shelf {
-    /// The one that a CPU shares with few others.
+    /// Returns the shelf that a CPU shares with few others.
     pub(crate) fn of_cpu(cpu: usize) -> Self {
         Self(cpu % SHELVES)
     }
@@ -40,7 +40,7 @@ pub(crate) struct Buddy {
     free_frames: u32,
 }
 
-/// A block, and whether it is known to be all zeros.
+/// A free block, and whether all of its bytes are known to be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreeBlock {
     pub(crate) frame: FrameId,
@@ -52,12 +52,12 @@ impl Buddy {
         Self { heads: [NONE; LISTS], blocks: [0; LISTS], shelves: Default::default(), free_frames: 0 }
     }
 
-    /// Free frames.
+    /// Returns the free frames.
     pub(crate) fn free_frames(&self) -> u32 {
         self.free_frames
     }
 
-    /// Free blocks of one order.
+    /// Returns the free blocks of one order.
     pub(crate) fn blocks(&self, order: Order) -> u32 {
         if order == Order::MAX {
             self.shelves.iter().map(|shelf| shelf.len() as u32).sum()
@@ -66,7 +66,7 @@ impl Buddy {
         }
     }
 
-    /// Adds a block that is the caller's alone, merged with its free buddies.
+    /// Adds a block that only the caller has, and merges it with its free buddies.
     pub(crate) fn insert(
         &mut self,
         words: &FrameTable,
@@ -98,7 +98,7 @@ impl Buddy {
         self.free_frames += Order::MAX.frames();
     }
 
-    /// Takes a block, splitting a larger one where needed. It leaves in state Cached.
+    /// Takes a block, and splits a larger one where needed. The block leaves in state Cached.
     pub(crate) fn take(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
         let listed = (order.index()..LISTS).find(|&from| self.heads[from] != NONE);
         let Some(from) = listed.map(|from| Order(from as u8)) else {
@@ -110,7 +110,7 @@ impl Buddy {
         Some(self.split(words, FreeBlock { frame, zeroed }, from, order))
     }
 
-    /// Takes a block of a chunk off a shelf.
+    /// Takes a block out of a chunk from a shelf.
     fn take_chunk(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
         let frame = self.take_whole(shelf)?;
         let state = words[frame].state.load();
@@ -122,8 +122,8 @@ impl Buddy {
         Some(self.split(words, chunk, Order::MAX, order))
     }
 
-    /// Takes a chunk off a shelf: the caller's, or the next that has one. It should be in state Cached, which is for
-    /// the taker to check.
+    /// Takes a chunk off the caller's shelf, or off the next one that has a chunk. The caller checks that it
+    /// is in state Cached.
     pub(crate) fn take_whole(&mut self, shelf: Shelf) -> Option<FrameId> {
         let frame = (0..SHELVES).find_map(|turn| self.shelves[(shelf.0 + turn) % SHELVES].pop())?;
         self.free_frames -= Order::MAX.frames();
@@ -138,7 +138,7 @@ impl Buddy {
         block
     }
 
-    /// Takes a certain chunk off its shelf; false where it is on none. O(chunks).
+    /// Takes this chunk off its shelf. Returns false where the chunk is on none. Linear in the chunks.
     pub(crate) fn take_off_shelf(&mut self, frame: FrameId) -> bool {
         for shelf in &mut self.shelves {
             if let Some(at) = shelf.iter().position(|&chunk| chunk == frame) {
@@ -150,12 +150,12 @@ impl Buddy {
         false
     }
 
-    /// Whole free chunks, by their first frames.
+    /// Returns the first frames of the whole free chunks.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = FrameId> + '_ {
         self.shelves.iter().flatten().copied()
     }
 
-    /// Takes a certain block off its list. Its state is the caller's to set.
+    /// Takes this block off its list. The caller sets the block's state.
     pub(crate) fn unlink(&mut self, words: &FrameTable, frame: FrameId, order: Order) {
         let head = &words[frame];
         assert!(head.state.load().is(Kind::Free, order), "a free list held a frame that is not free");
@@ -185,7 +185,7 @@ impl Buddy {
         self.free_frames += order.frames();
     }
 
-    /// Checks every list and shelf. O(free frames).
+    /// Checks every list and shelf. Linear in the free frames.
     ///
     /// # Panics
     /// When an invariant at the head of this file does not hold.
@@ -242,7 +242,7 @@ mod tests {
         (words, buddy)
     }
 
-    /// The reference: which frames are free, frame by frame.
+    /// The reference model says of each frame whether it is free.
     #[derive(Clone)]
     struct Model(Vec<bool>);
 
@@ -275,7 +275,7 @@ mod tests {
                 } else {
                     let order = Order(order);
                     let block = buddy.take(&words, order, Shelf::default());
-                    // Eager merging: an aligned run of free frames is a block of at least that order.
+                    // Merging is eager: an aligned run of free frames is a block of at least that order.
                     prop_assert_eq!(block.is_some(), model.has_aligned_run(order));
                     if let Some(block) = block {
                         prop_assert!(block.frame.0.is_multiple_of(order.frames()));

@@ -1,4 +1,4 @@
-//! Chunks: 2 MiB of a zone that come online and go back as one.
+//! Chunks: 2 MiB of a zone that come online and go back as a whole.
 //!
 //! ```text
 //!            charge, populate                     isolate
@@ -8,12 +8,14 @@
 //!      └────── Moving ◄──────┴─────────────────────────────────────┘
 //! ```
 //!
-//! The budget is charged before the kernel is asked, and given back after. A chunk's frame words (16 KiB) are charged
-//! when it first comes online and never given back: a late walker may read the words of a frame at any time.
+//! The budget is charged before the kernel is asked, and gets the charge back after the kernel has the
+//! memory. A chunk's frame words (16 KiB) are charged when it first comes online, and stay charged: a late
+//! walker may read the words of a frame at any time.
 //!
-//! An isolated chunk's free frames are on no list, and what is freed into it stays aside, so it only ever
-//! empties. Its owned blocks are marked, which sends their frees past the per-CPU lists; a frame that was
-//! on its way between lists and owners just then is caught by calling `isolate` again.
+//! The free frames of an isolated chunk are on no list, and frames that are freed into it stay aside. So the
+//! chunk only empties. The owned blocks of the chunk are marked, and the mark sends their frees past the
+//! per-CPU lists. A frame may be on its way between lists and owners just then. A second call of `isolate`
+//! catches it.
 
 use crate::counters::Counter;
 use crate::frame::buddy::{FreeBlock, Shelf};
@@ -23,10 +25,10 @@ use crate::frame::zone::{Arena, ChunkState, Zone, ZoneInner};
 use crate::sync::Ordering;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
-/// Outcome of [`Zone::bring_online`].
+/// The outcome of [`Zone::bring_online`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Online {
-    /// The zone has a block to try for.
+    /// The zone may have a block now.
     Tried,
     /// Every chunk is online, the budget is used up, or the kernel has no memory.
     Refused,
@@ -37,14 +39,14 @@ impl Zone {
         self.first.plus(index * CHUNK_FRAMES)
     }
 
-    /// Makes a chunk, which nobody else touches, one block in state Cached.
+    /// Makes one block in state Cached of a chunk that no other thread touches.
     fn join(&self, arena: &Arena, index: u32, zeroed: bool) {
         let first = self.chunk_first(index);
         arena.words.of_chunk(ChunkId::of(first)).for_each(|frame| frame.state.set_tail());
         arena.words[first].state.set(Kind::Cached, Order::MAX, zeroed);
     }
 
-    /// Chunks that ever were online, among others: offline chunks are used lowest first.
+    /// Returns the chunks that ever were online, among others. Offline chunks are used lowest first.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         let first = ChunkId::of(self.first).0;
         (first..first + self.reached.load(Ordering::Relaxed)).map(ChunkId)
@@ -95,7 +97,8 @@ impl Zone {
         Online::Tried
     }
 
-    /// Asks the kernel for the chunk's pages and frame words. What it gave before it failed goes back.
+    /// Asks the kernel for the chunk's pages and frame words. The pages that it gave before it failed go
+    /// back.
     fn populate(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
         if !arena.populate {
@@ -105,13 +108,13 @@ impl Zone {
         let present = arena.bytes.bring_online(bytes.clone(), self.backing).is_ok()
             && arena.words.populate(ChunkId::of(first)).is_ok();
         if !present {
-            // Discarding what came cannot be refused in a way that matters: the pages would read as zeros either way.
+            // A refusal to discard these pages does not matter: they read as zeros either way.
             let _ = arena.bytes.take_offline(bytes);
         }
         present
     }
 
-    /// Takes up to `n` wholly free chunks offline; answers how many.
+    /// Takes up to `n` wholly free chunks offline, and returns how many.
     pub(crate) fn shrink(&self, arena: &Arena, n: u32) -> u32 {
         let mut gone = 0;
         while gone < n {
@@ -130,7 +133,7 @@ impl Zone {
         gone
     }
 
-    /// Moving → Offline; or back Online, as one free block, where the kernel refuses.
+    /// Makes a Moving chunk Offline, or Online again as one free block where the kernel refuses.
     fn give_to_kernel(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
         let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
@@ -152,8 +155,8 @@ impl Zone {
         true
     }
 
-    /// Sets the chunk's free frames aside and marks its owned ones. Answers how many frames are not yet aside;
-    /// `None` where the chunk is not online. May be called again to catch what was on its way.
+    /// Sets the chunk's free frames aside and marks its owned ones. Returns how many frames are not yet
+    /// aside, or `None` where the chunk is not online. A further call catches frames that were on their way.
     pub(crate) fn isolate(&self, arena: &Arena, chunk: ChunkId) -> Option<u32> {
         let index = self.index_of_chunk(chunk);
         let mut locked = self.lock(arena);
@@ -172,7 +175,7 @@ impl Zone {
                     words.state.set(Kind::Isolated, state.order(), state.zeroed());
                     aside += state.order().frames() as u16;
                 }
-                // On a shelf, or on its way.
+                // The block is on a shelf, or on its way.
                 Kind::Cached if state.order() == Order::MAX && buddy.take_off_shelf(frame) => {
                     words.state.set(Kind::Isolated, Order::MAX, state.zeroed());
                     aside += CHUNK_FRAMES as u16;
@@ -187,7 +190,8 @@ impl Zone {
         Some(CHUNK_FRAMES - u32::from(aside))
     }
 
-    /// Ends an isolation: what was aside is free again. Does nothing to a chunk that is not isolated.
+    /// Ends an isolation: the frames that were aside are free again. Does nothing to a chunk that is not
+    /// isolated.
     pub(crate) fn putback(&self, arena: &Arena, chunk: ChunkId) {
         let index = self.index_of_chunk(chunk);
         let mut locked = self.lock(arena);
@@ -209,7 +213,7 @@ impl Zone {
         });
     }
 
-    /// Takes an isolated chunk offline; false where some of its frames are not free.
+    /// Takes an isolated chunk offline. Returns false where some of its frames are not free.
     pub(crate) fn take_offline(&self, arena: &Arena, chunk: ChunkId) -> bool {
         let index = self.index_of_chunk(chunk);
         {
@@ -223,7 +227,7 @@ impl Zone {
         self.give_to_kernel(arena, index)
     }
 
-    /// Takes an isolated chunk, all of it free, as one block in state Cached.
+    /// Takes an isolated chunk whose frames are all free, as one block in state Cached.
     pub(crate) fn claim(&self, arena: &Arena, chunk: ChunkId) -> Option<FreeBlock> {
         let index = self.index_of_chunk(chunk);
         let mut locked = self.lock(arena);
@@ -239,18 +243,18 @@ impl Zone {
     }
 }
 
-/// Bytes to charge for a chunk that comes online.
+/// Returns the bytes to charge for a chunk that comes online.
 pub(crate) fn online_cost_bytes(fresh_words: bool) -> u64 {
     CHUNK_BYTES as u64 + if fresh_words { WORDS_BYTES_PER_CHUNK } else { 0 }
 }
 
-/// Visits the heads of a chunk's blocks, and tails where a block changes hands just then.
+/// Visits the heads of a chunk's blocks. Where a block changes hands just then, visits its tails too.
 fn for_each_head(arena: &Arena, first: FrameId, mut visit: impl FnMut(FrameId, &FrameWords)) {
     let mut at = 0;
     while at < CHUNK_FRAMES {
         let head = &arena.words[first.plus(at)];
         let state = head.state.load();
-        // Before the visit: it may merge the block.
+        // The size is read before the visit, which may merge the block.
         let frames = if state.kind() == Kind::Tail { 1 } else { state.order().frames() };
         visit(first.plus(at), head);
         at += frames;

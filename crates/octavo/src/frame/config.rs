@@ -1,4 +1,4 @@
-//! What a frame allocator is built from.
+//! The options of a frame allocator.
 
 use crate::config::PercpuOrders;
 use crate::frame::zone::Backing;
@@ -7,40 +7,41 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
 pub use crate::sync::percpu::StackForm as PercpuForm;
 
-/// One zone to be made.
+/// The options of one zone.
 #[derive(Clone, Copy, Debug)]
 pub struct ZoneConfig {
-    /// Size, rounded up to chunks (2 MiB).
+    /// The size, rounded up to chunks (2 MiB).
     pub bytes: u64,
-    /// How the kernel backs it. Orders 0 to 8 prefer base pages, order 9 huge ones.
+    /// How the kernel backs the zone. Orders 0 to 8 prefer base pages, order 9 huge ones.
     pub backing: Backing,
-    /// Memory node.
+    /// The memory node.
     pub node: u8,
 }
 
-/// What to build a [`FrameAllocator`](crate::frame::FrameAllocator) from.
+/// The options of a [`FrameAllocator`](crate::frame::FrameAllocator).
 #[derive(Clone, Debug)]
 pub struct FrameConfig {
     /// The zones, in order of preference.
     pub zones: Vec<ZoneConfig>,
-    /// Orders on the per-CPU lists.
+    /// The orders that the per-CPU lists hold.
     pub percpu_orders: PercpuOrders,
-    /// Whether a chunk's pages are made present when it comes online (the default), so that touching them later
-    /// cannot fail; else the kernel supplies them at first touch.
+    /// Whether a chunk's pages are made present when it comes online, which is the default. Then a later
+    /// access to them cannot fail. Otherwise the kernel supplies each page at its first access.
     pub populate: bool,
-    /// The node of each CPU. Empty: all are on node 0.
+    /// The node of each CPU. If it is empty, all CPUs are on node 0.
     pub cpu_nodes: Vec<u8>,
-    /// The CPUs that the lists are for.
+    /// The CPUs that have lists.
     pub cpus: Cpus,
     /// How the per-CPU lists are protected.
     pub form: PercpuForm,
 }
 
-/// Frames that there are numbers for: a number has 31 bits, and the last chunk stays unused.
+/// How many frames can have numbers. A number has 31 bits, and the last chunk stays unused.
 pub(crate) const MOST_FRAMES: u64 = (1 << 31) - CHUNK_FRAMES as u64;
 
 impl FrameConfig {
-    /// Frames that zones of these sizes span: each zone begins at a multiple of a power of two.
+    /// Returns how many frame numbers zones of these sizes span. Each zone begins at a multiple of a power of
+    /// two.
     pub(crate) fn span_frames(zones: &[ZoneConfig]) -> u64 {
         let frames = |zone: &ZoneConfig| zone.bytes.div_ceil(CHUNK_BYTES as u64) * u64::from(CHUNK_FRAMES);
         let stride =
@@ -49,7 +50,7 @@ impl FrameConfig {
         stride.saturating_mul(zones.len().saturating_sub(1) as u64).saturating_add(last)
     }
 
-    /// One zone of so many bytes, on one node, with everything else at its default.
+    /// Makes one zone of so many bytes, on one node, with the defaults for everything else.
     pub fn one_zone(bytes: u64, backing: Backing) -> Self {
         Self {
             zones: vec![ZoneConfig { bytes, backing, node: 0 }],
@@ -61,7 +62,7 @@ impl FrameConfig {
         }
     }
 
-    /// Four chunks for one CPU, of memory that comes at first touch: for models and small tests.
+    /// Makes four chunks for one CPU, of memory that comes at the first access: for models and small tests.
     #[cfg(test)]
     pub(crate) fn tiny() -> Self {
         Self {

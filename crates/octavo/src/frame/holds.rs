@@ -1,4 +1,4 @@
-//! The hold word of a frame: who uses its bytes, and what they did to them.
+//! The hold word of a frame: it says who uses the frame's bytes, and what they did to them.
 //!
 //! ```text
 //!  31   30      29       28      27        26    25    24   23 ........... 0
@@ -15,21 +15,21 @@
 //!      └────────── DYING     drop_pin brings pins to 0      (that dropper frees)
 //! ```
 //!
-//! The allocator's ownership word is another word: allocating or freeing a frame never writes this one, so
-//! a late walker may add a pin at any moment, see that its entry changed, and take it back. *Whoever takes
-//! the word to zero, out of LIVE or DYING, frees the frame*; the compare-and-swap that does so can succeed
-//! only once.
+//! The allocator's ownership word is another word. To allocate or free a frame never writes this one. So a
+//! late walker may add a pin at any moment, see that its entry changed, and take the pin back. *The thread
+//! that takes the word to zero, out of LIVE or DYING, frees the frame.* The compare-and-swap that does so can
+//! succeed only once.
 //!
-//! Ordering. An unmapper changes the entry first and then does a read-modify-write here ([`release`],
-//! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]); a pinner does one here ([`take_pin`]) and
-//! then re-reads the entry. All are on one word, so one comes first: if the pin does, the unmapper sees it;
-//! if the unmapper does, the pin acquires what it released and the re-read sees the changed entry. No fence
-//! is needed, and none is paid for.
+//! Ordering. An unmapper changes the entry first, and then does a read-modify-write here ([`release`],
+//! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]). A pinner does one here ([`take_pin`]), and
+//! then reads the entry again. All of them are on one word, so one comes first. If the pin comes first, the
+//! unmapper sees it. If the unmapper comes first, the pin acquires its release, and the second reading sees
+//! the changed entry. No fence is needed, and no thread pays for one.
 //!
-//! DIRTY is cleared only by [`start_writeback`], and only while nobody else holds a pin. So a store, which
-//! holds one, finds DIRTY set or sets it, at any moment before it lets go, and no write is lost.
+//! Only [`start_writeback`] clears DIRTY, and only while no other thread holds a pin. A store holds a pin. So
+//! at any moment before it lets go, the store finds DIRTY set or sets it, and no write is lost.
 //!
-//! Cost: taking or dropping a pin is one read-modify-write on the frame's own half line.
+//! Cost: to take or drop a pin is one read-modify-write on the frame's own half line.
 //!
 //! [`release`]: HoldWord::release
 //! [`start_writeback`]: HoldWord::start_writeback
@@ -51,10 +51,10 @@ const IO_ERROR: u32 = 1 << 29;
 const WAITERS: u32 = 1 << 30;
 const NO_COMPRESS: u32 = 1 << 31;
 
-/// Pins a frame may carry; the rest of the field is room for late pins on their way back.
+/// The most pins that a frame may carry. The rest of the field is room for late pins on their way back.
 pub(crate) const MAX_PINS: u32 = 1 << 20;
 
-/// What the word said at one moment.
+/// A snapshot of the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holds(u32);
 
@@ -67,7 +67,7 @@ impl Holds {
     pub(crate) fn is_live(self) -> bool {
         self.0 & LIVE != 0
     }
-    /// Let go by its owner, and kept by pins.
+    /// The frame's owner has let it go, and pins keep it.
     pub(crate) fn is_dying(self) -> bool {
         self.0 & DYING != 0
     }
@@ -87,19 +87,20 @@ impl Holds {
     pub(crate) fn is_failed(self) -> bool {
         self.0 & IO_ERROR != 0
     }
-    /// Pinned by others than the caller, who has `own` pins, or under I/O. Only a guess about pins: see `pinned_by_others`.
+    /// Others than the caller, who has `own` pins, hold pins, or the frame is under I/O. For pins this is
+    /// only a guess: see `pinned_by_others`.
     pub(crate) fn is_held_by_others(self, own: u32) -> bool {
         self.pins() > own || self.is_writeback() || self.is_reading()
     }
-    /// Somebody waits for I/O to end.
+    /// A thread or task waits for I/O to end.
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
-    /// Not to be compressed.
+    /// The page is not to be compressed.
     pub(crate) fn is_no_compress(self) -> bool {
         self.0 & NO_COMPRESS != 0
     }
-    /// No pins and no flags: nobody's.
+    /// The word has no pins and no flags: the frame has no owner.
     pub(crate) fn is_unowned(self) -> bool {
         self.0 & !PINS == 0
     }
@@ -122,76 +123,77 @@ impl fmt::Debug for Holds {
     }
 }
 
-/// What became of a frame whose owner let it go, or whose pin was dropped.
+/// The outcome when an owner lets a frame go, or when a pin is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "whoever drops the last hold frees the frame"]
+#[must_use = "the caller that drops the last hold frees the frame"]
 pub(crate) enum Dropped {
-    /// Others hold it still.
+    /// Others still hold the frame.
     Kept,
     /// That was the last hold: the caller frees the frame.
     Last,
 }
 
-/// What a writeback may start on.
+/// The state of a page on which a writeback may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageIs {
-    /// To be written, or put away otherwise.
+    /// The page is to be written, or put away in another way.
     Dirty,
-    /// Where it went before, and to be put elsewhere.
+    /// The page's store has its bytes, and is to put them elsewhere.
     Clean,
 }
 
-/// The hold word.
+/// The hold word of a frame.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(transparent)]
 pub(crate) struct HoldWord(AtomicU32);
 
 impl HoldWord {
-    /// The word as it is. Nothing may be concluded from pins seen here; see `pinned_by_others`.
+    /// Returns the word as it is. Its pins prove nothing: see `pinned_by_others`.
     #[inline]
     pub(crate) fn load(&self) -> Holds {
         Holds(self.0.load(Ordering::Acquire))
     }
 
-    /// An owner takes a frame fresh from the allocator. `dirty`: its bytes are nowhere else.
+    /// Begins the use of a frame that an owner has fresh from the allocator. `dirty` says that its bytes are
+    /// nowhere else.
     #[inline]
     pub(crate) fn begin(&self, dirty: bool) {
-        // Relaxed: the entry that publishes the frame releases this. An addition, since late pins may come
-        // and go meanwhile.
+        // Relaxed: the entry that publishes the frame releases this. It is an addition, since late pins may
+        // come and go meanwhile.
         let before = self.0.fetch_add(LIVE | if dirty { DIRTY } else { 0 }, Ordering::Relaxed);
         debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
     }
 
-    /// An owner takes a frame that a device will fill: readers wait for [`HoldWord::end_read`].
+    /// Begins the use of a frame that a device will fill. Readers wait for [`HoldWord::end_read`].
     pub(crate) fn begin_reading(&self) {
         let before = self.0.fetch_add(LIVE | READING, Ordering::Relaxed);
         debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
     }
 
-    /// Adds a pin, whatever the frame is, and says what it was. The caller then re-reads its entry, and
-    /// drops the pin where that changed.
+    /// Adds a pin, whatever the frame's state, and returns the word as it was. The caller then reads its
+    /// entry again, and drops the pin where the entry changed.
     #[inline(always)]
     pub(crate) fn take_pin(&self) -> Holds {
-        // Acquire: pairs with the release of whoever unmapped the frame before (see the module doc).
+        // Acquire: pairs with the release of the thread that unmapped the frame before (see the module doc).
         Holds(self.0.fetch_add(1, Ordering::Acquire))
     }
 
     /// Drops a pin.
     #[inline(always)]
     pub(crate) fn drop_pin(&self) -> Dropped {
-        // Release: what was done under the pin happens before the frame is written back, or freed.
+        // Release: all work under the pin happens before the frame is written back or freed.
         let before = self.0.fetch_sub(1, Ordering::Release);
         debug_assert!(before & PINS != 0, "a pin was dropped twice");
         if before & (DYING | PINS) == DYING | 1 { self.finish() } else { Dropped::Kept }
     }
 
-    /// A dying frame was seen without pins: one of those who saw it takes it to zero.
+    /// Takes a dying frame without pins to zero. Of the threads that saw the frame so, one succeeds.
     #[cold]
     fn finish(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
         while seen & (DYING | PINS) == DYING {
-            // Acquire: all that others did under their pins happens before the frame is used anew.
+            // Acquire: all work of others under their pins happens before the frame is used anew.
             match self.0.compare_exchange_weak(seen, 0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Dropped::Last,
                 Err(now) => seen = now,
@@ -200,7 +202,7 @@ impl HoldWord {
         Dropped::Kept
     }
 
-    /// The owner lets the frame go, having removed every entry that led to it.
+    /// Lets the frame go for its owner, who has removed every entry that led to it.
     #[inline]
     pub(crate) fn release(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -208,7 +210,8 @@ impl HoldWord {
             debug_assert!(seen & LIVE != 0, "a frame that nobody owned was released: {:?}", Holds(seen));
             let (next, outcome) =
                 if seen & PINS == 0 { (0, Dropped::Last) } else { (seen & !LIVE | DYING, Dropped::Kept) };
-            // AcqRel: acquires what was done under pins; releases the removal of the entries to late pins.
+            // AcqRel: acquires the work that was done under pins, and releases the removal of the entries to
+            // late pins.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return outcome,
                 Err(now) => seen = now,
@@ -216,10 +219,10 @@ impl HoldWord {
         }
     }
 
-    /// As [`HoldWord::release`], but not while the frame is being written. The caller has a pin, which keeps the frame until it
-    /// is dropped. Says whether the frame is released.
+    /// Does what [`HoldWord::release`] does, but not while the frame is being written. The caller has a pin,
+    /// which keeps the frame until it is dropped. Returns whether the frame is released.
     pub(crate) fn release_unless_writeback(&self) -> bool {
-        // AcqRel: a writeback that starts after this fails, and one that started before it is seen.
+        // AcqRel: a writeback that starts after this fails. This sees one that started before.
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
                 debug_assert!(
@@ -239,21 +242,21 @@ impl HoldWord {
         self.0.fetch_or(DIRTY, Ordering::Relaxed);
     }
 
-    /// The page is not to be compressed. The caller's frame is live.
+    /// Marks the page as not to be compressed. The caller's frame is live.
     pub(crate) fn mark_no_compress(&self) {
         // Relaxed: a hint.
         self.0.fetch_or(NO_COMPRESS, Ordering::Relaxed);
     }
 
-    /// Whether anyone but the caller, who holds `own` pins, holds the frame. Called after the entries were
-    /// made unusable, so that "no" stays "no" until they are usable again.
+    /// Returns whether anyone but the caller, who holds `own` pins, holds the frame. The caller has made the
+    /// entries unusable before, so that "no" stays "no" until they are usable again.
     pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
-        // A read-modify-write, as the module doc's argument asks.
+        // It is a read-modify-write, as the module doc's argument asks.
         self.0.fetch_add(0, Ordering::AcqRel) & PINS > own
     }
 
-    /// DIRTY becomes WRITEBACK, if the frame is dirty, live, and held by nobody but the caller's one pin; or WRITEBACK is set on
-    /// a frame that is clean and all the rest.
+    /// Turns DIRTY into WRITEBACK, if the frame is dirty, live, and held by the caller's one pin only. Of a
+    /// clean page, it sets WRITEBACK under the same conditions.
     pub(crate) fn start_writeback(&self, page: PageIs) -> bool {
         let dirty = if page == PageIs::Dirty { DIRTY } else { 0 };
         self.0
@@ -264,24 +267,24 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Ends a writeback; a failed one leaves the frame dirty. Says whether somebody waits for it.
+    /// Ends a writeback. A failed one leaves the frame dirty. Returns whether somebody waits for the end.
     pub(crate) fn end_writeback(&self, written: bool) -> bool {
         self.end_io(WRITEBACK, if written { 0 } else { DIRTY | IO_ERROR })
     }
 
-    /// Takes a writeback back that should not have been started: the frame is dirty again, as it was. Says whether
-    /// somebody waits for it.
+    /// Takes back a writeback that should not have been started. The frame is dirty again, as it was. Returns
+    /// whether somebody waits for the end.
     pub(crate) fn cancel_writeback(&self) -> bool {
         self.end_io(WRITEBACK, DIRTY)
     }
 
-    /// Ends a read. Says whether somebody waits for it.
+    /// Ends a read. Returns whether somebody waits for the end.
     pub(crate) fn end_read(&self, ok: bool) -> bool {
         self.end_io(READING, if ok { 0 } else { IO_ERROR })
     }
 
     fn end_io(&self, flag: u32, outcome: u32) -> bool {
-        // Release: the bytes that the device brought, before those who see the flag gone.
+        // Release: the bytes that the device brought come before the cleared flag.
         let before = self
             .0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
@@ -292,7 +295,7 @@ impl HoldWord {
         before & WAITERS != 0
     }
 
-    /// Asks to be woken when the I/O under way ends. False: none is under way any more.
+    /// Asks to be woken when the I/O under way ends. Returns false where no I/O is under way any more.
     pub(crate) fn announce_waiter(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
@@ -301,8 +304,8 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Takes a clean, idle frame that only the caller's one pin holds to unowned: the caller frees it. The
-    /// caller has made every way to the frame unusable.
+    /// Takes a clean and idle frame to unowned, if only the caller's one pin holds it. The caller then frees
+    /// the frame. The caller has made every way to the frame unusable.
     pub(crate) fn try_reclaim(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {

@@ -1,19 +1,20 @@
-//! Frames: who owns each 4 KiB of the arena, and how blocks of them are handed out.
+//! Frames: each 4 KiB of the arena has an owner. The allocator hands blocks of frames out.
 //!
-//! Start at [`FrameAllocator`]. One word says who owns a frame (`state`); another who uses its bytes (`holds`).
+//! Start at [`FrameAllocator`]. One word of a frame says who owns it (`state`). Another says who uses its
+//! bytes (`holds`).
 //!
-//! | module | what |
+//! | module | what it has |
 //! |---|---|
-//! | `allocator` | the way of an allocation and a free, and everything public |
-//! | `config` | what an allocator is built from |
+//! | `allocator` | how a block is allocated and freed, and everything public |
+//! | `config` | the options of an allocator |
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
-//! | `zone`, `chunk`, `buddy` | one lock; 2 MiB that come and go; free lists of each order |
+//! | `zone`, `chunk`, `buddy` | frames under one lock; 2 MiB that come and go; free lists of each order |
 //! | `watermark` | when memory counts as short |
-//! | `words`, `state`, `holds`, `stored`, `uses` | what is kept for each frame |
+//! | `words`, `state`, `holds`, `stored`, `uses` | the words kept for each frame |
 //! | `pinned` | a pin in hand |
 //! | `zero_page` | the huge zero page, counted in three ways |
 //!
-//! It never calls up: out of frames is an answer, and being short is a hook.
+//! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
 
 pub(crate) mod allocator;
 pub(crate) mod buddy;

@@ -1,23 +1,26 @@
 //! Per-CPU lists: a few free blocks of every order in front of the zones, for each CPU.
 //!
-//! A block on a list is in state Cached. All figures (`count`, `high`, `batch`) are in frames, whatever the order.
-//! The hot path is one section of [`PerCpuStacks`] and knows nothing of them; it stops at a stack's *limit*, and the
-//! slow path, holding the CPU, sets the limits so that
+//! A block on a list is in state Cached. All figures (`count`, `high`, `batch`) are in frames, whatever the
+//! order. The hot path is one section of [`PerCpuStacks`], and knows nothing of these figures. It stops at a
+//! stack's *limit*. The slow path holds the CPU, and sets the limits so that
 //!
 //! ```text
 //!   count = Σ len(order) << order   <=   Σ limit(order) << order   <=   high
 //! ```
 //!
-//! A refill takes `max(batch >> order, 2)` blocks, and one where `batch` is 1, so that a tiny budget keeps
-//! nothing here. `high` moves between `high_min` and `high_max`: up when allocations miss or more is freed in a row
-//! than fits, down when memory runs low and by [`PerCpuLists::decay`]. A free over the limit borrows idle room of
-//! other orders, then raises `high`, then gives the coldest blocks back, those of the order just freed first.
+//! A refill takes `max(batch >> order, 2)` blocks. Where `batch` is 1 it takes one block, so that a tiny
+//! budget keeps nothing here. `high` moves between `high_min` and `high_max`. It goes up when allocations
+//! miss, or when more is freed in a row than fits. It goes down when memory runs low, and by
+//! [`PerCpuLists::decay`]. A free over the limit first borrows idle room of other orders, then raises `high`.
+//! Then it gives the coldest blocks back, beginning with the order just freed.
 //!
-//! Where one CPU frees high-order blocks that another allocates, they would pile up here cold (Linux f26b3fa04611):
-//! a run of high-order frees of `batch + high_min / 2` frames gives everything back, unless this CPU had allocated as
-//! many: what it frees then, it is likely to want again, and its list grows until that fits or `high_max` is reached.
+//! Where one CPU frees high-order blocks that another allocates, cold blocks would pile up here (Linux
+//! f26b3fa04611, *mm/page_alloc: limit number of high-order pages on PCP during bulk free*). So a run of
+//! high-order frees of `batch + high_min / 2` frames gives everything back. The exception is a CPU that had
+//! allocated as many frames. It is likely to want them again, so its list grows until they fit or until
+//! `high_max`.
 //!
-//! Locking: every method that takes an [`Exclusive`] may take a zone's lock, through the caller's closure.
+//! Locking: every method that takes an [`Exclusive`] may take a zone's lock through the caller's closure.
 
 use crossbeam_utils::CachePadded;
 
@@ -26,20 +29,20 @@ use crate::sync::percpu::{Exclusive, PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, AtomicU64, Cpus, Ordering};
 use crate::units::{FrameId, Order};
 
-/// The class of order-0 frames that are all zeros.
+/// The class of order-0 frames whose bytes are all zero.
 pub(crate) const ZEROED_CLASS: usize = Order::COUNT;
 const CLASSES: usize = Order::COUNT + 1;
 
-/// Most blocks of order 0, of another order, and zeroed frames, on one CPU's list.
+/// The most blocks on one CPU's list: of order 0, of another order, and of zeroed frames.
 const MOST_FRAMES: usize = 8192;
 const MOST_BLOCKS: usize = 4096;
 const MOST_ZEROED: usize = 512;
-/// Most frames on one CPU's lists: 1 GiB, in memory of 8 GiB a CPU and more.
+/// The most frames on one CPU's lists: 1 GiB. Memory of 8 GiB a CPU and more reaches it.
 const MOST_HIGH: u64 = 1 << 18;
-/// By how much a refill or a free may exceed `batch`: 2^5 times (Linux's PCP_BATCH_SCALE_MAX).
+/// A refill or a free may exceed `batch` by 2^5 times (Linux's PCP_BATCH_SCALE_MAX).
 const SCALE_MAX: u32 = 5;
 
-/// How short memory is; the slow path asks once.
+/// How short memory is. The slow path asks once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pressure {
     None,
@@ -56,9 +59,10 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// For so many frames of memory, its low watermark, and so many CPUs.
+    /// Computes the figures for so many frames of memory, its low watermark, and so many CPUs.
     pub(crate) fn new(frames: u64, low_frames: u64, cpus: usize) -> Self {
-        // A quarter of a thousandth of memory, at most 64 frames, and one less than a power of two.
+        // The batch is a quarter of a thousandth of memory, at most 64 frames, and one less than a power of
+        // two.
         let quarter = ((frames / 1024).min(256) / 4).max(1) as u32;
         let batch = (1u32 << (quarter + quarter / 2).ilog2()).saturating_sub(1).max(1);
         let high_max = (frames / 8 / cpus as u64).min(MOST_HIGH) as u32;
@@ -68,19 +72,19 @@ impl Tuning {
     }
 }
 
-/// What a CPU remembers. Written by the CPU's holder only.
+/// The memory of a CPU. Only the thread that holds the CPU writes it.
 #[derive(Debug, Default)]
 struct CpuFigures {
     high: AtomicU32,
-    /// Frames freed in a row; halved by each miss.
+    /// The frames freed in a row. Each miss halves the number.
     free_run: AtomicU32,
-    /// The count when the slow path last left.
+    /// The count at the end of the last slow path.
     count_before: AtomicU32,
-    /// By how many doublings an order-0 refill exceeds `batch`.
+    /// The number of doublings by which an order-0 refill exceeds `batch`.
     refill_scale: AtomicU32,
-    /// Whether the last free that came here was of a high order.
+    /// Whether the last free on the slow path was of a high order.
     freed_high_order: AtomicU32,
-    /// The least balance of allocations and frees seen, of each class (an `i64`'s bits).
+    /// The least balance of allocations and frees seen, for each class, as the bits of an `i64`.
     least_balance: [AtomicU64; CLASSES],
 }
 
@@ -96,7 +100,7 @@ pub(crate) struct PerCpuLists {
 }
 
 impl PerCpuLists {
-    /// Empty lists for `cpus`, never to hold more than `most` figures' `high_max`.
+    /// Makes empty lists for `cpus`. They never hold more than `most.high_max`.
     pub(crate) fn new(
         cpus: Cpus,
         orders: PercpuOrders,
@@ -126,7 +130,7 @@ impl PerCpuLists {
         Ok(lists)
     }
 
-    /// Bytes of memory the lists can come to use.
+    /// Returns the bytes of memory that the lists can come to use.
     pub(crate) fn bytes(&self) -> usize {
         self.stacks.bytes()
     }
@@ -135,13 +139,13 @@ impl PerCpuLists {
         &self.stacks
     }
 
-    /// Whether blocks of this order may be here.
+    /// Returns whether blocks of this order may be here.
     #[inline]
     pub(crate) fn holds(&self, order: Order) -> bool {
         self.orders.holds(order)
     }
 
-    /// Takes new figures; each CPU follows at its next slow path.
+    /// Takes new figures. Each CPU follows at its next slow path.
     pub(crate) fn retune(&self, tuning: Tuning) {
         self.batch.store(tuning.batch, Ordering::Relaxed);
         self.high_min.store(tuning.high_min, Ordering::Relaxed);
@@ -156,7 +160,7 @@ impl PerCpuLists {
         }
     }
 
-    /// Takes a block off this CPU's list. In state Cached.
+    /// Takes a block off this CPU's list. The block is in state Cached.
     #[inline]
     pub(crate) fn pop(&self, class: usize) -> Pop {
         self.stacks.pop(class)
@@ -168,13 +172,14 @@ impl PerCpuLists {
         self.stacks.push(class, frame.0)
     }
 
-    /// Frames on all lists, at about this moment.
+    /// Returns the frames on all lists, at about this moment.
     pub(crate) fn frames(&self) -> u64 {
         let frames_of = |cpu: usize, class: usize| (self.stacks.len(cpu, class) as u64) << order_of(class).0;
         (0..self.stacks.cpus()).flat_map(|cpu| (0..CLASSES).map(move |class| frames_of(cpu, class))).sum()
     }
 
-    /// A miss: refills the list from `take` and answers one more block, for the caller. In state Cached.
+    /// Serves a miss: refills the list from `take`, and returns one more block for the caller. The block is
+    /// in state Cached.
     pub(crate) fn refill(
         &self,
         held: &Exclusive<'_>,
@@ -189,19 +194,20 @@ impl PerCpuLists {
         let Some(first) = take() else { return (None, 0) };
         let more = self.refill_blocks(held, order, tuning) - 1;
         if pressure == Pressure::None {
-            // A list that could not hold what was just asked of it is too small by that much.
+            // A list that could not hold the blocks just asked of it is too small by that much.
             let by = tuning.batch.max(more << order.0);
             figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
         }
         let room = self.make_room(held, order.index(), more);
         let got = held.insert_many(order.index(), room as usize, || Some(take()?.0)) as u32;
-        // What could not be had is not promised.
+        // The limit promises no block that could not be had.
         held.set_limit(order.index(), held.limit(order.index()).max(held.len(order.index())));
         figures.count_before.store(self.count(held), Ordering::Relaxed);
         (Some(first), (got + 1) << order.0)
     }
 
-    /// Blocks to take at a miss. Misses in a row double the batch, frees at the limit halve it.
+    /// Returns how many blocks to take at a miss. Misses in a row double the batch, and frees at the limit
+    /// halve it.
     fn refill_blocks(&self, held: &Exclusive<'_>, order: Order, tuning: Tuning) -> u32 {
         if tuning.batch == 1 {
             return 1;
@@ -215,13 +221,13 @@ impl PerCpuLists {
         if least << scale < most && scale < SCALE_MAX {
             figures.refill_scale.store(scale + 1, Ordering::Relaxed);
         }
-        // A list that is emptied again and again by much: fewer, larger moves.
+        // A list that is emptied by much again and again makes fewer and larger moves.
         let large = if order != Order::ZERO && scale == SCALE_MAX { (high / 4) >> order.0 } else { 0 };
         (least << scale).max(large).min(most)
     }
 
-    /// A free that found its list at the limit: puts the block on the list, or gives it and the coldest to the zones
-    /// through `give`.
+    /// Serves a free that found its list at the limit. Puts the block on the list, or gives it and the
+    /// coldest blocks to the zones through `give`.
     pub(crate) fn push_or_spill(
         &self,
         held: &Exclusive<'_>,
@@ -257,7 +263,8 @@ impl PerCpuLists {
             let keep = if pressure == Pressure::BelowLow { (4 * tuning.batch).min(lower) } else { lower };
             count.saturating_sub(keep)
         } else {
-            // What this CPU allocated it will allocate again: its list doubles until all of that fits.
+            // This CPU will allocate again as many frames as it allocated before. So its list doubles until
+            // all of them fit.
             let owed = self.owed(held, order);
             let doubled = if owed > 0 { count + order.frames() + owed.min(count.max(most_run)) } else { 0 };
             let wanted = (run + tuning.batch).max(doubled);
@@ -274,7 +281,7 @@ impl PerCpuLists {
         if room == 0 && order.frames() <= high {
             let high = figures.high.load(Ordering::Relaxed);
             let least = tuning.batch.max(order.frames());
-            // As much as the next refill will want, where this CPU allocates them too.
+            // Where this CPU allocates such blocks too, the room is as large as the next refill.
             let run = if self.owed(held, order) > 0 { run.max(high / 4) } else { run };
             let pages = run.clamp(least, (high / 2).max(least));
             self.spill(held, order, pages, &mut give);
@@ -286,8 +293,8 @@ impl PerCpuLists {
         figures.count_before.store(self.count(held), Ordering::Relaxed);
     }
 
-    /// Frames of this order that this CPU allocated, and that have not been freed here since: 0 on a CPU that frees what
-    /// others allocate. At most `high_max`.
+    /// Returns the frames of this order that this CPU allocated, and that have not been freed here since. The
+    /// number is 0 on a CPU that frees the blocks of others, and at most `high_max`.
     fn owed(&self, held: &Exclusive<'_>, order: Order) -> u32 {
         let (balance, least) = (held.balance(order.index()), self.least_balance(held, order.index()));
         let least_seen = (least.load(Ordering::Relaxed) as i64).min(balance);
@@ -300,7 +307,8 @@ impl PerCpuLists {
         &self.figures[held.cpu()].least_balance[class]
     }
 
-    /// Gives back at least `frames` frames where there are so many: the coldest first, starting at `first`'s list.
+    /// Gives back at least `frames` frames where there are so many. The coldest go first, beginning with
+    /// `first`'s list.
     fn spill(
         &self,
         held: &Exclusive<'_>,
@@ -323,8 +331,8 @@ impl PerCpuLists {
         (i64::from(frames) - left) as u32
     }
 
-    /// Raises the limit of a class by up to `wanted` blocks beyond what it holds, out of what others do not use.
-    /// Answers by how many blocks it may grow now.
+    /// Raises the limit of a class by up to `wanted` blocks beyond the blocks that it holds, out of room that
+    /// other classes do not use. Returns by how many blocks it may grow now.
     pub(crate) fn make_room(&self, held: &Exclusive<'_>, class: usize, wanted: u32) -> u32 {
         let high = self.high(held.cpu(), self.tuning());
         let order = order_of(class);
@@ -332,7 +340,8 @@ impl PerCpuLists {
         let own = (held.limit(class) as u32) << order.0;
         let needed = (held.len(class) as u32 + wanted) << order.0;
         if promised - own + needed > high {
-            // Others keep half of the room they do not use; where that is too little, none.
+            // Other classes keep half of the room that they do not use. Where that is too little, they keep
+            // none.
             for keep_half in [true, false] {
                 for other in (0..CLASSES).filter(|&other| other != class) {
                     let (len, limit) = (held.len(other), held.limit(other));
@@ -350,7 +359,7 @@ impl PerCpuLists {
         limit.saturating_sub(held.len(class) as u32)
     }
 
-    /// Lets go of everything a CPU has; its next frees start small.
+    /// Gives up everything that a CPU has. Its next frees start small.
     pub(crate) fn drain(&self, held: &Exclusive<'_>, mut give: impl FnMut(FrameId, Order)) {
         for class in 0..CLASSES {
             while let Some(value) = held.remove(class) {
@@ -364,7 +373,8 @@ impl PerCpuLists {
         }
     }
 
-    /// Lowers `high` towards `high_min` by an eighth, and gives back what then exceeds it. The background's tick.
+    /// Lowers `high` towards `high_min` by an eighth, and gives back the frames that then exceed it. This is
+    /// the background thread's tick.
     pub(crate) fn decay(&self, held: &Exclusive<'_>, mut give: impl FnMut(FrameId, Order)) {
         let tuning = self.tuning();
         let (high, count) = (self.high(held.cpu(), tuning), self.count(held));
@@ -372,7 +382,8 @@ impl PerCpuLists {
         self.figures[held.cpu()].high.store(lower, Ordering::Relaxed);
         for class in 0..CLASSES {
             held.set_limit(class, held.len(class));
-            // Half of what the CPU had out is forgotten: whoever keeps it will free it elsewhere.
+            // The list forgets half of the frames that the CPU has out: a program that keeps them will free
+            // them elsewhere.
             let (balance, least) = (held.balance(class), self.least_balance(held, class));
             let least_seen = least.load(Ordering::Relaxed) as i64;
             least.store((least_seen + (balance - least_seen) / 2) as u64, Ordering::Relaxed);
@@ -383,7 +394,7 @@ impl PerCpuLists {
         self.figures[held.cpu()].count_before.store(self.count(held), Ordering::Relaxed);
     }
 
-    /// The CPU's present `high`, within the present bounds.
+    /// Returns the CPU's present `high`, within the present bounds.
     fn high(&self, cpu: usize, tuning: Tuning) -> u32 {
         let high = &self.figures[cpu].high;
         let bounded = high.load(Ordering::Relaxed).clamp(tuning.high_min, tuning.high_max);
@@ -391,7 +402,7 @@ impl PerCpuLists {
         bounded
     }
 
-    /// Frames on the CPU's lists.
+    /// Returns the frames on the CPU's lists.
     pub(crate) fn count(&self, held: &Exclusive<'_>) -> u32 {
         (0..CLASSES).map(|class| (held.len(class) as u32) << order_of(class).0).sum()
     }
@@ -403,14 +414,15 @@ impl PerCpuLists {
     /// Visits every block on a CPU's lists, and checks that the limits hold.
     ///
     /// # Panics
-    /// When a stack is above its limit, or the limits above `high` and above what is held.
+    /// When a stack is above its limit, or when the limits are above `high` and above the frames held.
     pub(crate) fn validate(&self, held: &Exclusive<'_>, mut visit: impl FnMut(FrameId, Order, bool)) {
         for class in 0..CLASSES {
             assert!(held.len(class) <= held.limit(class), "a stack stays within its limit");
             held.for_each(class, |value| visit(FrameId(value), order_of(class), class == ZEROED_CLASS));
         }
         let bound = self.figures[held.cpu()].high.load(Ordering::Relaxed);
-        // A lowered budget lowers `high` below what is held already; nothing is promised beyond that.
+        // A lowered budget lowers `high` below the frames that are already held. The limits promise nothing
+        // beyond those.
         assert!(self.promised(held) <= bound.max(self.count(held)), "the limits stay within high");
     }
 }
@@ -445,7 +457,7 @@ mod tests {
         lists.refill(&held, order, Pressure::None, take).1 >> order.0
     }
 
-    /// Frees one block as the allocator does; answers what was spilled to the zones.
+    /// Frees one block as the allocator does, and returns the blocks that it spilled to the zones.
     fn free(lists: &PerCpuLists, order: Order, frame: u32, pressure: Pressure) -> Vec<(FrameId, Order)> {
         let mut spilled = Vec::new();
         if lists.push(order.index(), FrameId(frame)) != Push::Done {
@@ -505,7 +517,7 @@ mod tests {
                 match lists.pop(0) {
                     Pop::Value(frame) => assert!(held.insert(frame), "one owner"),
                     _ => {
-                        // Frame numbers start over each round: what was spilled is free again.
+                        // Frame numbers start over in each round: spilled frames are free again.
                         refill(&lists, Order::ZERO, &mut next);
                         lists.drain(&lists.stacks().exclusive_here().unwrap(), |frame, _| {
                             assert!(held.insert(frame.0), "one owner")
@@ -545,7 +557,7 @@ mod tests {
             free(&lists, Order(3), 8 * block, Pressure::None);
             most = most.max(count(&lists));
         }
-        // Without the rule, high rises with the run of frees, and the lists stay full of cold blocks.
+        // Without the rule, `high` rises with the run of frees, and the lists stay full of cold blocks.
         assert!(most <= TUNING.high_min, "{most} of {}", TUNING.high_min);
     }
 
@@ -600,7 +612,7 @@ mod tests {
         ) {
             let tuning = if batch_is_one { Tuning { batch: 1, high_min: 80, high_max: 2048 } } else { TUNING };
             let lists = lists(tuning);
-            // The model: what is in the zones' hands, the owners' and the lists'.
+            // The model knows the blocks in the hands of the zones, of the owners, and of the lists.
             let mut zone: Vec<BTreeSet<u32>> =
                 (0..10).map(|order: u32| (0..64).map(|i| (order << 20) + (i << order)).collect()).collect();
             let mut owned: Vec<(u32, Order)> = Vec::new();

@@ -1,10 +1,11 @@
-//! A pin in hand: a frame that stays where it is until its holder gives it back.
+//! A pin in hand: its frame stays where it is until the holder gives the pin back.
 //!
-//! [`PinnedFrame`] cannot be copied. Whoever has one hands it on, or ends it: [`PinnedFrame::unpin`] drops the pin, and
-//! [`PinnedFrame::into_frame`] leaves the pin counted for someone who keeps only the frame's number, as a transfer does in the
-//! chain of its frames. One that is dropped instead is a leak, and a panic where assertions are on.
+//! [`PinnedFrame`] cannot be copied. Its holder hands it on, or ends it. [`PinnedFrame::unpin`] drops the
+//! pin. [`PinnedFrame::into_frame`] leaves the pin counted for a holder that keeps only the frame's number,
+//! as a transfer does in the chain of its frames. A value that is dropped instead is a leak, and a panic
+//! where assertions are on.
 //!
-//! Cost: none; it is the frame's number.
+//! Cost: none. The value is the frame's number.
 
 use crate::frame::FrameWords;
 use crate::frame::holds::{Dropped, Holds};
@@ -16,25 +17,26 @@ use crate::units::FrameId;
 pub(crate) struct PinnedFrame(FrameId);
 
 impl PinnedFrame {
-    /// Pins a frame, whatever it is, and says what it was. The caller then asks whether it still is what was looked for.
+    /// Pins a frame, whatever its state, and returns its holds as they were. The caller then asks whether it
+    /// is still the frame that it looked for.
     #[inline(always)]
     pub(crate) fn take(frame: FrameId, words: &FrameWords) -> (Self, Holds) {
         (Self(frame), words.holds.take_pin())
     }
 
-    /// Takes a pin over that was counted before, and that nobody else drops.
+    /// Takes over a pin that was counted before, and that no other thread drops.
     #[inline]
     pub(crate) fn counted(frame: FrameId) -> Self {
         Self(frame)
     }
 
-    /// The frame's number.
+    /// Returns the frame's number.
     #[inline]
     pub(crate) fn frame(&self) -> FrameId {
         self.0
     }
 
-    /// Leaves the pin counted: whoever gets the number drops it, by [`PinnedFrame::counted`].
+    /// Leaves the pin counted. A holder of the number drops the pin, through [`PinnedFrame::counted`].
     #[inline]
     pub(crate) fn into_frame(self) -> FrameId {
         let frame = self.0;
@@ -53,7 +55,7 @@ impl PinnedFrame {
 #[cfg(debug_assertions)]
 impl Drop for PinnedFrame {
     fn drop(&mut self) {
-        // A thread that panics already would end the process here, and hide why.
+        // In a thread that already panics, a second panic would end the process here and hide the first.
         assert!(crate::sync::is_panicking(), "the pin on {:?} was lost", self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The ownership word of a frame: who may hand it out.
+//! The ownership word of a frame: it says who may hand the frame out.
 //!
 //! ```text
 //!  31 ....... 24 23 ....... 16 15 ..... 9     8        7     6 ... 3  2 ... 0
@@ -12,14 +12,15 @@
 //!      └──── Isolated ◄──┴──────isolate / free into an isolated chunk
 //! ```
 //!
-//! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated; the others say Tail, so that a
-//! free of a tail cannot pass for a free of a block. Splitting an owned block makes heads of all its frames.
+//! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated. The others say Tail. So a
+//! free of a tail cannot pass for a free of a block. A split of an owned block makes heads of all its frames.
 //!
-//! Who may write: Free and Isolated, the holder of the zone's lock; Cached, whoever took the block off a list or shelf;
-//! Owned, by compare-and-swap only: the owner frees ([`StateWord::take_back_plain`]), the LRU sets its flags, and
-//! compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
+//! Writers: the holder of the zone's lock writes the words of Free and Isolated blocks. The thread that took
+//! a block off a list or shelf writes the word of the Cached block. The word of an Owned block changes by
+//! compare-and-swap only: the owner frees the block ([`StateWord::take_back_plain`]), the LRU sets its flags,
+//! and compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
 //!
-//! ZEROED says that every byte of the block is known to be zero. It ends when the block is handed out.
+//! ZEROED says that every byte of the block is known to be zero. The flag ends when the block is handed out.
 
 use std::fmt;
 
@@ -34,25 +35,25 @@ const ISOLATING: u32 = 1 << 8;
 const LRU_SHIFT: u32 = 16;
 const LRU_MASK: u32 = 0xff << LRU_SHIFT;
 
-/// What a frame is to the allocator.
+/// The state of a frame, as the allocator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Without memory behind it.
+    /// The frame has no memory.
     Offline = 0,
-    /// Head of a free buddy block, below order 9.
+    /// The frame heads a free buddy block below order 9.
     Free = 1,
-    /// Inside a block.
+    /// The frame is inside a block.
     Tail = 2,
-    /// Head of a block on a per-CPU list, in the zeroed reserve, or on its way between lists; of a whole free chunk
-    /// also in its zone.
+    /// The frame heads a block on a per-CPU list, in the zeroed reserve, or on its way between lists. The
+    /// head of a whole free chunk has this state in its zone too.
     Cached = 3,
-    /// Head of an allocated block.
+    /// The frame heads an allocated block.
     Owned = 4,
-    /// Head of a free block that is held back because its chunk is being emptied.
+    /// The frame heads a free block that is held back because its chunk is being emptied.
     Isolated = 5,
 }
 
-/// What the word said at one moment.
+/// A snapshot of the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameState(u32);
 
@@ -74,30 +75,30 @@ impl FrameState {
         }
     }
 
-    /// The block's order; only a head's means something.
+    /// Returns the block's order. Only a head has one.
     #[inline]
     pub(crate) fn order(self) -> Order {
         Order(((self.0 & ORDER_MASK) >> ORDER_SHIFT) as u8)
     }
 
-    /// Whether the block is known to be all zeros.
+    /// Returns whether all bytes of the block are known to be zero.
     #[inline]
     pub(crate) fn zeroed(self) -> bool {
         self.0 & ZEROED != 0
     }
 
-    /// Whether the chunk is being emptied, so that the block is not to be used again.
+    /// Returns whether the chunk is being emptied, so that the block is not to be used again.
     pub(crate) fn isolating(self) -> bool {
         self.0 & ISOLATING != 0
     }
 
-    /// The LRU's flags.
+    /// Returns the LRU's flags.
     #[inline]
     pub(crate) fn lru_flags(self) -> u8 {
         (self.0 >> LRU_SHIFT) as u8
     }
 
-    /// Whether this is the head of a block of this kind and order.
+    /// Returns whether this is the head of a block of this kind and order.
     #[inline]
     pub(crate) fn is(self, kind: Kind, order: Order) -> bool {
         self.0 & (KIND_MASK | ORDER_MASK) == Self::new(kind, order, false).0
@@ -114,18 +115,19 @@ impl fmt::Debug for FrameState {
     }
 }
 
-/// Outcome of [`StateWord::take_back`].
+/// The outcome of [`StateWord::take_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeBack {
-    /// The block is the caller's, in state Cached.
+    /// The caller has the block, in state Cached.
     Done,
-    /// As `Done`; and its chunk is being emptied: it goes to the zone.
+    /// The caller has the block, in state Cached. The block goes to its zone, because its chunk is being
+    /// emptied.
     Isolating,
-    /// Not an owned block of this order, or still on the LRU. Nothing changed.
+    /// The frame heads no owned block of this order, or is still on the LRU. Nothing changed.
     Refused(FrameState),
 }
 
-/// The ownership word.
+/// The ownership word of a frame.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(transparent)]
@@ -137,44 +139,44 @@ impl StateWord {
         FrameState(self.0.load(Ordering::Relaxed))
     }
 
-    /// Sets the word of a frame that is the caller's alone (see the head of this file).
+    /// Sets the word of a frame that only the caller has (see the head of this file).
     #[inline]
     pub(crate) fn set(&self, kind: Kind, order: Order, zeroed: bool) {
         // Relaxed: the list or lock through which the block travels orders it.
         self.0.store(FrameState::new(kind, order, zeroed).0, Ordering::Relaxed);
     }
 
-    /// Makes a frame the inside of a block.
+    /// Makes a frame a tail.
     #[inline]
     pub(crate) fn set_tail(&self) {
         self.set(Kind::Tail, Order::ZERO, false);
     }
 
-    /// Cached → Owned, of a block just taken off a list. Answers whether it is all zeros. A plain store: the
-    /// taker is alone with it.
+    /// Cached → Owned, for a block that was just taken off a list. Returns whether all its bytes are zero. It
+    /// is a plain store, since no other thread has the block.
     ///
     /// # Panics
-    /// When a list held something else: a frame would have two owners.
+    /// When a list held something else. A frame would have two owners.
     #[inline]
     pub(crate) fn hand_out(&self, order: Order) -> bool {
-        // Acquire pairs with `take_back_plain`: the last owner's accesses to the bytes are over.
+        // Acquire: pairs with `take_back_plain`. The last owner's accesses to the bytes are over.
         let state = FrameState(self.0.load(Ordering::Acquire));
         assert!(state.is(Kind::Cached, order), "a list of {order:?} held a frame in state {state:?}");
         self.set(Kind::Owned, order, false);
         state.zeroed()
     }
 
-    /// Owned → Cached: the only way in which a block comes back. One compare-and-swap; `Err` with the word where it
-    /// was another one.
+    /// Owned → Cached. A block comes back in no other way. It costs one compare-and-swap. Returns `Err` with
+    /// the word where the word was another one.
     #[inline]
     pub(crate) fn take_back_plain(&self, order: Order) -> Result<u32, u32> {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
-        // Release: the owner's accesses come before the next owner's. A failure acquires nothing.
+        // Release: the owner's accesses come before those of the next owner. A failure acquires nothing.
         self.0.compare_exchange(owned, cached, Ordering::Release, Ordering::Relaxed)
     }
 
-    /// What [`StateWord::take_back_plain`] comes to, where it is no caller's hot path.
+    /// Takes a block back on all paths, where speed does not matter.
     #[cfg(test)]
     pub(crate) fn take_back(&self, order: Order) -> TakeBack {
         match self.take_back_plain(order) {
@@ -183,13 +185,14 @@ impl StateWord {
         }
     }
 
-    /// As [`StateWord::take_back_plain`], which found something else: an owned block that is marked, or no such block.
+    /// Takes a block back after [`StateWord::take_back_plain`] found another word: that of a marked block, or
+    /// of no such block.
     #[cold]
     pub(crate) fn take_back_unusual(&self, order: Order, mut found: u32) -> TakeBack {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
         while found & !ISOLATING == owned {
-            // As in `take_back_plain`; compaction may set or clear its bit meanwhile.
+            // As in `take_back_plain`. Compaction may set or clear its bit meanwhile.
             match self.0.compare_exchange(found, cached, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) if found & ISOLATING != 0 => return TakeBack::Isolating,
                 Ok(_) => return TakeBack::Done,
@@ -199,7 +202,7 @@ impl StateWord {
         TakeBack::Refused(FrameState(found))
     }
 
-    /// Marks an owned block so that its free goes to the zone. Answers whether it is one.
+    /// Marks an owned block, so that its free goes to the zone. Returns whether the block is owned.
     pub(crate) fn mark_isolating(&self) -> bool {
         self.update_owned(|word| word | ISOLATING)
     }
@@ -210,7 +213,7 @@ impl StateWord {
     }
 
     fn update_owned(&self, change: impl Fn(u32) -> u32) -> bool {
-        // Relaxed: the bit orders nothing; the zone's lock does.
+        // Relaxed: the bit orders nothing. The zone's lock orders the frames.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
                 (word & KIND_MASK == Kind::Owned as u32).then(|| change(word))
@@ -218,32 +221,33 @@ impl StateWord {
             .is_ok()
     }
 
-    /// Makes this head of an owned block, or a tail of one, the head of an owned block of `order`. The caller owns
-    /// the block.
+    /// Makes this frame, the head or a tail of an owned block, the head of an owned block of `order`. The
+    /// caller owns the block.
     pub(crate) fn split_to(&self, order: Order, isolating: bool) {
         let word = FrameState::new(Kind::Owned, order, false).0 | if isolating { ISOLATING } else { 0 };
         self.0.store(word, Ordering::Relaxed);
     }
 
-    /// Sets LRU flags of an owned frame; answers those before. The caller keeps the frame from being freed.
+    /// Sets LRU flags of an owned frame, and returns those before. The caller keeps the frame from being
+    /// freed.
     #[inline]
     pub(crate) fn set_lru_flags(&self, flags: u8) -> u8 {
         FrameState(self.0.fetch_or(u32::from(flags) << LRU_SHIFT, Ordering::Relaxed)).lru_flags()
     }
 
-    /// Sets LRU flags of a frame that was just handed out, and that nobody else can reach. A plain store: compaction
-    /// may lose its mark to it, and looks again, as for any block on its way.
+    /// Sets LRU flags of a frame that was just handed out, and that no other thread can reach. It is a plain
+    /// store, so compaction may lose its mark to it. Compaction looks again, as for any block on its way.
     #[inline]
     pub(crate) fn set_lru_flags_unshared(&self, flags: u8) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store(word | u32::from(flags) << LRU_SHIFT, Ordering::Relaxed);
     }
 
-    /// Puts LRU flags in the place of others, if all of those are set; answers whether they were.
+    /// Puts LRU flags in the place of others, if all of those are set. Returns whether they were.
     #[inline]
     pub(crate) fn replace_lru_flags(&self, from: u8, to: u8) -> bool {
         let (from, to) = (u32::from(from) << LRU_SHIFT, u32::from(to) << LRU_SHIFT);
-        // Relaxed: as the flags themselves, under the LRU's lock.
+        // Relaxed: as for the flags themselves, the LRU's lock orders them.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
                 (word & from == from).then_some(word & !from | to)
@@ -251,16 +255,16 @@ impl StateWord {
             .is_ok()
     }
 
-    /// Sets all LRU flags of an owned frame at once. The caller keeps it from being freed.
+    /// Sets all LRU flags of an owned frame at once. The caller keeps the frame from being freed.
     #[inline]
     pub(crate) fn exchange_lru_flags(&self, flags: u8) {
-        // Relaxed: as the flags themselves, under the LRU's lock. Nobody refuses.
+        // Relaxed: as for the flags themselves, the LRU's lock orders them. The closure never refuses.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             Some(word & !LRU_MASK | u32::from(flags) << LRU_SHIFT)
         });
     }
 
-    /// Clears LRU flags of an owned frame; answers those before.
+    /// Clears LRU flags of an owned frame, and returns those before.
     #[inline]
     pub(crate) fn clear_lru_flags(&self, flags: u8) -> u8 {
         FrameState(self.0.fetch_and(!(u32::from(flags) << LRU_SHIFT), Ordering::Relaxed)).lru_flags()

@@ -1,27 +1,29 @@
-//! Where the page of a frame is kept as well: the store and the index there, in one word.
+//! The store that keeps the page of a frame as well, and the page's index there, in one word.
 //!
-//! The word is 0, or the bits of a [`StoredPage`]. The page's store writes it, under the lock of the page: before it adds its
-//! use of the frame, and once it has taken that use back. Elsewhere the word is a hint, and whoever acts on it asks the
-//! store, which looks again under its lock. How many pages a store can have: [`StoredPage`].
+//! The word is 0, or the bits of a [`StoredPage`]. The page's store writes it under the lock of the page:
+//! before the store adds its use of the frame, and after it has taken that use back. For all others the word
+//! is a hint. A thread that acts on it asks the store, and the store looks again under its lock.
+//! [`StoredPage`] says how many pages a store can have.
 
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::StoredPage;
 
-/// The word.
+/// The stored word of a frame.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(transparent)]
 pub(crate) struct StoredWord(AtomicU32);
 
 impl StoredWord {
-    /// The page that the frame has, where a store knows the frame.
+    /// Returns the page that the frame has, where a store knows the frame.
     #[inline]
     pub(crate) fn page(&self) -> Option<StoredPage> {
-        // Acquire: pairs with `set`. Whoever finds the frame no longer stored finds what its store did before.
+        // Acquire: pairs with `set`. A thread that finds the frame no longer stored also finds what the store
+        // did before.
         StoredPage::from_bits(self.0.load(Ordering::Acquire))
     }
 
-    /// By the store, under the lock of the page.
+    /// Sets the word. Only the store calls this, under the lock of the page.
     #[inline]
     pub(crate) fn set(&self, page: Option<StoredPage>) {
         self.0.store(page.map_or(0, StoredPage::bits), Ordering::Release);

@@ -1,50 +1,51 @@
-//! The use count of a frame: how many page-table entries show it, plus one while it is in the swap cache.
+//! The use count of a frame: the page-table entries that show it, and one more while a store keeps its page.
 //!
-//! Apart from pins: a use is a way to find the frame, a pin is someone at work on its bytes. The one who takes
-//! the last use away releases the frame ([`super::HoldWord::release`]); while pins are left it lives on,
-//! unreachable. A frame with no use left gets none again, so a reclaimer that met it just before its end is refused.
+//! Uses and pins are apart: a use is a way to find the frame, and a pin stands for somebody at work on its
+//! bytes. The thread that takes the last use away releases the frame ([`super::HoldWord::release`]). While
+//! pins are left, the frame lives on and nobody can find it. A frame without uses never gets one again. So a
+//! reclaimer that meets the frame just before its end is refused.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The count.
+/// The use count.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(transparent)]
 pub(crate) struct UseCount(AtomicU32);
 
 impl UseCount {
-    /// The first use of a fresh frame that nobody else can reach. One store.
+    /// Sets the first use of a fresh frame, which no other thread can reach. Costs one store.
     #[inline]
     pub(crate) fn set_first(&self) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed), 0, "a fresh frame is not in use");
-        // Relaxed: published by the entry, or the swap cache's lock.
+        // Relaxed: the entry, or the swap cache's lock, publishes it.
         self.0.store(1, Ordering::Relaxed);
     }
 
-    /// One more use, unless the last is gone already.
+    /// Adds a use, unless the last one is gone.
     pub(crate) fn try_add(&self) -> bool {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |uses| (uses != 0).then(|| uses + 1)).is_ok()
     }
 
-    /// One use less; says how many are left. Zero: the caller releases the frame.
+    /// Takes a use away, and returns how many are left. At zero, the caller releases the frame.
     #[inline]
-    #[must_use = "whoever takes the last use away releases the frame"]
+    #[must_use = "the caller that takes the last use away releases the frame"]
     pub(crate) fn remove(&self) -> u32 {
-        // AcqRel: each use's end happens before the release that follows the last.
+        // AcqRel: the end of each use happens before the release that follows the last.
         let before = self.0.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before != 0, "a use was removed twice");
         before - 1
     }
 
-    /// Takes the only use away, if it is the only one. From then on nobody can add another.
+    /// Takes the only use away, if there is exactly one. From then on no thread can add another.
     pub(crate) fn take_only(&self) -> bool {
-        // AcqRel: as `remove`.
+        // AcqRel: as in `remove`.
         self.0.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes [`UseCount::take_only`] back.
+    /// Undoes [`UseCount::take_only`].
     pub(crate) fn restore_only(&self) {
-        // Release: whoever adds a use finds what was done before.
+        // Release: a thread that adds a use finds what was done before.
         self.0.store(1, Ordering::Release);
     }
 

@@ -1,34 +1,35 @@
-//! Watermarks: how much memory must be left before someone should make room.
+//! Watermarks: how much memory must be left before a thread should make room.
 //!
-//! What is left counts free frames and what the budget still lets the zones bring online. `min` follows the budget as
-//! Linux's follows a machine's memory: it is the root of sixteen times the kibibytes, in kibibytes. From `low` to `high`
-//! it is a 64th of the budget, up to 64 MiB: what is used up while a thread wakes, and in flight while a device writes, is
-//! in proportion to how fast pages come, and not to the root of anything. At 500,000 pages a second 16 MiB
-//! last for 8 ms. `low` lies half as much above `min`, so whoever is woken there is early by as much.
+//! The memory that is left counts free frames, and the frames that the budget still lets the zones bring
+//! online. `min` follows the budget as Linux's follows a machine's memory: it is the root of sixteen times
+//! the kibibytes, in kibibytes. From `low` to `high` it is a 64th of the budget, up to 64 MiB. That distance
+//! covers the pages used up while a thread wakes, and the pages in flight while a device writes. Both grow
+//! with the rate at which pages come, and not with the root of anything. At 500,000 pages a second 16 MiB
+//! last for 8 ms. `low` lies half as much above `min`, so a thread that is woken there is early by as much.
 //!
-//! `frame` never calls up: falling below `low` calls a hook that a layer above installed, which wakes whoever makes
-//! room.
+//! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
+//! installed. The hook wakes a thread that makes room.
 
 use crate::units::PAGE_BYTES;
 
-/// From `low` to `high`: one in so many bytes of memory.
+/// The distance from `low` to `high` is one in so many bytes of memory.
 const DISTANCE_SHARE: u64 = 64;
-/// And at the most.
+/// The distance is at most this.
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
 
 /// The marks, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Below this only reclaim itself should allocate.
+    /// Below this mark only reclaim itself should allocate.
     pub min_frames: u64,
-    /// Below this, background reclaim should start.
+    /// Below this mark, background reclaim should start.
     pub low_frames: u64,
-    /// At this, background reclaim may stop.
+    /// At this mark, background reclaim may stop.
     pub high_frames: u64,
 }
 
 impl Watermarks {
-    /// The marks for so many bytes of memory.
+    /// Returns the marks for so many bytes of memory.
     pub(crate) fn for_bytes(bytes: u64) -> Self {
         let min_kib = ((bytes >> 10) * 16).isqrt();
         let min_frames = ((min_kib << 10) / PAGE_BYTES as u64).max(4);

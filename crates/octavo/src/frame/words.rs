@@ -1,4 +1,4 @@
-//! The words kept for each frame: 32 bytes, half a cache line, in one array for the whole arena.
+//! The words of each frame: 32 bytes, half a cache line, in one array for the whole arena.
 //!
 //! | bytes | word | owner of its protocol |
 //! |---|---|---|
@@ -34,22 +34,22 @@ pub(crate) struct FrameWords {
 
 /// The words of all frames.
 ///
-/// Heads of large blocks lie far apart by powers of two, and would share a few sets of every cache. So frame `f` keeps
-/// its words at `f ^ (f >> 9)`: a bijection that takes chunks to chunks, in which the heads of consecutive
-/// chunks lie at different places of their 16 KiB.
+/// The heads of large blocks lie far apart by powers of two, and would share a few sets of every cache. So
+/// frame `f` keeps its words at `f ^ (f >> 9)`. This is a bijection that takes chunks to chunks. The heads of
+/// consecutive chunks lie at different places of their 16 KiB.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     words: WordArray<FrameWords>,
 }
 
 impl FrameTable {
-    /// Words for frames below `end`.
+    /// Makes words for frames below `end`.
     pub(crate) fn new(end: u32) -> std::io::Result<Self> {
-        // A bijection only of a power of two. What is never used costs address space.
+        // The places are a bijection only on a power of two. Words that are never used cost addresses only.
         Ok(Self { words: WordArray::new(end.next_power_of_two() as usize)? })
     }
 
-    /// A frame's words; `None` outside the arena.
+    /// Returns a frame's words, or `None` outside the arena.
     #[inline]
     pub(crate) fn get(&self, frame: FrameId) -> Option<&FrameWords> {
         self.words.get(Self::place(frame))
@@ -61,7 +61,7 @@ impl FrameTable {
         self.words.populate(first..first + CHUNK_FRAMES as usize)
     }
 
-    /// The words of a chunk's frames, in the order of the frames.
+    /// Returns the words of a chunk's frames, in the order of the frames.
     pub(crate) fn of_chunk(&self, chunk: ChunkId) -> impl Iterator<Item = &FrameWords> {
         (0..CHUNK_FRAMES).map(move |at| &self[chunk.first().plus(at)])
     }
@@ -82,7 +82,7 @@ impl Index<FrameId> for FrameTable {
 }
 
 impl FrameWords {
-    /// Order of the allocated block that this frame heads. The caller keeps it allocated.
+    /// Returns the order of the allocated block that this frame heads. The caller keeps the block allocated.
     #[inline]
     pub(crate) fn order(&self) -> Order {
         self.state.load().order()

@@ -1,8 +1,8 @@
-//! The zero pages: one small, for good, and one huge, counted in one of three ways.
+//! The zero pages: one small, which stays, and one huge, counted in one of three ways.
 //!
-//! A zero page is shown by entries in state Zero, which name no frame; it is not resident, not pinned, not
-//! reclaimed and not swapped. What is counted is the right to use the huge one, apart from the frames' own
-//! words (seeds 000 and 002; Linux `mm/huge_memory.c`):
+//! Entries in state Zero show a zero page, and name no frame. It is not resident, not pinned, not reclaimed
+//! and not swapped. The count is of the rights to use the huge one, apart from the frames' own words (Linux
+//! `mm/huge_memory.c`; Linux 4.9, 6fcb52a56ff6, *thp: reduce usage of huge zero page's atomic counter*):
 //!
 //! ```text
 //! references   0          no huge zero page, or the shrinker is taking it away
@@ -10,14 +10,15 @@
 //!              n >= 2     n - 1 users
 //! ```
 //!
-//! - `PerUse` (base): each huge zero leaf holds one reference; every fault and every removal is an atomic
+//! - `PerUse` (base): each huge zero leaf holds one reference. Every fault and every removal is an atomic
 //!   operation on this one line, shared by all CPUs.
-//! - `PerSpace` (patched): a space takes one at its first use and gives it back last when it is dropped.
-//! - `Persistent` (best): allocated when the manager is built; users count nothing.
+//! - `PerSpace` (patched): a space takes a reference at its first use, and gives it back last when it is
+//!   dropped.
+//! - `Persistent` (best): the page is allocated when the manager is built. Users count nothing.
 //!
-//! Publication and teardown are done under one lock: without it a shrinker that had taken the count to zero could
-//! wipe the frame number that the next getter had just published (the huge_zero_pfn race, fixed in Linux in
-//! 2026). A getter that finds the count above zero takes no lock.
+//! One lock covers publication and teardown. Without it, a shrinker that had taken the count to zero could
+//! wipe the frame number of the next getter. Linux had this race until 2026 (*mm/huge_memory: fix
+//! huge_zero_pfn race*). A getter that finds the count above zero takes no lock.
 
 use crate::config::ZeroPage;
 use crate::counters::{Counter, Counters};
@@ -25,11 +26,11 @@ use crate::frame::{FrameAllocator, FrameId};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::Order;
 
-/// Where the huge zero page comes from; the allocator, or a model's pretence.
+/// The source of the huge zero page: the allocator, or a model's double.
 pub(crate) trait ZeroSource {
-    /// A block of the largest order, all zeros.
+    /// Allocates a block of the largest order whose bytes are all zero.
     fn allocate_zeroed(&self) -> Option<FrameId>;
-    /// Takes it back.
+    /// Takes the block back.
     fn free(&self, block: FrameId);
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct HugeZero {
     references: AtomicU32,
     /// Frame number of the page, or `NO_FRAME`.
     frame: AtomicU64,
-    /// Held to publish and to tear down.
+    /// Held to publish the page and to tear it down.
     lock: Mutex<()>,
     counters: Arc<Counters>,
 }
@@ -75,13 +76,15 @@ impl HugeZero {
             counters,
         };
         if mode == ZeroPage::Persistent {
-            // A budget without room for it means that huge zero leaves are not used; Linux warns and goes on too.
+            // Where the budget has no room for the page, huge zero leaves are not used. Linux warns and goes
+            // on too.
             let _ = zero.get_or_allocate(source);
         }
         zero
     }
 
-    /// The right to install one huge zero leaf in a space. False: there is no memory for the page.
+    /// Takes the right to install one huge zero leaf in a space. Returns false where there is no memory for
+    /// the page.
     #[inline]
     pub(crate) fn get(&self, used: &UsedHugeZero, source: &impl ZeroSource) -> bool {
         match self.mode {
@@ -99,7 +102,7 @@ impl HugeZero {
         }
     }
 
-    /// Gives back what the space held, after its last leaf is gone.
+    /// Gives back the reference that the space held, after its last leaf is gone.
     pub(crate) fn put_space(&self, used: &UsedHugeZero) {
         if self.mode == ZeroPage::PerSpace && used.0.load(Ordering::Relaxed) {
             used.0.store(false, Ordering::Relaxed);
@@ -108,7 +111,7 @@ impl HugeZero {
     }
 
     fn get_for_space(&self, used: &UsedHugeZero, source: &impl ZeroSource) -> bool {
-        // Acquire: whoever set the mark held the reference, and so had seen the page published.
+        // Acquire: the thread that set the mark held the reference, and so had seen the page published.
         if used.0.load(Ordering::Acquire) {
             return true;
         }
@@ -122,7 +125,7 @@ impl HugeZero {
         true
     }
 
-    /// Out of line so that a profile shows what it costs.
+    /// The function is out of line, so that a profile shows its cost.
     #[inline(never)]
     pub(crate) fn get_reference(&self, source: &impl ZeroSource) -> bool {
         self.counters.count(Counter::HugeZeroGet);
@@ -139,7 +142,7 @@ impl HugeZero {
 
     #[cold]
     fn get_or_allocate(&self, source: &impl ZeroSource) -> bool {
-        // Allocated outside the lock: it may take long.
+        // The page is allocated outside the lock, since that may take long.
         let Some(block) = source.allocate_zeroed() else {
             self.counters.count(Counter::HugeZeroFailed);
             return false;
@@ -152,7 +155,7 @@ impl HugeZero {
         }
         debug_assert_eq!(self.frame.load(Ordering::Relaxed), NO_FRAME, "one huge zero page at a time");
         self.frame.store(u64::from(block.0), Ordering::Relaxed);
-        // The caller's and the shrinker's. Release: publishes the frame number.
+        // One reference is the caller's, and one the shrinker's. Release: publishes the frame number.
         self.references.store(2, Ordering::Release);
         drop(lock);
         self.counters.count(Counter::HugeZeroAllocated);
@@ -162,18 +165,18 @@ impl HugeZero {
     #[inline(never)]
     fn put_references(&self, references: u32) {
         self.counters.add(Counter::HugeZeroPut, u64::from(references));
-        // Release: the leaf is gone before the page may be.
+        // Release: the leaf is gone before the page may go.
         let before = self.references.fetch_sub(references, Ordering::Release);
         assert!(before > references, "only the shrinker takes the last reference on the huge zero page");
     }
 
-    /// Frames that [`HugeZero::shrink`] would free now.
+    /// Returns the frames that [`HugeZero::shrink`] would free now.
     pub(crate) fn shrinkable_frames(&self) -> u32 {
         let idle = self.mode != ZeroPage::Persistent && self.references.load(Ordering::Relaxed) == 1;
         if idle { Order::MAX.frames() } else { 0 }
     }
 
-    /// Frees the page if only the shrinker's pin is left. Frames freed.
+    /// Frees the page if only the shrinker's pin is left. Returns the frames freed.
     pub(crate) fn shrink(&self, source: &impl ZeroSource) -> u32 {
         if self.mode == ZeroPage::Persistent {
             return 0;
@@ -190,7 +193,7 @@ impl HugeZero {
         Order::MAX.frames()
     }
 
-    /// Users' references, the shrinker's pin excluded.
+    /// Returns the users' references, without the shrinker's pin.
     pub(crate) fn users(&self) -> u32 {
         if self.mode == ZeroPage::Persistent {
             0
@@ -199,7 +202,7 @@ impl HugeZero {
         }
     }
 
-    /// The page's first frame.
+    /// Returns the page's first frame.
     #[cfg(test)]
     pub(crate) fn frame(&self) -> Option<FrameId> {
         match self.frame.load(Ordering::Acquire) {

@@ -1,10 +1,10 @@
 //! A zone: a range of frames with one lock, one backing and one memory node.
 //!
-//! Each zone starts at a multiple of a power of two, so a frame number finds its zone by a shift
-//! ([`ZoneList`]). The lock covers the buddy lists and the chunk states ([`super::chunk`]); two figures are mirrored in
-//! atomics for readers without it.
+//! Each zone starts at a multiple of a power of two, so a shift finds the zone of a frame number
+//! ([`ZoneList`]). The lock covers the buddy lists and the chunk states ([`super::chunk`]). Two figures are
+//! mirrored in atomics for readers without the lock.
 //!
-//! Locking: a thread may hold one CPU's per-CPU lists and then one zone's lock; never two zones' locks.
+//! Locking: a thread may hold one CPU's per-CPU lists and then one zone's lock, and never two zones' locks.
 
 use octavo_platform::ArenaBytes;
 use smallvec::SmallVec;
@@ -19,14 +19,14 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 pub use octavo_platform::Backing;
 
-/// What every zone needs: the frames' words and bytes, and who is told what they cost.
+/// The parts that every zone needs: the frames' words and bytes, the budget and the counters.
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) words: FrameTable,
     pub(crate) bytes: ArenaBytes,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
-    /// Whether a chunk's pages are made present when it comes online (else at their first touch).
+    /// Whether a chunk's pages are made present when it comes online, or else at their first access.
     pub(crate) populate: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Zone {
     pub(crate) chunks: u32,
     pub(crate) backing: Backing,
     pub(crate) node: u8,
-    /// Held while a chunk comes online, so that whoever also lacks frames waits for it.
+    /// Held while a chunk comes online, so that other threads that lack frames wait for it.
     pub(super) coming: Mutex<()>,
     inner: Mutex<ZoneInner>,
     free_frames: AtomicU32,
@@ -46,27 +46,27 @@ pub(crate) struct Zone {
     pub(super) reached: AtomicU32,
 }
 
-/// What the zone knows of a chunk. [`super::chunk`] draws the changes.
+/// The state of a chunk. [`super::chunk`] draws the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkState {
-    /// No memory behind it.
+    /// The chunk has no memory.
     Offline,
-    /// Coming or going, outside the lock.
+    /// The chunk comes or goes, outside the lock.
     Moving,
-    /// Its free frames are on the lists.
+    /// The chunk's free frames are on the lists.
     Online,
-    /// Being emptied: so many of its frames are free and held aside.
+    /// The chunk is being emptied. So many of its frames are free and held aside.
     Isolated { free_frames: u16 },
 }
 
-/// What the zone's lock covers.
+/// The data that the zone's lock covers.
 #[derive(Debug)]
 pub(super) struct ZoneInner {
     pub(super) buddy: Buddy,
     pub(super) chunks: Vec<ChunkState>,
-    /// Chunks whose frame words have been touched and charged: those stay.
+    /// Chunks whose frame words have been touched and charged. The words stay.
     pub(super) words_charged: Vec<bool>,
-    /// Offline chunks, by index in the zone; the next to come online is last.
+    /// Offline chunks, by index in the zone. The next to come online is last.
     pub(super) offline: Vec<u32>,
 }
 
@@ -97,12 +97,12 @@ impl Zone {
         ZoneGuard { zone: self, arena, shelf: Shelf::default(), inner: self.inner.lock() }
     }
 
-    /// Frames on the buddy lists, at about this moment.
+    /// Returns the frames on the buddy lists, at about this moment.
     pub(crate) fn free_frames(&self) -> u32 {
         self.free_frames.load(Ordering::Relaxed)
     }
 
-    /// Chunks that could come online, at about this moment.
+    /// Returns the chunks that could come online, at about this moment.
     pub(crate) fn offline_chunks(&self) -> u32 {
         self.offline_chunks.load(Ordering::Relaxed)
     }
@@ -118,19 +118,19 @@ pub(crate) struct ZoneGuard<'a> {
 }
 
 impl ZoneGuard<'_> {
-    /// For whom: whole chunks go to, and come from, the shelf of this CPU first.
+    /// Names the CPU that the lock is for. Whole chunks go to this CPU's shelf, and come from it first.
     pub(crate) fn at(mut self, cpu: usize) -> Self {
         self.shelf = Shelf::of_cpu(cpu);
         self
     }
 
-    /// Takes a free block; it leaves in state Cached.
+    /// Takes a free block. The block leaves in state Cached.
     pub(crate) fn take(&mut self, order: Order) -> Option<FreeBlock> {
         self.inner.buddy.take(&self.arena.words, order, self.shelf)
     }
 
-    /// As [`ZoneGuard::take`], where the state word is read later: of a whole chunk it is not even looked at, so that a
-    /// batch of them costs the lock's holder no cache misses.
+    /// Does what [`ZoneGuard::take`] does, for a caller that reads the state word later. Of a whole chunk the
+    /// word is not even looked at. So a batch of chunks costs the lock's holder no cache misses.
     pub(crate) fn take_frame(&mut self, order: Order) -> Option<FrameId> {
         if order == Order::MAX {
             return self.inner.buddy.take_whole(self.shelf);
@@ -141,7 +141,7 @@ impl ZoneGuard<'_> {
     /// Takes back a block in state Cached. In an isolated chunk it stays aside.
     ///
     /// # Panics
-    /// When the block is in another state, or its chunk is offline: it would have two owners.
+    /// When the block is in another state, or its chunk is offline. The block would have two owners.
     pub(crate) fn give(&mut self, frame: FrameId, order: Order) {
         let state = &self.arena.words[frame].state;
         let found = state.load();
@@ -160,31 +160,31 @@ impl ZoneGuard<'_> {
         }
     }
 
-    /// Whether a block of this order can be had without bringing a chunk online.
+    /// Returns whether a block of this order can be had without bringing a chunk online.
     pub(crate) fn has(&self, order: Order) -> bool {
         (order.0..=Order::MAX.0).any(|from| self.inner.buddy.blocks(Order(from)) > 0)
     }
 
-    /// Frames on the lists.
+    /// Returns the frames on the lists.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn free_frames(&self) -> u32 {
         self.inner.buddy.free_frames()
     }
 
-    /// Blocks on one list.
+    /// Returns the blocks on one list.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn free_blocks(&self, order: Order) -> u32 {
         self.inner.buddy.blocks(order)
     }
 
-    /// What this zone has charged and not given back.
+    /// Returns the bytes that this zone has charged and not given back.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let online = self.inner.chunks.iter().filter(|&&chunk| chunk != ChunkState::Offline).count() as u64;
         let words = self.inner.words_charged.iter().filter(|&&charged| charged).count() as u64;
         online * CHUNK_BYTES as u64 + words * WORDS_BYTES_PER_CHUNK
     }
 
-    /// Checks lists, chunk states and counts. O(frames).
+    /// Checks lists, chunk states and counts. Linear in the frames.
     ///
     /// # Panics
     /// When they contradict each other.
@@ -236,7 +236,7 @@ impl Drop for ZoneGuard<'_> {
     }
 }
 
-/// All zones; a frame finds its own by a shift.
+/// All zones. A shift finds the zone of a frame.
 #[derive(Debug)]
 pub(crate) struct ZoneList {
     zones: Box<[Zone]>,
@@ -244,7 +244,7 @@ pub(crate) struct ZoneList {
 }
 
 impl ZoneList {
-    /// Zones of these sizes (in chunks), backings and nodes, in this order.
+    /// Makes zones of these sizes (in chunks), backings and nodes, in this order.
     pub(crate) fn new(sizes: &[(u32, Backing, u8)]) -> Self {
         let largest =
             sizes.iter().map(|&(chunks, ..)| chunks * CHUNK_FRAMES).max().expect("at least one zone");
@@ -255,18 +255,18 @@ impl ZoneList {
         Self { zones: sizes.iter().enumerate().map(zone).collect(), shift }
     }
 
-    /// One more than the largest frame number.
+    /// Returns one more than the largest frame number.
     pub(crate) fn end(&self) -> u32 {
         self.zones.last().map_or(0, |zone| zone.first.0 + zone.chunks * CHUNK_FRAMES)
     }
 
-    /// The index of a frame's zone.
+    /// Returns the index of a frame's zone.
     #[inline]
     pub(crate) fn index_of(&self, frame: FrameId) -> usize {
         (frame.0 >> self.shift) as usize
     }
 
-    /// A frame's zone.
+    /// Returns a frame's zone.
     #[inline]
     pub(crate) fn of(&self, frame: FrameId) -> &Zone {
         &self.zones[self.index_of(frame)]
@@ -281,8 +281,9 @@ impl std::ops::Deref for ZoneList {
     }
 }
 
-/// Several blocks going back to their zones, with one lock taken for each run of one zone. What is given goes when there
-/// is enough of it, or with this value: locks are held for as long as it takes to put blocks on lists.
+/// Blocks on their way back to their zones. One lock is taken for each run of blocks of one zone. The blocks
+/// go when there are enough of them, or when this value is dropped. The lock is held only while blocks are
+/// put on lists.
 #[derive(Debug)]
 pub(crate) struct Givers<'a> {
     zones: &'a ZoneList,
@@ -292,11 +293,11 @@ pub(crate) struct Givers<'a> {
     frames: u64,
 }
 
-/// Blocks given under one lock.
+/// Blocks that are given under one lock.
 const GIVE_BATCH: usize = 128;
 
 impl<'a> Givers<'a> {
-    /// For blocks that were on a CPU's lists.
+    /// Makes a value for blocks that were on a CPU's lists.
     pub(crate) fn new(zones: &'a ZoneList, arena: &'a Arena, cpu: usize) -> Self {
         Self { zones, arena, cpu, waiting: SmallVec::new(), frames: 0 }
     }
@@ -310,7 +311,7 @@ impl<'a> Givers<'a> {
         self.frames += u64::from(order.frames());
     }
 
-    /// Frames given so far.
+    /// Returns the frames given so far.
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }

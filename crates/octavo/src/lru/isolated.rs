@@ -1,7 +1,8 @@
-//! Frames in a reclaimer's hand: off the lists, and pinned.
+//! Frames in a reclaimer's hand: they are off the lists, and pinned.
 //!
-//! [`IsolatedFrame`] cannot be copied. It ends by a putback, which lists the frame again, or leaves the LRU as a mere pin
-//! ([`IsolatedFrame::into_pin`]) on its way to be freed. [`Isolated`] is a batch of them that knows how many pages it holds.
+//! [`IsolatedFrame`] cannot be copied. A putback lists the frame again. [`IsolatedFrame::into_pin`] takes the
+//! frame off the LRU for good, and leaves a mere pin on its way to be freed. [`Isolated`] is a batch of such
+//! frames that knows how many pages it holds.
 
 use smallvec::SmallVec;
 
@@ -15,33 +16,35 @@ use crate::units::FrameId;
 pub(crate) struct IsolatedFrame(PinnedFrame);
 
 impl IsolatedFrame {
-    /// A pinned frame that the caller has taken off the lists, or that was never on one.
+    /// Makes an isolated frame of a pin. The caller has taken the frame off the lists, or the frame was never
+    /// on one.
     pub(crate) fn new(pin: PinnedFrame) -> Self {
         Self(pin)
     }
 
-    /// Takes a frame over of which a transfer kept only the number.
+    /// Takes over a frame of which a transfer kept only the number.
     pub(crate) fn counted(frame: FrameId) -> Self {
         Self(PinnedFrame::counted(frame))
     }
 
-    /// The frame's number.
+    /// Returns the frame's number.
     pub(crate) fn frame(&self) -> FrameId {
         self.0.frame()
     }
 
-    /// The frame leaves the LRU; its pin is left.
+    /// Takes the frame off the LRU for good, and returns its pin.
     pub(crate) fn into_pin(self) -> PinnedFrame {
         self.0
     }
 
-    /// Base pages of the frame, or of the block that it heads. While it is in hand nobody else splits it.
+    /// Returns the base pages of the frame, or of the block that it heads. While the block is in hand, no
+    /// other thread splits it.
     pub(crate) fn pages(&self, frames: &FrameAllocator) -> u64 {
         u64::from(frames.words(self.frame()).order().frames())
     }
 }
 
-/// Frames taken off the lists together.
+/// A batch of frames that were taken off the lists together.
 #[derive(Debug, Default)]
 pub(crate) struct Isolated {
     frames: SmallVec<[IsolatedFrame; ISOLATED]>,
@@ -58,7 +61,7 @@ impl Isolated {
         self.frames.push(frame);
     }
 
-    /// Base pages in hand: a block counts all of its own.
+    /// Returns the base pages in hand. A block counts with all of its pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
@@ -68,7 +71,7 @@ impl Isolated {
         self.frames.len()
     }
 
-    /// Whether as many frames are in hand as are moved together.
+    /// Returns whether the batch has as many frames as reclaim moves together.
     pub(crate) fn is_full(&self) -> bool {
         self.frames.len() >= ISOLATED
     }

@@ -1,4 +1,4 @@
-//! The policy's view of frame words. All of it is used under the LRU's lock.
+//! The policy's view of frame words. The LRU's lock guards every use of it.
 
 use std::cell::Cell;
 
@@ -11,7 +11,8 @@ use crate::units::FrameId;
 /// Links, tags and sizes of frames.
 pub(super) struct EngineLinks<'a> {
     frames: &'a FrameAllocator,
-    /// Frames are pinned as they are taken off: once the flags are gone, nothing else would keep them.
+    /// Whether a frame is pinned as it is taken off. Once its flags are gone, nothing else would keep the
+    /// frame.
     pins: bool,
     found_live: Cell<bool>,
 }
@@ -25,7 +26,7 @@ impl<'a> EngineLinks<'a> {
         Self { pins: true, ..Self::new(frames) }
     }
 
-    /// Whether the frame taken off last was live.
+    /// Returns whether the frame that was taken off last was live.
     pub(super) fn found_live(&self) -> bool {
         self.found_live.get()
     }
@@ -62,7 +63,8 @@ impl Links for EngineLinks<'_> {
         if self.pins {
             self.found_live.set(words.holds.take_pin().is_live());
         }
-        // Last: whoever frees the frame takes no lock once the flags are gone, and the links become the allocator's.
+        // The flags go last. A thread that frees the frame takes no lock once the flags are gone, and the
+        // links become the allocator's.
         fence(Ordering::Release);
         words.state.clear_lru_flags(u8::MAX);
     }

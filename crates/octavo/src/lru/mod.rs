@@ -1,6 +1,8 @@
-//! Which pages have been used lately: a reclaim policy over the frames, fed through per-CPU batches.
+//! The LRU: it knows which pages were used lately. A reclaim policy orders the frames, and per-CPU batches
+//! feed it.
 //!
-//! A frame's LRU state is eight flags in its ownership word, and its place the two links in its words:
+//! The LRU state of a frame is eight flags in its ownership word. Its position in a queue is the two links in
+//! its words:
 //!
 //! ```text
 //!            add                 batch drained               take
@@ -14,16 +16,17 @@
 //! +-----------------+--------+---------+
 //! ```
 //!
-//! Which queues there are, and which frame goes next, is the [policy](crate::policy)'s affair. It decides about
-//! candidates, whose marks the reclaimer tests without any lock; and where a page belongs that comes back, by the shadow
-//! that it left behind.
+//! The [policy](crate::policy) has the queues, and chooses the frame that goes next. The reclaimer tests the
+//! marks of candidates without any lock, and the policy then decides about them. When a page comes back, the
+//! policy places it by the shadow that the page left behind.
 //!
-//! A batch holds bare frame numbers. A frame freed while its number is in a batch loses PENDING, so draining skips
-//! the stale number; if it is back in use by then and PENDING again, it is listed once, for the number drained
-//! first.
+//! A batch holds bare frame numbers. A frame that is freed while its number is in a batch loses PENDING, so
+//! the drain skips the stale number. If the frame is in use again by then, and PENDING again, the drain lists
+//! it once, for the first of its numbers.
 //!
-//! Locking: one lock for the policy and all links, a leaf. Adding a page costs one push on a per-CPU stack; the lock is taken
-//! once for each batch of 32. Hits never come here: they set the entry's accessed mark, and reclaim looks at it.
+//! Locking: one lock guards the policy and all links. It is a leaf, except in [`Lru::split`], which splits
+//! the block under it. To add a page costs one push on a per-CPU stack, and each batch of 32 pages takes the
+//! lock once. Hits never come here: they set the entry's accessed mark, and reclaim looks at the mark.
 
 mod isolated;
 mod links;
@@ -45,52 +48,52 @@ pub(crate) use crate::sizes::ISOLATED;
 
 /// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Candidates taken together: the lock is held for about so long.
+/// Candidates that are taken together. The number bounds how long a thread holds the lock.
 const CANDIDATES: usize = 64;
 
-/// In a batch.
+/// The frame is in a batch.
 const PENDING: u8 = 1;
-/// On one of the policy's queues.
+/// The frame is on one of the policy's queues.
 const LISTED: u8 = 2;
-/// Where the policy's tag begins.
+/// The lowest bit of the policy's tag.
 const TAG_SHIFT: u32 = 2;
 
-/// A frame that may go.
+/// A frame that may go, as the policy says.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) frame: IsolatedFrame,
     tag: u8,
 }
 
-/// Candidates taken together.
+/// Candidates that were taken together.
 pub(crate) type Candidates = SmallVec<[Candidate; CANDIDATES]>;
 
-/// What was seen of a candidate.
+/// The use of a candidate, as the reclaimer saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Its mark was set, and is cleared.
+    /// The candidate's mark was set; the reclaimer has cleared it.
     Accessed,
-    /// Its mark was not set.
+    /// The mark was not set.
     Unused,
-    /// It cannot go just now: pinned by others, or under I/O.
+    /// The candidate cannot go now: other threads hold pins, or it is under I/O.
     Busy,
 }
 
-/// What became of candidates.
+/// The outcome of a decision about candidates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Decided {
-    /// Pages that joined the hot.
+    /// Pages that became hot.
     pub(crate) activated: u64,
-    /// Pages that left them.
+    /// Pages that became cold.
     pub(crate) deactivated: u64,
 }
 
-/// The policy of a manager, and what feeds it.
+/// The LRU of a manager: the policy, and the batches that feed it.
 #[derive(Debug)]
 pub(crate) struct Lru {
     policy: Mutex<Box<dyn Policy>>,
     batches: PerCpuStacks,
-    /// The shadow of a page that goes now.
+    /// The shadow of the pages that go now.
     shadow: AtomicU32,
 }
 
@@ -104,7 +107,7 @@ impl Lru {
         Ok(Self { policy: Mutex::new(make(policy)), batches, shadow })
     }
 
-    /// Adds a fresh frame or block, which nobody else can reach yet.
+    /// Adds a fresh frame or block, which no other thread can reach yet.
     #[inline]
     pub(crate) fn add(&self, frames: &FrameAllocator, frame: FrameId) {
         frames.words(frame).state.set_lru_flags_unshared(PENDING);
@@ -126,7 +129,7 @@ impl Lru {
         }
     }
 
-    /// Lists what is left in every CPU's batch.
+    /// Lists the frames that are left in every CPU's batch.
     pub(crate) fn drain_all(&self, frames: &FrameAllocator) {
         let mut policy = self.policy.lock();
         for cpu in 0..self.batches.cpus() {
@@ -141,25 +144,27 @@ impl Lru {
         }
     }
 
-    /// Takes a frame that is about to be freed off its list or batch.
+    /// Takes a frame that is about to be freed off its list or out of its batch.
     #[inline]
     pub(crate) fn forget(&self, frames: &FrameAllocator, frame: FrameId) {
         if frames.words(frame).state.load().lru_flags() == 0 {
-            // Acquire: pairs with `unlist`, which is done with the frame's links before the flags are gone.
+            // Acquire: pairs with the fence in `unlist`, which writes the frame's links before the flags are
+            // gone.
             fence(Ordering::Acquire);
             return;
         }
         if !self.take(frames, frame) {
-            // Admitted, and never read to the end.
+            // The frame was admitted, and its read never ended well.
             frames.words(frame).state.clear_lru_flags(u8::MAX);
         }
     }
 
-    /// Takes a frame off its list or batch. False: it was on none, as it is just being added, or in the hands of
-    /// someone who took it off before; then only that one may put it back.
+    /// Takes a frame off its list or out of its batch. Returns false where the frame was on none: a thread is
+    /// just adding it, or another reclaimer has taken it off before. In the second case only that reclaimer
+    /// may put it back.
     pub(crate) fn take(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let state = &frames.words(frame).state;
-        // The batch keeps the number; draining will find the flag gone.
+        // The number stays in the batch. The drain will find the flag gone.
         if state.replace_lru_flags(PENDING, 0) {
             return true;
         }
@@ -171,8 +176,9 @@ impl Lru {
         listed
     }
 
-    /// Takes a frame that shows a page off the LRU, pinned. `None`: the frame is not on it. Then its page is just being made, or
-    /// another reclaimer has the frame in hand. `free_last` frees a frame whose last pin this was.
+    /// Takes a frame that shows a page off the LRU, and pins it. `None` means that the frame is not on the
+    /// LRU: its page is just being made, or another reclaimer has the frame in hand. `free_last` frees a
+    /// frame whose last pin this was.
     pub(crate) fn isolate(
         &self,
         frames: &FrameAllocator,
@@ -192,8 +198,8 @@ impl Lru {
         None
     }
 
-    /// Lists the frames of a block in the block's place, once `split` has made them frames of their own. Meanwhile nobody
-    /// who has taken the block off puts it back as what it was.
+    /// Lists the frames of a block where the block was listed, once `split` has made them frames of their
+    /// own. Until then no reclaimer that has the block in hand can put it back as a whole block.
     pub(crate) fn split(&self, frames: &FrameAllocator, head: FrameId, count: u32, split: impl FnOnce()) {
         let mut policy = self.policy.lock();
         let links = EngineLinks::new(frames);
@@ -203,15 +209,15 @@ impl Lru {
         let tag = if is_listed { policy.remove(&links, head.0) } else { 0 };
         let place = if is_listed { policy.place(tag) } else { Place::Cold };
         split();
-        // Whoever has taken the head off puts it back.
+        // The reclaimer that has the head in hand puts it back.
         let in_hand = !was_pending && !is_listed;
         for index in u32::from(in_hand)..count {
             policy.putback(&links, head.plus(index).0, tag, place);
         }
     }
 
-    /// Takes candidates until they have `most` pages, each pinned for the caller; `stuck`: of those that are to stay. Frames
-    /// found dying are dropped through `free_last`.
+    /// Takes candidates until they have `most` pages, and pins each for the caller. With `stuck`, takes them
+    /// from the pages that are to stay. Drops frames that it found dying through `free_last`.
     pub(crate) fn candidates(
         &self,
         frames: &FrameAllocator,
@@ -227,7 +233,7 @@ impl Lru {
             let next = if stuck { policy.take_hot(&links) } else { policy.take_next(&links) };
             let Some((frame, tag)) = next else { break };
             pages += links.pages(frame);
-            // The links have pinned it.
+            // The pin was taken through the links.
             let candidate = Candidate { frame: IsolatedFrame::counted(FrameId(frame)), tag };
             if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
@@ -236,8 +242,8 @@ impl Lru {
         taken
     }
 
-    /// Has the policy decide about candidates by what was seen of them. Those that stay are listed again, and their pins
-    /// dropped; those that are to go are added to `going`.
+    /// Has the policy decide about candidates by their looks. Lists those that stay again and drops their
+    /// pins, and adds those that are to go to `going`.
     pub(crate) fn decide(
         &self,
         frames: &FrameAllocator,
@@ -275,13 +281,13 @@ impl Lru {
         decided
     }
 
-    /// What a page that goes now leaves behind.
+    /// Returns the shadow for a page that goes now.
     pub(crate) fn shadow(&self) -> Shadow {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// A page comes back into a frame that is not listed yet, and left this shadow when it went. Says where it will be put;
-    /// [`Lru::arrive`] puts it there once it has been read.
+    /// Admits a page that comes back, and that left this shadow when it went. Its frame is not listed yet.
+    /// Returns the place where the page belongs; [`Lru::arrive`] puts it there once it has been read.
     pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
         let mut policy = self.policy.lock();
         let tag = policy.admit(Arrival::Back(shadow));
@@ -292,17 +298,19 @@ impl Lru {
         policy.place(tag)
     }
 
-    /// Lists a frame, which the caller has pinned, whose page has been read.
+    /// Lists a frame whose page has been read. The caller has pinned the frame.
     pub(crate) fn arrive(&self, frames: &FrameAllocator, frame: FrameId) {
         let mut policy = self.policy.lock();
         let flags = frames.words(frame).state.load().lru_flags();
-        // Compaction may have met it by its place since it is live.
+        // Compaction finds frames by their position in memory. It may have listed this one, because the frame
+        // is live.
         if flags & (PENDING | LISTED) == 0 {
             policy.insert(&EngineLinks::new(frames), frame.0, flags >> TAG_SHIFT);
         }
     }
 
-    /// Puts a frame at the warm end of the list of `place`, if it is not listed. The pin is left to the caller.
+    /// Puts a frame at the young end of a queue of `place`, unless it is listed. The caller gets the pin
+    /// back.
     pub(crate) fn putback(&self, frames: &FrameAllocator, frame: IsolatedFrame, place: Place) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         if frames.words(pin.frame()).state.load().lru_flags() & (PENDING | LISTED) == 0 {
@@ -311,18 +319,19 @@ impl Lru {
         pin
     }
 
-    /// Base pages among those to stay, and among those that go first.
+    /// Returns the base pages that are to stay, and those that go first.
     pub(crate) fn pages(&self) -> (u64, u64) {
         self.policy.lock().pages()
     }
 
-    /// Walks all queues: links agree both ways, flags agree with the queue, pages add up. Linear.
+    /// Walks all queues. Checks that links agree both ways, that flags agree with the queue, and that pages
+    /// add up. Takes linear time.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         let policy = self.policy.lock();
         policy::validate(&**policy, &EngineLinks::new(frames));
     }
 
-    /// All frames, isolated and pinned.
+    /// Returns all frames, isolated and pinned.
     #[cfg(all(test, loom))]
     pub(crate) fn isolate_all(&self, frames: &FrameAllocator, free_last: impl Fn(FrameId)) -> Isolated {
         let mut all = Isolated::new();
@@ -347,9 +356,9 @@ fn make(policy: ReclaimPolicy) -> Box<dyn Policy> {
     }
 }
 
-/// Lists a frame out of a batch, unless it was freed or listed since.
+/// Lists a frame out of a batch, unless the frame was freed or listed since.
 fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId) {
-    // Never without a flag in between: whoever frees it then waits for the lock.
+    // The frame is never without a flag in between. So a thread that frees it meanwhile waits for the lock.
     if frames.words(frame).state.replace_lru_flags(PENDING, LISTED) {
         policy.insert(&EngineLinks::new(frames), frame.0, 0);
     }

@@ -36,7 +36,7 @@ impl Fixture {
         frame
     }
 
-    /// As the engine frees a frame whose last hold is gone.
+    /// Frees a frame whose last hold is gone, as the engine does.
     fn free(&self, frame: FrameId) {
         self.lru.forget(&self.frames, frame);
         let order = self.frames.words(frame).order();
@@ -91,21 +91,22 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         let mut frames: Vec<_> = taken.iter().map(|candidate| candidate.frame.frame()).collect();
         frames.sort();
         assert_eq!((frames, fixture.listed()), (added, 0), "{policy:?}");
-        // Some go, some are busy, some were used.
+        // Some candidates go, some are busy, some were used.
         let going = fixture.decide(taken.drain(..100), Look::Unused);
         assert_eq!(fixture.decide(taken.drain(..100), Look::Busy).len(), 0);
         let going_too = fixture.decide(taken, Look::Accessed);
-        // To the default, what not even its fault has marked was read ahead, and waits.
+        // The default policy takes a page without even its fault's mark for one that was read ahead, and lets
+        // it wait.
         assert_eq!(going.len(), if policy == ReclaimPolicy::Reuse { 0 } else { 100 });
         assert_eq!(going_too.len(), if policy == ReclaimPolicy::Fifo { 100 } else { 0 });
         assert_eq!(fixture.listed(), 300 - (going.len() + going_too.len()) as u64);
         for frame in going {
-            // A second hand may have met it by its place.
+            // Another reclaimer may have found the frame by its position in memory.
             let (pin, _) = PinnedFrame::take(frame.frame(), fixture.frames.words(frame.frame()));
             fixture.putback(frame);
             fixture.putback(IsolatedFrame::new(pin));
         }
-        assert_eq!(fixture.listed(), 300 - going_too.len() as u64, "who is listed is not put back again");
+        assert_eq!(fixture.listed(), 300 - going_too.len() as u64, "a listed frame is not put back again");
         going_too.into_iter().for_each(|frame| fixture.putback(frame));
         assert_eq!(fixture.listed(), 300);
     }
@@ -122,7 +123,7 @@ fn what_is_freed_leaves_its_batch_its_queue_and_its_admission() {
             left -= 1;
         }
         assert_eq!(fixture.listed(), left, "{policy:?}");
-        // One that is taken off while it is released goes with its last pin.
+        // A frame that is taken off while its owner releases it goes with its last pin.
         let candidates = fixture.candidates(1);
         fixture.release(candidates[0].frame.frame());
         assert_eq!(fixture.decide(candidates, Look::Busy).len(), 0);
@@ -154,7 +155,7 @@ fn a_block_that_is_split_is_listed_frame_by_frame() {
                 (1..16).for_each(|index| fixture.frames.words(head.plus(index)).holds.begin(true));
             });
             for candidate in candidates {
-                // As one that does not go after all: the head is listed already.
+                // The candidate does not go after all: the head is listed already.
                 fixture.putback(candidate.frame);
             }
             assert_eq!(fixture.listed(), if in_hand { 32 } else { 16 }, "{policy:?}");
@@ -167,7 +168,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     let fixture = Fixture::new(ReclaimPolicy::Reuse);
     let frames: Vec<_> = (0..300).map(|_| fixture.add(Order::ZERO)).collect();
     fixture.listed();
-    // The marks that their faults left.
+    // These marks are those that the faults left.
     for _ in 0..5 {
         assert_eq!(fixture.decide(fixture.candidates(60), Look::Accessed).len(), 0);
     }
@@ -185,7 +186,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     }
     fixture.lru.validate(&fixture.frames);
     assert_eq!(fixture.lru.pages(), (5, frames.len() as u64 - 5));
-    // When the cold cannot go, the hot may.
+    // When no cold page can go, hot pages may.
     let hot = fixture.lru.candidates(&fixture.frames, 100, true, |frame| fixture.free(frame));
     assert_eq!(hot.len(), 5);
     assert_eq!(fixture.decide(hot, Look::Busy).len(), 0);

@@ -1,7 +1,7 @@
-//! The slow paths of the allocator: what a per-CPU list does not serve at once.
+//! The slow paths of the allocator: allocations and frees that a per-CPU list does not serve at once.
 //!
-//! All are out of line, so that the fast paths before them save no registers; what they may lock is said at the head
-//! of the allocator.
+//! All of them are out of line, so that the fast paths before them save no registers. The head of the
+//! allocator says which locks they may take.
 
 use super::{Block, FrameAllocator, LowHook, invalid_free};
 use crate::counters::Counter;
@@ -14,7 +14,7 @@ use crate::frame::zone::{Backing, Givers, Zone};
 use crate::sync::percpu::Push;
 use crate::units::{FrameId, Order};
 
-/// Zeroed frames a CPU takes from the reserve at once.
+/// Zeroed frames that a CPU takes from the reserve at once.
 const RESERVE_BATCH: u32 = 32;
 
 impl FrameAllocator {
@@ -34,7 +34,7 @@ impl FrameAllocator {
         block
     }
 
-    /// Tries each zone in order of preference: its lists, then a chunk brought online.
+    /// Tries each zone in order of preference: first its lists, then a chunk that it brings online.
     pub(super) fn search(&self, order: Order) -> Option<Block> {
         let node = self.cpu_nodes[self.lists.stacks().cpu()];
         let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
@@ -81,7 +81,7 @@ impl FrameAllocator {
         Block { frame, order, zeroed }
     }
 
-    /// A block that its word does not say is owned, and no more than that.
+    /// Frees a block whose word is not that of an ordinary owned block.
     #[cold]
     #[inline(never)]
     pub(super) fn free_unusual(
@@ -127,7 +127,7 @@ impl FrameAllocator {
 
     #[cold]
     pub(super) fn alloc_zeroed_slow(&self) -> Option<Block> {
-        // Tried only: whoever zeroes holds it for a while.
+        // The lock is only tried, because a thread that zeroes frames holds it for a while.
         let mut reserve = self.reserve.try_lock()?;
         let first = reserve.frames.pop()?;
         if let Some(held) = self.lists.stacks().exclusive_here() {

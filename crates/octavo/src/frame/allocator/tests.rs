@@ -16,7 +16,8 @@ fn pretended_cpu() -> u32 {
     CPU.get()
 }
 
-/// One zone of so many MiB whose budget allows all of it, on `cpus` pretended CPUs. Pages come at first touch.
+/// Makes one zone of so many MiB, whose budget allows all of it, on `cpus` pretended CPUs. Pages come at the
+/// first access.
 fn config(mib: u64, cpus: usize) -> FrameConfig {
     let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
     config.cpus = Cpus::pretended(cpus, pretended_cpu);
@@ -70,7 +71,7 @@ fn a_budget_is_used_up_exactly_and_comes_back() {
     let budget = Arc::new(Budget::new(16 << 20));
     let frames = FrameAllocator::new(&config, budget.clone(), Arc::new(Counters::new().unwrap())).unwrap();
     let blocks = take_all(&frames, Order::ZERO);
-    // Seven chunks of eight: frame words and lists take part of the eighth.
+    // Seven chunks of eight come online: frame words and lists take part of the eighth.
     assert_eq!(blocks.len(), 7 * CHUNK_FRAMES as usize);
     frames.free_bulk(blocks).unwrap();
     assert_eq!(frames.free_frames(), 7 * u64::from(CHUNK_FRAMES));
@@ -296,7 +297,7 @@ fn falling_below_low_calls_the_hook_with_nothing_held() {
     let (weak, counted) = (Arc::downgrade(&frames), calls.clone());
     frames.set_low_hook(move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        // Nothing is held: the allocator can be used.
+        // No lock is held, so the allocator can be used.
         weak.upgrade().unwrap().drain();
     });
     let low = frames.watermarks().low_frames;
@@ -320,7 +321,7 @@ fn a_lowered_budget_lowers_the_lists() {
     assert!(after.high_max < before.high_max && after.high_min < before.high_min, "{before:?} {after:?}");
 }
 
-/// What random threads do to one allocator.
+/// The steps of random threads on one allocator.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u8),
@@ -348,7 +349,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The reference: for each frame, the thread that owns it. Taking what another has is the bug.
+/// The reference model: for each frame, the thread that owns it. It finds a thread that takes another's
+/// frame.
 struct Owners(Vec<AtomicU32>);
 
 impl Owners {
@@ -453,7 +455,7 @@ proptest! {
                 });
             }
         });
-        // Two isolations of one chunk may have overlapped: the last word is ours.
+        // Two isolations of one chunk may have overlapped. This one comes last.
         (0..frames.end_frame().0 / CHUNK_FRAMES).for_each(|chunk| frames.putback(ChunkId(chunk)));
         assert_wholly_free(&frames);
         let counters = frames.counters();
@@ -462,7 +464,7 @@ proptest! {
     }
 }
 
-/// Threads that really run on every CPU, in sections, while one drains them all the time.
+/// Threads that really run on every CPU, in sections, while another thread drains all lists all the time.
 #[test]
 fn sections_and_remote_drains_keep_every_frame_single() {
     let mut config = config(64, 1);

@@ -1,13 +1,14 @@
 //! Models of the hold word: the last drop against release and reuse, and dirt against a writeback.
 //!
-//! The hold and entry words are the real ones. A frame's bytes are a cell of the checker's where having them to
-//! oneself matters, and a relaxed word where a copy races with stores. Tables, lists and devices are left out.
+//! The hold and entry words are the real ones. The bytes of a frame are a cell of the checker's where a
+//! thread must have them alone, and a relaxed word where a copy races with stores. Tables, lists and devices
+//! are left out.
 
 use super::*;
 use crate::sync::{Arc, bounded, fence, thread};
 use ::loom::cell::UnsafeCell;
 
-/// A frame that one entry (a bit that says "shown") leads to.
+/// A frame, and the one entry that leads to it (a bit that says "shown").
 #[derive(Default)]
 struct Frame {
     shown: AtomicU32,
@@ -17,7 +18,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// The last hold is gone. The first time, the allocator hands the frame out again at once.
+    /// Frees the frame whose last hold is gone. The first time, the allocator hands the frame out again at
+    /// once.
     fn freed(&self) {
         self.bytes.with_mut(|_| ());
         if self.frees.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -46,8 +48,8 @@ impl Frame {
     }
 }
 
-/// Two pinners, one or both of them too late, against the owner who unmaps and releases: each life of the frame
-/// ends once, and nobody has the bytes to himself while a pin that re-read its entry lasts.
+/// Two pinners, of which one or both come too late, against the owner who unmaps and releases. Each life of
+/// the frame ends once. While a pin that read its entry again lasts, no thread has the bytes alone.
 #[test]
 fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
     bounded(3, || {
@@ -94,7 +96,7 @@ fn store_against_writeback(dirty: bool, unmapped_first: bool) {
             })
         };
         let (shown, holds, bytes) = &*frame;
-        // A clean page is put elsewhere than where it went before: the copy counts as well.
+        // Puts a clean page elsewhere than where it went before. The copy counts as well.
         let (mut copy, mut reclaimed) = (0, false);
         if unmapped_first {
             shown.swap(0, Ordering::AcqRel);

@@ -1,7 +1,8 @@
 //! Models of the huge zero page: users and the shrinker, counted for each use and for each space.
 //!
-//! The page's count, frame number and lock are the real ones; the allocator is a few cells, each of which its users
-//! read and the one who frees it writes, so that freeing a page in use is a race the checker reports.
+//! The page's count, frame number and lock are the real ones. The allocator is a few cells. The users of a
+//! cell read it, and the thread that frees it writes it. So the checker reports a race when a page is freed
+//! in use.
 
 use super::*;
 use crate::sync::{bounded, thread};
@@ -50,7 +51,7 @@ impl Model {
         self.zero.put(1);
     }
 
-    /// After everyone has left: at most one page lives, and it can go.
+    /// Checks, after everyone has left, that at most one page lives, and that it can go.
     fn finish(&self) {
         self.zero.put_space(&self.used);
         let live = self.source.live.load(Ordering::Relaxed);
@@ -85,8 +86,8 @@ fn loom_zero_page_counted_for_each_space() {
     users_against_the_shrinker(ZeroPage::PerSpace);
 }
 
-/// The huge_zero_pfn race, driven: the getter starts when the shrinker has taken the count to zero and not yet
-/// wiped the frame number, and publishes a page of its own.
+/// Drives the huge_zero_pfn race. The getter starts when the shrinker has taken the count to zero and has not
+/// yet wiped the frame number. The getter then publishes a page of its own.
 #[test]
 fn loom_zero_page_published_while_the_shrinker_tears_down_keeps_its_number() {
     ::loom::model(|| {
