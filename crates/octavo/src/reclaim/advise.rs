@@ -1,4 +1,4 @@
-//! What the users of a range say of its pages: that they are not wanted soon.
+//! Advice of users about the pages of a range: the pages are not wanted soon.
 
 use crate::engine::Engine;
 use crate::lru::{Isolated, Place};
@@ -7,11 +7,12 @@ use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::FrameId;
 
-/// Makes the pages of a range look as if nobody had used them lately, and puts them with those that go next.
+/// Makes the pages of a range look as if nobody had used them lately, and puts them among the pages that go
+/// next.
 pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     for_each_present(engine, space, range, |word, entry, frame| {
         if entry.is_accessed() {
-            // A lost race means that it is in use.
+            // A lost race means that the page is in use.
             let _ = word.change(entry, entry.without_accessed());
         }
         if let Some(frame) = engine.isolate(frame) {
@@ -20,7 +21,7 @@ pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     });
 }
 
-/// Sends the pages of a range out, as far as nobody holds them; the writes are only started.
+/// Sends the pages of a range out, as far as nobody holds them. It only starts the writes.
 pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     // Neighbours go out together, so that they come back together.
     engine.lru.drain_all(&engine.frames);
@@ -52,7 +53,7 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
     }
 }
 
-/// The frame that an entry shows.
+/// Returns the frame that an entry shows.
 fn shown(walk: &Walk<'_>) -> Option<FrameId> {
     match walk.entry().state() {
         State::Present(frame) if walk.links_hold() => Some(frame),

@@ -1,5 +1,6 @@
-//! The thread that keeps ahead: reclaims from the low watermark to the high one, brings what is charged back under a
-//! lowered budget, zeroes free frames ahead, and lets per-CPU lists decay.
+//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one,
+//! brings the charged bytes back under a lowered budget, zeroes free frames ahead, and lets per-CPU lists
+//! decay.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
@@ -12,18 +13,18 @@ use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;
 
-/// How long room that writes under way will make is waited for at once.
+/// How long the thread waits at once for writes under way that will make room.
 const MOMENT: Duration = Duration::from_millis(200);
-/// Frames zeroed between two looks at whether there is something more pressing.
+/// Frames that the thread zeroes between two looks at whether something is more pressing.
 const ZERO_BATCH: usize = 32;
 /// Pages that leave a crowded pool at once.
 const POOL_BATCH: usize = 512;
-/// Blocks that a starved pool gets at once, at the most.
+/// The most blocks that a starved pool gets at once.
 const MOST_FED: u64 = 4;
-/// Frames freed between two looks at the watermark.
+/// Frames that the thread frees between two looks at the watermark.
 const RECLAIM_BATCH: u64 = 256;
 
-/// An engine, and the thread that keeps it ahead, for as long as anyone holds it.
+/// An engine, and its background thread. Both last as long as somebody holds this value.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) engine: Shared<Engine>,
@@ -35,7 +36,7 @@ impl Running {
     /// Starts the thread, if `background`.
     ///
     /// # Errors
-    /// The system's, when it has no thread to give.
+    /// The system's error, when it has no thread to give.
     pub(crate) fn start(engine: Shared<Engine>, background: bool) -> std::io::Result<Self> {
         let signal = Arc::new(Signal::default());
         let thread = background.then(|| spawn(&engine, &signal)).transpose()?;
@@ -47,7 +48,8 @@ impl Running {
         self.signal.wake();
     }
 
-    /// Does something while the thread has no frame in hand. `None`: it did not come to rest in time.
+    /// Calls `act` while the thread has no frame in hand. Returns `None` where the thread did not come to
+    /// rest in time.
     pub(crate) fn at_rest<T>(&self, until: Instant, act: impl FnOnce() -> T) -> Option<T> {
         let _rest = match self.thread {
             Some(_) => Some(self.signal.rest(&self.engine.machine.clock, until)?),
@@ -70,17 +72,18 @@ fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<threa
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.engine.canary.is_original_process() {
-            // A forked child has no such thread, and locks of the engine may be held for ever: it lets go of neither.
+            // A forked child has no such thread, and locks of the engine may be held there for ever. So the
+            // child drops neither.
             std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
         }
         if let Some(thread) = self.thread.take() {
             self.signal.stop();
             self.engine.wait_no_more();
-            // It ends on its own; a panic in it has been printed.
+            // The thread ends by itself. A panic in it has been printed.
             let _ = thread.join();
         }
-        // Transfers keep the engine until they end.
+        // Transfers hold the engine until they end.
         self.engine.leave_transfers();
     }
 }
@@ -91,7 +94,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         if turn == Turn::End {
             return;
         }
-        // Nobody else may be left to take note of what has ended.
+        // No other thread may be left to take note of completions.
         engine.poll_transfers();
         while engine.swap.pool().is_some_and(Pool::is_crowded)
             && !engine.swap.is_failing()
@@ -112,13 +115,13 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// A pool that may grow, and finds no block since memory is full and in pieces, gets as much as it has: chunks' pages move
-/// together.
+/// Feeds a pool that may grow, and that finds no block because memory is full and in pieces. The pool gets as
+/// much as it has, from chunks whose pages move together.
 fn feed_pool(engine: &Engine, signal: &Signal) {
     let Some(pool) = engine.swap.pool().filter(|pool| pool.is_starved()) else { return };
     let has = pool.stats().used_bytes / CHUNK_BYTES as u64;
     for _ in 0..has.clamp(1, MOST_FED) {
-        // Of what moves the last has to go out.
+        // The last of the pages that move have to go out.
         work(engine, signal);
         let Some(block) = block_for_pool(engine) else { return };
         if let Some(block) = pool.feed(block) {
@@ -145,7 +148,7 @@ fn work(engine: &Engine, signal: &Signal) {
         }
         let mut waiter = Waiter::patient(engine);
         if in_place(reclaim(engine, RECLAIM_BATCH, Reclaimer::Background, &mut waiter)).total() == 0 {
-            // Nothing can go now; the access that needs the room will say why.
+            // No page can go now. The access that needs the room will say why.
             break;
         }
     }

@@ -1,7 +1,8 @@
-//! A block of 2 MiB out of a memory that is full, or in pieces.
+//! Making a block of 2 MiB where memory is full, or in pieces.
 //!
-//! Where memory is full, as many pages go as a block has. Where it is in pieces, compaction picks the chunk with the fewest
-//! pages and moves them elsewhere. After a failure, a request is turned away at once for some time (`engine/backoff.rs`).
+//! Where memory is full, as many pages go out as a block has. Where it is in pieces, compaction picks the
+//! chunk with the fewest pages and moves them elsewhere. After a failure, further requests are turned away
+//! for some time (`engine/backoff.rs`).
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -10,8 +11,8 @@ use crate::reclaim::empty_chunk::{Elsewhere, candidates, empty_chunk};
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::units::{CHUNK_FRAMES, Order};
 
-/// A block of order 9 for an access that found none. `None` where no chunk can be emptied, or where that was tried in vain
-/// just before: after each failure twice as many requests are turned away at once.
+/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied.
+/// After each failure in a row, twice as many requests get `None` at once.
 pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     if engine.blocks_for_faults.turns_away() {
         return None;
@@ -21,8 +22,8 @@ pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) ->
     block
 }
 
-/// Where memory is full, as many pages go as the block has: a cold block, whose chunk is this one's then, or pages whose frames
-/// give compaction room.
+/// Where memory is full, sends out as many pages as a block has. A cold block may go and leave its chunk
+/// whole. Or single pages go, and their frames give compaction room.
 async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     let missing = u64::from(CHUNK_FRAMES).saturating_sub(engine.frames.free_frames());
     if missing == 0 || !engine.swap.is_available() {
@@ -34,8 +35,8 @@ async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Blo
     engine.frames.alloc(Order::MAX)
 }
 
-/// A block of order 9 for the compressed pool, by moving pages only. `None` as for [`block_for_fault`]; failures of the one do
-/// not count for the other.
+/// Makes a block of order 9 for the compressed pool, only by moving pages. Returns `None` as
+/// [`block_for_fault`] does. Failures of the one do not count for the other.
 pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
     if engine.blocks_for_pool.turns_away() {
         return None;
@@ -45,15 +46,16 @@ pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
     block
 }
 
-/// Makes a block of order 9 out of a fragmented memory.
+/// Makes a block of order 9 in fragmented memory.
 fn compact(engine: &Engine) -> Option<Block> {
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();
-    // Moving a chunk's frames takes as many elsewhere; without them it would be eviction, and worse than base pages.
+    // Moving a chunk's pages takes as many frames elsewhere. Without those frames it would be eviction, which
+    // is worse than base pages.
     let room = engine.frames.free_frames();
     let block = candidates(engine)
         .into_iter()
-        // A full chunk would be a block broken to make one.
+        // To empty a full chunk would break one block to make another.
         .filter(|candidate| {
             candidate.used_frames < CHUNK_FRAMES && u64::from(candidate.used_frames) * 2 < room
         })

@@ -1,8 +1,8 @@
-//! Emptying a chunk: its frames move elsewhere, and what is left is 2 MiB in one piece.
+//! Emptying a chunk: its pages move elsewhere, and leave 2 MiB in one piece.
 //!
-//! The chunk is isolated first, so that it only empties. Then every frame that shows a page is migrated, or, where
-//! there is nowhere to move it, evicted. A frame that cannot go now ends the attempt; what was freed is given back
-//! to the lists.
+//! The chunk is isolated first, so that it only empties. Then every frame that shows a page is migrated, or
+//! evicted where there is no frame to move it to. A frame that cannot go now ends the attempt. The caller
+//! then gives the freed frames back to the lists.
 
 use smallvec::SmallVec;
 
@@ -15,21 +15,21 @@ use crate::reclaim::migrate::{Migrated, migrate};
 use crate::reclaim::scan::{Reclaimer, reclaim_and_wait};
 use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
-/// Chunks tried for one request, emptiest first.
+/// Chunks that are tried for one request, emptiest first.
 const CANDIDATES: usize = 8;
-/// Rounds of migration for one chunk: a frame that is in use for a moment is met again.
+/// Rounds of migration for one chunk. A frame that is in use for a moment is met again.
 const ROUNDS: usize = 6;
-/// Frames freed elsewhere at once, for pages of a chunk to move to.
+/// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
 
-/// A chunk worth emptying, and how many frames that would move.
+/// A chunk worth emptying, and how many frames would have to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     pub(super) used_frames: u32,
     pub(super) chunk: ChunkId,
 }
 
-/// Online chunks with nothing in them but free frames and pages, emptiest first.
+/// Returns online chunks that hold only free frames and pages, emptiest first.
 pub(super) fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
     let mut best = SmallVec::<[Candidate; CANDIDATES]>::new();
     for chunk in engine.frames.reached_chunks() {
@@ -45,7 +45,8 @@ pub(super) fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
     best
 }
 
-/// Frames of an online chunk that show pages; `None` where it is offline, or holds a block that nothing can move.
+/// Returns how many frames of an online chunk show pages. `None` means that the chunk is offline, or holds a
+/// block that cannot move.
 fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
     let (mut index, mut used) = (0, 0);
     while index < CHUNK_FRAMES {
@@ -53,7 +54,7 @@ fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
         let state = words.state.load();
         index += match state.kind() {
             Kind::Offline => return None,
-            // A block changes hands just now.
+            // A block is changing hands.
             Kind::Tail => 1,
             Kind::Free | Kind::Cached | Kind::Isolated => state.order().frames(),
             Kind::Owned if words.holds.load().is_live() => {
@@ -66,16 +67,17 @@ fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
     Some(used)
 }
 
-/// Where the pages of a chunk go.
+/// The destination of a chunk's pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Elsewhere {
-    /// To frames that are free.
+    /// The pages move to frames that are free.
     Free,
-    /// To frames that are made free if need be; the last of them out to swap themselves.
+    /// The pages move to frames that reclaim makes free if need be. The last of them go out to swap
+    /// themselves.
     Made,
 }
 
-/// Isolates a chunk and moves everything in it away. True: every frame of it is free.
+/// Isolates a chunk and moves everything in it away. Returns whether every frame of it is free.
 pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere) -> bool {
     for _ in 0..ROUNDS {
         match engine.frames.isolate(chunk) {
@@ -97,7 +99,7 @@ pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere)
             {
                 out.push(&engine.frames, frame);
                 if engine.swap.is_failing() {
-                    // Neither way is open, nor will it be for the pages behind this one.
+                    // Neither way is open, and it will not be open for the pages behind this one.
                     evict_batch(engine, out);
                     return false;
                 }
@@ -117,9 +119,9 @@ pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere)
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moved {
-    /// Moved, not a page, or in use just now.
+    /// The page was moved, or the frame has no page, or is in use just now.
     Done,
-    /// There is nowhere to move it to, or it is a huge block, which eviction splits.
+    /// The page has no frame to move to, or it is a huge block, which eviction splits.
     MustGoOut,
 }
 
@@ -133,7 +135,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
         if migrate(engine, isolated) != Migrated::NoFrame {
             return Moved::Done;
         }
-        // A device that fails for one page would be asked in vain for each.
+        // With a device that fails for one page, each further page would be tried in vain.
         if elsewhere == Elsewhere::Free
             || engine.swap.is_failing()
             || reclaim_and_wait(engine, MAKE_WAY, Reclaimer::Direct) == 0

@@ -1,4 +1,4 @@
-//! Making room: moving cold pages out, and moving warm ones together.
+//! Reclaim makes room: it sends cold pages out, and moves warm ones together.
 //!
 //! | file | what |
 //! |---|---|
@@ -15,8 +15,9 @@
 //! | `empty_chunk` | moves everything out of a chunk, for the two above |
 //! | `migrate` | moves a page to another frame |
 //!
-//! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress: a batch is on its
-//! stack, slots and their words may go over the budget by a page, and the device takes the frames themselves.
+//! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress. A batch lies
+//! on its stack. Slots and their words may go over the budget by a page. The device takes the frames
+//! themselves.
 
 mod advise;
 mod background;

@@ -1,8 +1,8 @@
-//! A space's own limit on the pages it has in memory.
+//! A space's own limit on the pages that it has in memory.
 //!
-//! A space at its quota makes room among its own pages, so that one query cannot push out everybody else's. Its pages are
-//! gone through in the order of their addresses, from where the last look ended: a clock whose hand is in the
-//! space. Neighbours go out together, and come back together.
+//! A space at its quota makes room among its own pages. So one query cannot push out the pages of all others.
+//! A scan goes through the space's pages in the order of their addresses, from the end of the last scan: a
+//! clock whose hand is in the space. Neighbours go out together, and come back together.
 
 use crate::engine::{Engine, Figure, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
@@ -12,17 +12,17 @@ use crate::table::PageNumberRange;
 use crate::table::entry::State;
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
 
-/// Pages sent out at once.
+/// Pages that are sent out at once.
 const BATCH: u64 = 128;
-/// Rounds through the space before giving up: marks are cleared in the first.
+/// Rounds through the space before an access gives up. The first round clears marks.
 const ROUNDS: u32 = 3;
-/// Times that others' progress is waited for.
+/// How often an access waits for the progress of others.
 const LOOKS: u32 = 64;
 
 /// Makes room for `needed` pages under the quota of `space`.
 ///
 /// # Errors
-/// `QuotaExceeded` when nothing of the space can go, and what stands in the way when that is the device.
+/// `QuotaExceeded` when no page of the space can go. If the device stands in the way, its error.
 pub(crate) async fn make_room_under_quota(
     engine: &Engine,
     space: &SpaceState,
@@ -40,7 +40,8 @@ pub(crate) async fn make_room_under_quota(
             return Ok(());
         }
         let (ends, ended, before) = (engine.ends(), engine.transfers.ended_pages(), resident());
-        // A little more than needed, so that not every fault comes by here; but not what a small quota needs itself.
+        // A little more goes than is needed, so that not every fault comes here. A small quota keeps the
+        // pages that it needs itself.
         let (started, full) = send_out(engine, space, excess + BATCH.min(quota / 8));
         let in_time = waiter.until_written(ended + started).await && (!full || waiter.until_room(ends).await);
         if !in_time && resident() + needed > quota {
@@ -56,7 +57,8 @@ pub(crate) async fn make_room_under_quota(
     if resident() + needed <= quota { Ok(()) } else { Err(exceeded(engine, space, quota)) }
 }
 
-/// Sends out about `pages` pages of the space. Says how many writes were started, and whether a device had no room for more.
+/// Sends out about `pages` pages of the space. Returns how many writes it started, and whether a device had
+/// no room for more.
 fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
     engine.lru.drain_all(&engine.frames);
     let (mut out, mut started, mut gone, mut full) = (Isolated::new(), 0, 0, false);
@@ -66,7 +68,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         gone += done.freed + done.started;
         started += done.started;
         full |= done.full;
-        // Nothing more can go now.
+        // No more pages can go now.
         if full { u64::MAX } else { gone }
     };
     let mut walks = engine.table.walks(space.id, PageNumberRange::from(space.quota.hand()));
@@ -82,12 +84,12 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         if let State::Present(frame) = seen.state()
             && walk.links_hold()
         {
-            // A lost race means that it is in use all the more.
+            // A lost race means that the page is in use all the more.
             let idle = !seen.is_accessed() || walk.word().change(seen, seen.without_accessed()).is_err();
             if idle && let Some(frame) = engine.isolate(frame) {
                 out.push(&engine.frames, frame);
                 if walk.level > 0 {
-                    // A block is split first; then its pages go one by one.
+                    // A block is split first. Then its pages go one by one.
                     if send(&mut out) == u64::MAX {
                         break;
                     }

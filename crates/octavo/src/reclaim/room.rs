@@ -11,14 +11,14 @@ use crate::units::CHUNK_BYTES;
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
-/// How long to wait for what others are freeing: longer than a device takes for a batch.
+/// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Makes room for an access that found no frame.
 ///
 /// # Errors
-/// What stands in the way: the swap area is full or failing, or nothing is left that could go; `TimedOut` when the waiter's
-/// deadline has passed.
+/// The obstacle: the swap area is full or failing, or no page is left that could go. `TimedOut` when the
+/// waiter's deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     engine.counters.count(Counter::AllocationStall);
     let start = engine.machine.clock.now();
@@ -28,16 +28,17 @@ pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Resul
 }
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
-    // What failed before is no reason now, unless it fails again.
+    // An earlier failure is no reason now, unless it happens again.
     engine.swap.forget_failure();
     if engine.budget.room_bytes() < 0 {
-        // Tables and maps took more than their share: chunks make up for it, though nobody may be in the background.
+        // Tables and maps took more than their share. Chunks make up for it, since there may be no background
+        // thread.
         shrink_while_waiting(engine, 0, waiter).await?;
     }
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
-        // What has only been started is no room yet.
+        // Pages whose writes were only started are no room yet.
         while gone.freed == 0
             && engine.frames.free_frames() < DIRECT_TARGET
             && engine.transfers.freed_pages() == ended
@@ -55,14 +56,14 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         {
             return Ok(());
         }
-        // Others may have everything in hand that could be freed: theirs will be room for us too. But they may be
-        // waiting for the same.
+        // Others may have in hand all frames that could be freed, and their frames will be room for this
+        // access too. But they may wait for the same.
         let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
         let reading = engine.transfers.reading_pages() > 0;
         if look >= 2 && (alone && !reading || engine.machine.clock.since(start) > PATIENCE) {
             break;
         }
-        // Pages that are read, and that nobody waits for any more, can go again.
+        // Pages whose reads end, and that nobody waits for any more, can go again.
         if !waiter.until_some_read_ends().await {
             return Err(engine.swap.timed_out());
         }
@@ -74,7 +75,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
 /// Makes room in the budget for table nodes, by giving a chunk back.
 ///
 /// # Errors
-/// As [`make_room`].
+/// As for [`make_room`].
 pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     let needed = NodePool::growth_bytes() as i64;
     if engine.budget.room_bytes() < needed {

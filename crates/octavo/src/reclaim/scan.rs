@@ -1,4 +1,5 @@
-//! One scan for cold pages: candidates are looked at, and go out in batches, until enough are free or on their way.
+//! A scan for cold pages: it looks at candidates, and sends them out in batches, until enough frames are free
+//! or on their way.
 
 use smallvec::SmallVec;
 
@@ -8,7 +9,7 @@ use crate::lru::{ISOLATED, Isolated, Place};
 use crate::reclaim::evict::{self, Evict, evict};
 use crate::sync::Ordering;
 
-/// Who asks.
+/// Whether an access reclaims, or the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reclaimer {
     Direct,
@@ -16,7 +17,7 @@ pub(crate) enum Reclaimer {
 }
 
 impl Reclaimer {
-    /// Pages looked at, and pages that went.
+    /// Returns the counters of pages looked at, and of pages that went.
     fn counters(self) -> (Counter, Counter) {
         match self {
             Self::Direct => (Counter::ScanDirect, Counter::StealDirect),
@@ -25,27 +26,28 @@ impl Reclaimer {
     }
 }
 
-/// Hot pages looked at where the cold ones cannot go.
+/// Hot pages that a scan looks at where the cold ones cannot go.
 const DEMOTED: u64 = 32;
-/// Of all listed pages, one in so many may be in hand at once, but at least as many as here.
+/// One in so many of all listed pages may be in hand at once, but always at least `LEAST_IN_HAND`.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
-/// Transfers' worth of pages that are sent out together.
+/// Pages go out together by so many transfers' worth.
 const TRANSFERS: usize = 4;
-/// Batches that may fail to be written in a row: as many as try the places of a few clusters that never were written.
+/// Batches in a row whose write may fail. So many batches try the slots of a few clusters that were never
+/// written.
 const FAILURES: u32 = 24;
-/// Pages looked at for each that is wanted, before those are written that were found.
+/// Pages looked at for each wanted page, before a scan writes those that it found.
 const LOOKS: u64 = 8;
-/// Pages under way at the most: a few times what keeps a device busy.
+/// The most pages under way: a few times the number that keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
-/// Pages looked at in vain before giving up: several times round a small memory.
+/// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
-/// Frames that reclaim has seen to.
+/// Frames that reclaim freed, or began to free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reclaimed {
-    /// Free now.
+    /// Frames that are free now.
     pub(crate) freed: u64,
-    /// On their way out: free when they are written, if nobody comes for them.
+    /// Frames on their way out. Each is free when it is written, if nobody comes for its page.
     pub(crate) started: u64,
 }
 
@@ -55,7 +57,7 @@ impl Reclaimed {
     }
 }
 
-/// Counts a thread or task that reclaims, for as long as it lives.
+/// Counts a thread or task that reclaims, for as long as this value lives.
 struct Reclaiming<'e>(&'e Engine);
 
 impl<'e> Reclaiming<'e> {
@@ -71,7 +73,8 @@ impl Drop for Reclaiming<'_> {
     }
 }
 
-/// Frees about `target` frames, or as many as can be, or starts to. What cannot be waited for is left.
+/// Frees about `target` frames, or starts to, or as many as it can. It leaves the frames for which it cannot
+/// wait.
 pub(crate) async fn reclaim(
     engine: &Engine,
     target: u64,
@@ -79,24 +82,26 @@ pub(crate) async fn reclaim(
     waiter: &mut Waiter<'_>,
 ) -> Reclaimed {
     let _reclaiming = Reclaiming::begin(engine);
-    // Frames may only wait for somebody to take note: of reads that were given up, nobody else may.
+    // Frames may only wait for a thread to take note of a completion. Where reads were given up, no other
+    // thread may do so.
     engine.poll_transfers();
     let mut done = Reclaimed::default();
     if engine.huge_zero.shrinkable_frames() > 0 {
         done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));
     }
-    // Batches, and pages looked at, since the last one that went.
+    // Batches, and pages looked at, since the last page that went.
     let (mut fruitless, mut in_vain) = (0_u32, 0);
     let mut stuck = false;
     // Pages that the devices have room for, as far as is known.
     let mut room = u64::MAX;
-    // Each page may be met twice (its accessed mark is cleared first), and each list may have to be gone through.
+    // A scan may meet each page twice, because it first clears the accessed mark. It may have to go through
+    // each list.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine)
             && !waiter.until_some_write_ends().await
             && waiter.has_given_up()
         {
-            // More would only be in flight for longer.
+            // More pages would only be in flight for longer.
             break;
         }
         if stuck {
@@ -104,8 +109,8 @@ pub(crate) async fn reclaim(
         }
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         let ends = engine.ends();
-        // What has failed often enough to have been tried at other places need not be tried with each page; what is clean
-        // goes without.
+        // After so many failures, other slots have been tried too. So dirty pages are only tried now and
+        // then. Clean pages go at any time.
         let in_vain_lately = fruitless >= FAILURES && !fruitless.is_power_of_two();
         let what = if engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
             Evict::Clean
@@ -113,7 +118,7 @@ pub(crate) async fn reclaim(
             Evict::All
         };
         let Some((looked, mut outcome)) = evict_some(engine, room, what, who) else {
-            // What is left may be on its way there, in some CPU's batch.
+            // The pages that are left may be on their way to a list, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
             if listed_pages(engine) == 0 {
                 break;
@@ -122,7 +127,7 @@ pub(crate) async fn reclaim(
             continue;
         };
         if engine.swap.is_failing() {
-            // Only what has got out counts.
+            // Only pages that are written count.
             waiter.until_written(ended + outcome.started).await;
             outcome.freed += engine.transfers.freed_pages() - freed;
             outcome.started = 0;
@@ -136,7 +141,8 @@ pub(crate) async fn reclaim(
         if outcome.full && !waiter.until_room(ends).await {
             break;
         }
-        // What cannot be written stays; behind it, and on the active list, may be what need not be.
+        // Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
+        // write.
         stuck = outcome.obstructed || engine.swap.is_failing();
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
@@ -145,8 +151,8 @@ pub(crate) async fn reclaim(
     done
 }
 
-/// Evicts a batch of candidates. Says at how many it has looked; `None`: there were none. Apart from [`reclaim`], so that no
-/// batch is kept while somebody waits.
+/// Evicts a batch of candidates. Returns how many pages it looked at, or `None` where there were no
+/// candidates. It is apart from [`reclaim`], so that no batch stays on the stack while a task waits.
 fn evict_some(engine: &Engine, room: u64, what: Evict, who: Reclaimer) -> Option<(u64, evict::Outcome)> {
     let (looked, batch) = next_batch(engine, room);
     if looked == 0 {
@@ -156,7 +162,8 @@ fn evict_some(engine: &Engine, room: u64, what: Evict, who: Reclaimer) -> Option
     Some((looked, evict(engine, batch, what)))
 }
 
-/// As [`reclaim`], and waits for what it started. Says how many frames were freed meanwhile.
+/// Reclaims as [`reclaim`] does, and waits for the writes that it started. Returns how many frames were freed
+/// meanwhile.
 pub(crate) fn reclaim_and_wait(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
     let mut all = 0;
     while all < target {
@@ -173,20 +180,22 @@ pub(crate) fn reclaim_and_wait(engine: &Engine, target: u64, who: Reclaimer) -> 
 }
 
 fn listed_pages(engine: &Engine) -> u64 {
-    let (active, inactive) = engine.lru.pages();
-    active + inactive
+    let (hot, cold) = engine.lru.pages();
+    hot + cold
 }
 
-/// More pages under way would take memory from those who use it, and gain no speed.
+/// Returns the most pages that may be under way. More would take memory from programs that use it, and would
+/// gain no speed.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
 }
 
-/// Looks at candidates until as many pages are to go as are written together, and as there is `room` for, but not at all of a
-/// memory that is in use. A block counts all its pages. Says at how many pages it has looked.
+/// Looks at candidates until as many pages are to go as are written together, and as there is `room` for. A
+/// block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns at how
+/// many pages it looked.
 fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
-    // A small memory's cold pages are few: they must not all be in hand.
-    // Several transfers' worth: sorted by owner, each task's pages then lie together, however they were mixed.
+    // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
+    // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
     let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
         .min(room)
         .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND));
@@ -200,7 +209,7 @@ fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
     (looked, going)
 }
 
-/// Hot pages that are not used join the cold: what is there cannot go, but clean ones may.
+/// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.
 fn demote(engine: &Engine) {
     let mut going = Isolated::new();
     look_at(engine, DEMOTED, true, &mut going);
@@ -209,7 +218,8 @@ fn demote(engine: &Engine) {
     }
 }
 
-/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Says how many pages they have.
+/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many
+/// pages they have.
 fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
     let free_last = |frame| engine.free_last(frame);
     let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);

@@ -1,4 +1,4 @@
-//! Bringing what is charged under the budget, by giving chunks back to the kernel.
+//! Giving chunks back to the kernel until the charged bytes fit the budget.
 
 use crate::engine::{Engine, Waiter};
 use crate::error::Result;
@@ -7,14 +7,14 @@ use crate::reclaim::scan::{Reclaimer, reclaim, reclaim_and_wait};
 use crate::reclaim::shrink_pool::fit_pool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
-/// Failures to shrink in a row before giving up.
+/// Failures in a row before a thread gives up.
 const ATTEMPTS: u32 = 8;
-/// Rounds of reclaim to bring what is charged under the budget.
+/// Rounds of reclaim before an access gives up.
 const SHRINK_LOOKS: u32 = 16;
-/// Gives chunks back to the kernel until what is charged leaves `room_bytes` under the limit. Moves pages together,
-/// or out, as needed. Says whether it got there.
+/// Gives chunks back until the charged bytes leave `room_bytes` under the limit. Moves pages together, or
+/// out, as needed. Returns whether it got there.
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
-    // One at a time: two would each isolate what the other needs to move pages to.
+    // One thread works at a time. Two would each isolate the chunks that the other needs to move pages to.
     let _single = engine.shrinking.lock();
     fit_pool(engine);
     let mut failures = 0;
@@ -37,8 +37,8 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     }
 }
 
-/// As [`shrink_to_budget`], as far as it goes without waiting: pages move to frames that are free, and what others shrink just
-/// now is theirs.
+/// Does what [`shrink_to_budget`] does, as far as it goes without waiting. Pages move to frames that are
+/// free. If another thread shrinks just now, this one leaves the work to it.
 pub(super) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
     let Some(_single) = engine.shrinking.try_lock() else { return false };
     loop {
@@ -65,8 +65,8 @@ fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
     })
 }
 
-/// Gives chunks back until what is charged leaves `room_bytes` under the limit, as far as that goes: pages move to frames that
-/// reclaim makes free.
+/// Gives chunks back until the charged bytes leave `room_bytes` under the limit, as far as that goes. Pages
+/// move to frames that reclaim makes free.
 ///
 /// # Errors
 /// `TimedOut` when the waiter's deadline has passed.
@@ -87,7 +87,7 @@ pub(super) async fn shrink_while_waiting(
             }
         }
         if done.total() == 0 {
-            // Others may have in hand what could go.
+            // Others may have in hand the pages that could go.
             waiter.give_way().await;
         }
     }

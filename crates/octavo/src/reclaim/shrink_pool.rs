@@ -1,7 +1,8 @@
 //! The coldest pages of the compressed pool go on to the areas.
 //!
-//! Each is unpacked into a frame of the swap cache, as if it had been faulted in, and goes out again from there as any
-//! dirty page does, past the pool. So a fault finds it at every moment, and no protocol is needed but the two there are.
+//! Each page is unpacked into a frame of the swap cache, as if a fault had asked for it. From there it goes
+//! out as any dirty page does, past the pool. So a fault finds the page at every moment, and two protocols
+//! are enough.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -12,13 +13,14 @@ use crate::store::Going;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 
-/// Pages that leave a pool that is too large at once.
+/// Pages that leave at once where the pool is too large.
 const FITTED: usize = 512;
 
-/// Sends about `pages` of the coldest pages on their way. Says how many it started with.
+/// Sends about `pages` of the coldest pages on their way. Returns how many it started with.
 pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     let Some(pool) = engine.swap.pool() else { return 0 };
-    // Lent by the engine, so that nothing is allocated; whoever comes second has to.
+    // The engine lends the list, so that this call allocates nothing. A second caller at the same time has to
+    // allocate one.
     let mut named = std::mem::take(&mut *engine.pool_victims.lock());
     named.clear();
     pool.coldest(&engine.frames, pages, &mut named);
@@ -27,7 +29,7 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     for &(slot, handle) in &named {
         match unpack(engine, slot) {
             Some(frame) => going.push((slot.stored(), frame)),
-            // It is in memory, or gone; or there is no frame.
+            // The page is in memory, or gone, or there is no frame for it.
             None => pool.stays(handle),
         }
         if going.len() == WRITE_BATCH {
@@ -40,11 +42,12 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     started
 }
 
-/// Brings the pool under its share of the budget, which may have been lowered, and gives back the blocks that leaves.
+/// Brings the pool under its share of the budget, which may have been lowered. Gives back the blocks that get
+/// empty.
 pub(crate) fn fit_pool(engine: &Engine) {
     let Some(pool) = engine.swap.pool() else { return };
     engine.swap.limit_pool(engine.budget.limit_bytes());
-    // Others may fill it again meanwhile.
+    // Other threads may fill the pool again meanwhile.
     let most_rounds = 8 + pool.stats().pages / FITTED as u64;
     let mut rounds = 0;
     loop {
@@ -68,7 +71,7 @@ pub(crate) fn fit_pool(engine: &Engine) {
     }
 }
 
-/// A page of the pool in a frame under WRITEBACK, with a pin for the transfer.
+/// Unpacks a page of the pool into a frame under WRITEBACK, with a pin for the transfer.
 fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
     let (pin, _) = engine.begin_read_ahead(slot.stored(), engine.frames.alloc(Order::ZERO)?)?;
     let frame = pin.frame();
@@ -76,19 +79,19 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
         Brought::Here => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {
-            // Written meanwhile: somebody may wait for it already, so it is read.
+            // The page was written meanwhile, and somebody may wait for it already. So it is read.
             engine.start_read(slot.stored(), [pin], Urgency::Queued);
             engine.swap.flush();
             return None;
         }
-        // Unmapped meanwhile: nobody asks.
+        // The page was unmapped meanwhile, so nobody asks for it.
         Brought::Gone => Some(engine.swap.freed(slot)),
     };
     if failure.is_some() {
         engine.end_read_of(slot.stored(), pin, failure);
         return None;
     }
-    // It was on no list yet.
+    // The frame was on no list yet.
     let isolated = IsolatedFrame::new(pin);
     let holds = &engine.frames.words(frame).holds;
     holds.mark_dirty();
@@ -101,7 +104,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
     match away {
         Away::ToBeWritten(frame) => Some(frame),
         Away::InPlace(frame) => {
-            // It repeats a word by now.
+            // The page repeats one word by now.
             engine.evict_or_putback([(slot.stored(), frame)].into_iter().collect());
             None
         }

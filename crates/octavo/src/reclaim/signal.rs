@@ -1,6 +1,7 @@
-//! What the background thread is told, and what it says: that there is work, that it shall rest, that it shall end.
+//! The words between a manager and its background thread: there is work, rest, end.
 //!
-//! Whoever has to know who holds a frame asks it to rest: then it has none in hand.
+//! A thread that has to know who holds a frame asks the background thread to rest. A resting thread has no
+//! frame in hand.
 //!
 //! Locking: one lock, a leaf, held for a few stores.
 
@@ -12,9 +13,9 @@ const TICK: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     state: Mutex<State>,
-    /// To the thread.
+    /// Wakes the background thread.
     told: Condvar,
-    /// From it.
+    /// Wakes the threads that wait for it to rest.
     rested: Condvar,
 }
 
@@ -22,15 +23,15 @@ pub(super) struct Signal {
 struct State {
     wanted: bool,
     stop: bool,
-    /// How many need the thread to rest.
+    /// How many threads need the background thread to rest.
     resters: u32,
     is_resting: bool,
 }
 
-/// What the thread is to do next.
+/// The next thing that the thread is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Somebody woke it.
+    /// Another thread woke this one.
     Work,
     /// A tick has passed.
     Tick,
@@ -38,7 +39,7 @@ pub(super) enum Turn {
 }
 
 impl Signal {
-    /// There is work.
+    /// Says that there is work.
     pub(super) fn wake(&self) {
         let mut state = self.state.lock();
         if !state.wanted {
@@ -47,13 +48,14 @@ impl Signal {
         }
     }
 
-    /// The thread shall end.
+    /// Tells the thread to end.
     pub(super) fn stop(&self) {
         self.state.lock().stop = true;
         self.told.notify_one();
     }
 
-    /// The thread's own: sleeps until there is work, for a tick at the most, and as long as it shall rest.
+    /// Sleeps until there is work, for a tick at the most, and as long as the thread is to rest. Only the
+    /// background thread calls it.
     pub(super) fn next_turn(&self) -> Turn {
         let mut state = self.state.lock();
         if !state.is_pressing() {
@@ -72,17 +74,18 @@ impl Signal {
         }
     }
 
-    /// Whether something is more pressing than what can be done at any time.
+    /// Returns whether there is something more pressing than work that can be done at any time.
     pub(super) fn is_pressing(&self) -> bool {
         self.state.lock().is_pressing()
     }
 
-    /// Whether the thread should leave what it does, whatever that is.
+    /// Returns whether the thread should leave its work, whatever it is.
     pub(super) fn interrupts(&self) -> bool {
         self.state.lock().interrupts()
     }
 
-    /// Has the thread rest until the answer is dropped. `None`: it did not come to that in time.
+    /// Has the thread rest until the returned value is dropped. `None` means that the thread did not come to
+    /// rest in time.
     pub(super) fn rest(&self, clock: &Clock, until: Instant) -> Option<Rest<'_>> {
         let rest = Rest(self);
         let mut state = self.state.lock();
@@ -94,7 +97,7 @@ impl Signal {
                 drop(state);
                 return None;
             }
-            // Not all who wait for it are notified: they look again.
+            // Not every waiting thread is notified, so each looks again by itself.
             state = self.rested.wait_for(state, left.min(TICK));
         }
         drop(state);
@@ -112,7 +115,7 @@ impl State {
     }
 }
 
-/// As long as it lives, the thread rests.
+/// The background thread rests for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Rest<'a>(&'a Signal);
 
