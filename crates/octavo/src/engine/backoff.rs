@@ -1,11 +1,12 @@
-//! Not trying again what has just failed: after each failure in a row, twice as many requests are turned away.
+//! Backing off: a request that has just failed is not tried again at once. After each failure in a row, twice
+//! as many requests are turned away.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Requests turned away after many failures: 2^10.
+/// After many failures, 2^10 requests are turned away.
 const MOST_FAILURES: u32 = 10;
 
-/// How often something failed of late.
+/// The recent failures of one kind of request.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     /// Requests still to be turned away.
@@ -14,13 +15,13 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether this request should not even try.
+    /// Returns whether this request should not even try. Counts it as turned away.
     pub(crate) fn turns_away(&self) -> bool {
-        // Relaxed here and below: a hint, of which a few more or less do not matter.
+        // Relaxed here and below: the words are a hint, and a few requests more or less do not matter.
         self.turn_away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// What came of one that did.
+    /// Notes the outcome of a request that did try.
     pub(crate) fn ended(&self, success: bool) {
         let failures =
             if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(MOST_FAILURES) };

@@ -1,4 +1,4 @@
-//! What an engine is built from, and how.
+//! Building an engine from its options.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,19 +22,19 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Machine, Mutex, Shared, WeakShared
 use crate::table::Table;
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
-/// Pages that are named at once to leave the pool; a span more than was asked for may be.
+/// Pages that are named at once to leave the pool. The pool may name a span more than was asked for.
 const POOL_VICTIMS: usize = 2048;
 
-/// What to build an [`Engine`] from.
+/// The options of an [`Engine`].
 pub(crate) struct EngineConfig {
     pub(crate) machine: Machine,
     pub(crate) policy: Policy,
     pub(crate) budget: Budget,
     pub(crate) frames: FrameConfig,
     pub(crate) zero_page: ZeroPage,
-    /// Table nodes at the most.
+    /// The most table nodes.
     pub(crate) max_nodes: usize,
-    /// Spaces at the most.
+    /// The most spaces.
     pub(crate) max_spaces: usize,
     pub(crate) reclaim_policy: ReclaimPolicy,
     pub(crate) swap: SwapParts,
@@ -42,7 +42,7 @@ pub(crate) struct EngineConfig {
 
 impl Engine {
     /// # Errors
-    /// Those of [`FrameAllocator::standalone`]; `System` when the kernel refuses address space or memory.
+    /// The errors of [`FrameAllocator::standalone`]. `System` when the kernel refuses addresses or memory.
     pub(crate) fn new(config: EngineConfig) -> Result<Shared<Self>> {
         let system = |what: &'static str| move |error: io::Error| Error::system(what, &error);
         let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;

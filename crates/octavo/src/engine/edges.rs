@@ -1,21 +1,23 @@
-//! The edges of a range that is to be unmapped or protected: a huge leaf that reaches over one is split, so that what
-//! follows deals with whole leaves only.
+//! The edges of a range that is to be unmapped or protected. A huge leaf that reaches over an edge is split,
+//! so that all later steps deal with whole leaves only.
 //!
-//! Done twice under the layout lock: before the regions change, so that what is in the way is found while nothing has
-//! happened yet; and after, when a fault under way may have put a block there meanwhile. The second time leaves nothing
-//! that such a fault could still succeed with: an entry without a block is moved to a later version.
+//! The caller splits twice under the layout lock. It splits before the regions change, so that it finds an
+//! obstacle while nothing has happened yet. It splits again afterwards, because a fault under way may have
+//! put a block there meanwhile. The second time also moves an entry without a block to a later version. So
+//! such a fault can no longer succeed.
 //!
-//! A pinned block is an answer and not waited for: the caller holds the layout lock, and may look again without it.
+//! A pinned block is an answer, and is not waited for. The caller holds the layout lock, and may look again
+//! without it.
 
 use crate::engine::{Engine, Split, split_leaf};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, SpaceId};
 use crate::units::PageNumber;
 
-/// Why a block over an edge could not be split.
+/// The reason why a block over an edge could not be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// No table node is to be had.
+    /// There is no table node to be had.
     NoNode,
     /// The block that starts here is pinned just now.
     Pinned(PageNumber),

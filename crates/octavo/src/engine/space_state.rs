@@ -1,4 +1,4 @@
-//! What faults, accesses and unmaps need to know of a space.
+//! The state of a space that faults, accesses and unmaps need.
 
 use crate::engine::{Engine, Quota, Streams};
 use crate::error::{Error, ErrorKind, Result};
@@ -16,12 +16,12 @@ pub(crate) struct SpaceState {
     pub(crate) used_huge_zero: UsedHugeZero,
     pub(crate) streams: Streams,
     pub(crate) quota: Quota,
-    /// Who else must know where frames stand. Handles need nobody.
+    /// The translator that also has to know where frames stand. Handles need none.
     pub(crate) translation: Option<Arc<dyn Translation>>,
 }
 
 impl SpaceState {
-    /// The region that `access` at `address` may use.
+    /// Returns the region that `access` at `address` may use.
     #[inline]
     pub(crate) fn region_for(&self, engine: &Engine, address: u64, access: Access) -> Result<Region> {
         match self.regions.find(PageNumber::containing(address)) {

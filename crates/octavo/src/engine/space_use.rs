@@ -1,7 +1,7 @@
-//! What each space uses: pages in memory, and what went in and out.
+//! How much each space uses: pages in memory, pages that came in, and pages that went out.
 //!
-//! A cell for each CPU, space and figure, as counters are: an addition on a line that only this CPU writes. Read by
-//! summing over the CPUs, and so only where a quota is set, or somebody asks.
+//! Each CPU, space and figure has a cell, as counters have. An addition writes a line that only this CPU
+//! writes. A reading sums over the CPUs. So only threads under a quota, and users who ask, read figures.
 
 use crate::sync::percpu::PerCpuCells;
 use crate::sync::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use crate::units::PageNumber;
 /// A figure kept for each space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
-    /// Pages shown by entries of the space now.
+    /// Pages that entries of the space show now.
     Resident,
     /// Pages that came back from swap.
     SwapIn,
     /// Pages that were sent on their way out.
     SwapOut,
-    /// Of those, pages that went because of the space's quota.
+    /// Of the pages sent out, those that went because of the space's quota.
     QuotaOut,
 }
 
@@ -44,13 +44,13 @@ impl SpaceUse {
         self.add(space, figure, n.wrapping_neg());
     }
 
-    /// About what it is now: others may be adding.
+    /// Returns about the present figure. Other threads may be adding.
     pub(crate) fn get(&self, space: SpaceId, figure: Figure) -> u64 {
-        // Halfway through a page's move from CPU to CPU the sum may be one below nothing.
+        // While a page's count moves from CPU to CPU, the sum may be one below zero.
         (self.cells.sum(Self::index(space, figure)) as i64).max(0) as u64
     }
 
-    /// A space number is about to be used anew.
+    /// Clears the figures of a space number that is about to be used anew.
     pub(crate) fn forget(&self, space: SpaceId) {
         for figure in [Figure::SwapIn, Figure::SwapOut, Figure::QuotaOut] {
             self.subtract(space, figure, self.cells.sum(Self::index(space, figure)));
@@ -62,7 +62,7 @@ impl SpaceUse {
     }
 }
 
-/// A space's quota, and where its clock stands.
+/// A space's quota, and the position of its clock's hand.
 #[derive(Debug)]
 pub(crate) struct Quota {
     pages: AtomicU64,
@@ -76,7 +76,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Pages that the space may have in memory. `None`: as many as the budget allows.
+    /// Returns the pages that the space may have in memory. `None` means as many as the budget allows.
     #[inline]
     pub(crate) fn pages(&self) -> Option<u64> {
         Some(self.pages.load(Ordering::Relaxed)).filter(|pages| *pages != u64::MAX)
@@ -90,7 +90,7 @@ impl Quota {
         PageNumber(self.hand.load(Ordering::Relaxed))
     }
 
-    /// Two at once only look at some pages twice.
+    /// Moves the hand. Two threads at once only look at some pages twice.
     pub(crate) fn set_hand(&self, page: PageNumber) {
         self.hand.store(page.0, Ordering::Relaxed);
     }

@@ -1,18 +1,17 @@
-//! Everything against everything else: what the tables say, what frames say of themselves, and what slots say.
+//! Checking all structures against each other: tables, the words of frames, and slots.
 
 use std::collections::HashMap;
 
 use crate::engine::Engine;
 use crate::frame::state::Kind;
+use crate::sizes::LOOKS;
 use crate::sync::{Duration, pause};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, SwapSlot};
 
-/// Looks before a contradiction counts: the background thread may be at work.
-const LOOKS: u32 = 200;
-
-/// Checks that each frame is used as often as entries show it and the swap cache knows it, and each slot as often as
-/// entries lead to it. Linear in memory, and exact only while no access is under way.
+/// Checks the use count of each frame: its uses are the entries that show it, and the store that knows it.
+/// Checks the references of each slot: they are the entries that lead to it. Takes time linear in memory, and
+/// is exact only while no access is under way.
 ///
 /// # Panics
 /// When they contradict each other.

@@ -280,7 +280,7 @@ mod tests {
     fn owned(order: Order) -> StateWord {
         let word = StateWord::default();
         word.set(Kind::Cached, order, true);
-        assert!(word.hand_out(order), "what was zeroed is handed out as zeroed");
+        assert!(word.hand_out(order), "a zeroed block is handed out as zeroed");
         word
     }
 

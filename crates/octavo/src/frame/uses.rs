@@ -45,7 +45,7 @@ impl UseCount {
 
     /// Undoes [`UseCount::take_only`].
     pub(crate) fn restore_only(&self) {
-        // Release: a thread that adds a use finds what was done before.
+        // Release: a thread that adds a use finds the work that was done before.
         self.0.store(1, Ordering::Release);
     }
 

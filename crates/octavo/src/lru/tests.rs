@@ -113,7 +113,7 @@ fn a_frame_is_in_one_hand_or_listed_once() {
 }
 
 #[test]
-fn what_is_freed_leaves_its_batch_its_queue_and_its_admission() {
+fn a_freed_frame_leaves_its_batch_its_queue_and_its_admission() {
     for policy in POLICIES {
         let fixture = Fixture::new(policy);
         let frames: Vec<_> = (0..100).map(|_| fixture.add(Order::ZERO)).collect();

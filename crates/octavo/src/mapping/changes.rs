@@ -1,7 +1,5 @@
 //! Changes to a mapping under its lock.
 
-use std::ops::Range;
-
 use crate::mapping::nodes::{MAX_LEVELS, NODE_WORDS, Stock, offset};
 use crate::mapping::{Mapping, NODE_BITS, PageWord, Tag, pack, reaches, unpack};
 use crate::sync::{MutexGuard, Ordering};
@@ -191,7 +189,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Returns whether any page has the tag.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a file will ask whether anything of it is dirty"))]
+    #[cfg(test)]
     pub(crate) fn any_tagged(&self, tag: Tag) -> bool {
         self.assert_tags();
         let (root, levels) = self.root();
@@ -248,18 +246,6 @@ impl<'a> Changes<'a> {
         None
     }
 
-    /// Tags up to `at_most` dirty pages of a range as to be written. `Some` is the index to go on from.
-    pub(crate) fn tag_dirty_to_write(&mut self, range: Range<u64>, at_most: usize) -> Option<u64> {
-        let mut from = range.start;
-        for _ in 0..at_most.max(1) {
-            let (index, _) = self.next_tagged(from, Tag::Dirty).filter(|next| next.0 < range.end)?;
-            let path = self.find(index).expect("a tagged page is there");
-            self.set_tag(&path, Tag::ToWrite);
-            from = index.checked_add(1)?;
-        }
-        Some(from)
-    }
-
     // --- checks ---
 
     /// Returns the number of nodes in use.
@@ -286,7 +272,7 @@ impl<'a> Changes<'a> {
             nodes += below.map_or(0, |_| self.validate_below(word, level - 1));
             for tag in Tag::ALL {
                 let tagged = words.tagged(tag) >> at & 1 == 1;
-                assert!(!tagged || word != 0, "only what is there is tagged");
+                assert!(!tagged || word != 0, "only an existing word is tagged");
                 assert!(
                     below.is_none_or(|below| (below.tagged(tag) != 0) == tagged),
                     "a node is tagged where one of its words is"

@@ -35,8 +35,6 @@ mod changes;
 mod nodes;
 mod word;
 
-use std::ops::Range;
-
 use crate::budget::Budget;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
@@ -116,44 +114,6 @@ impl Mapping {
             }
         }
         PageWord::from_bits(node)
-    }
-
-    /// Calls `each` for the pages of `range` with a tag, in order, each with its index. Ends when `each`
-    /// returns false. The lock is released before each call.
-    #[cfg_attr(
-        any(not(test), loom),
-        expect(dead_code, reason = "the writeback of files will find its pages by it")
-    )]
-    pub(crate) fn for_each_tagged(
-        &self,
-        range: Range<u64>,
-        tag: Tag,
-        mut each: impl FnMut(u64, PageWord) -> bool,
-    ) {
-        let mut from = range.start;
-        loop {
-            let Some((index, word)) = self.lock().next_tagged(from, tag).filter(|next| next.0 < range.end)
-            else {
-                return;
-            };
-            if !each(index, word) {
-                return;
-            }
-            from = index + 1;
-        }
-    }
-
-    /// Marks the pages of `range` that are dirty now as to be written, `batch` of them under one hold of the
-    /// lock. A pass over the marked pages ends, however fast others get dirty behind it.
-    #[cfg_attr(
-        any(not(test), loom),
-        expect(dead_code, reason = "a writeback pass over a file will begin with it")
-    )]
-    pub(crate) fn tag_dirty_to_write(&self, range: Range<u64>, batch: usize) {
-        let mut from = range.start;
-        while let Some(next) = self.lock().tag_dirty_to_write(from..range.end, batch) {
-            from = next;
-        }
     }
 }
 

@@ -20,7 +20,6 @@ enum Step {
     Remove(u64, Option<u64>),
     Tag(u64, usize),
     Untag(u64, usize),
-    ToWrite(u64, u64, usize),
     Next(u64, usize),
 }
 
@@ -35,7 +34,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (index(), prop::option::of(any::<u64>())).prop_map(|(index, left)| Step::Remove(index, left)),
         4 => (index(), 0..3usize).prop_map(|(index, tag)| Step::Tag(index, tag)),
         2 => (index(), 0..3usize).prop_map(|(index, tag)| Step::Untag(index, tag)),
-        1 => (index(), index(), 1..4usize).prop_map(|(from, to, batch)| Step::ToWrite(from, to, batch)),
         2 => (index(), 0..3usize).prop_map(|(index, tag)| Step::Next(index, tag)),
     ]
 }
@@ -82,12 +80,6 @@ fn run(tags: Tags, steps: Vec<Step>) {
                         changes.clear_tag(&path, Tag::ALL[tag]);
                     }
                     *tag_there = to;
-                }
-            }
-            Step::ToWrite(from, to, batch) if tags == Tags::Kept => {
-                mapping.tag_dirty_to_write(from..to, batch);
-                for page in model.iter_mut().filter(|(index, _)| (from..to).contains(index)) {
-                    page.1.tags[Tag::ToWrite as usize] |= page.1.tags[Tag::Dirty as usize];
                 }
             }
             Step::Next(from, tag) if tags == Tags::Kept => {
@@ -150,30 +142,6 @@ fn a_search_for_tagged_pages_steps_over_those_without() {
     let found = changes.next_tagged_counting(3, Tag::Writeback, &mut seen);
     assert_eq!(found.map(|(index, _)| index), Some(64 * 64 - 1));
     assert_eq!(seen, 2, "the root and one leaf of 64");
-}
-
-#[test]
-fn pages_that_get_dirty_during_a_pass_are_not_part_of_it() {
-    let (mapping, _) = mapping(Tags::Kept);
-    let dirty = |index| {
-        let mut changes = mapping.lock();
-        changes.set(index, PageWord::frame(FrameId(1)));
-        let path = changes.find(index).unwrap();
-        changes.set_tag(&path, Tag::Dirty);
-    };
-    [3, 70, 5000].into_iter().for_each(dirty);
-    mapping.tag_dirty_to_write(0..5000, 1);
-    let mut written = Vec::new();
-    mapping.for_each_tagged(0..u64::MAX, Tag::ToWrite, |index, _| {
-        dirty(index + 1);
-        let mut changes = mapping.lock();
-        let path = changes.find(index).unwrap();
-        changes.clear_tag(&path, Tag::ToWrite);
-        written.push(index);
-        true
-    });
-    assert_eq!(written, [3, 70], "5000 is outside the range, and 4 and 71 came later");
-    assert!(!mapping.lock().any_tagged(Tag::ToWrite));
 }
 
 #[test]

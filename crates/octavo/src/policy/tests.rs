@@ -129,7 +129,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
                         let hot = if kind == 3 { policy.take_hot(&memory) } else { None };
                         let (next, tag) =
                             hot.or_else(|| policy.take_next(&memory)).expect("a frame is listed");
-                        assert_eq!(model[next as usize], Model::Listed, "only what is listed is taken");
+                        assert_eq!(model[next as usize], Model::Listed, "only listed frames are taken");
                         model[next as usize] = Model::Held(tag);
                     }
                     (Model::Held(_), 0) => *at = Model::Free,
@@ -157,7 +157,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
             check(&*policy, &memory, &model);
             let listed = model.iter().filter(|at| **at == Model::Listed).count();
             let taken = std::iter::from_fn(|| policy.take_next(&memory)).count();
-            assert_eq!(taken, listed, "what is listed can be taken, once: {policy:?}");
+            assert_eq!(taken, listed, "each listed frame can be taken once: {policy:?}");
         }
     }
 }
@@ -282,7 +282,7 @@ fn a_clock_gives_a_second_chance() {
 }
 
 #[test]
-fn what_a_sieve_keeps_stays_where_it_is() {
+fn pages_that_a_sieve_keeps_stay_where_they_are() {
     let memory = Memory::new(5);
     let mut policy = Sieve::default();
     for frame in 0..4 {
@@ -351,7 +351,7 @@ fn lost_ahead(policy: &mut dyn Policy) -> usize {
 }
 
 #[test]
-fn what_was_read_ahead_lasts_until_it_is_used() {
+fn pages_read_ahead_last_until_they_are_used() {
     let lost = lost_ahead(&mut Reuse::default());
     assert!(lost < 5, "{lost} in a hundred pages were read for nothing");
 }

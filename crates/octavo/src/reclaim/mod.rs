@@ -11,7 +11,7 @@
 //! | `advise` | pages that their users call cold |
 //! | `shrink_pool` | the coldest compressed pages go on to the areas |
 //! | `compact` | a block of 2 MiB for a huge page or for the pool |
-//! | `shrink` | gives chunks back until what is charged fits the budget |
+//! | `shrink` | gives chunks back until the charged bytes fit the budget |
 //! | `empty_chunk` | moves everything out of a chunk, for the two above |
 //! | `migrate` | moves a page to another frame |
 //!

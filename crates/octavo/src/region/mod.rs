@@ -55,9 +55,7 @@ impl RegionOptions {
         self.huge = huge;
         self
     }
-}
 
-impl RegionOptions {
     /// Sets the order in which the program is going to access the pages.
     #[must_use]
     pub fn pattern(mut self, pattern: AccessPattern) -> Self {

@@ -128,11 +128,11 @@ fn every_cpu_is_drained_before_anyone_is_told_none() {
     CPU.set(0);
     frames.free_bulk(all).unwrap();
     CPU.set(1);
-    assert_eq!(take_all(&frames, Order::MAX).len(), 32, "what was drained merges into whole chunks");
+    assert_eq!(take_all(&frames, Order::MAX).len(), 32, "drained frames merge into whole chunks");
 }
 
 #[test]
-fn what_is_not_at_hand_stays_on_other_cpus() {
+fn frames_not_at_hand_stay_on_other_cpus() {
     let frames = allocator(16, 2);
     let all = take_all(&frames, Order::ZERO);
     let listed = all[0].0;
@@ -255,9 +255,9 @@ fn an_isolated_chunk_only_empties_and_can_leave_come_back_or_be_claimed() {
     frames.free_bulk(inside[..20].iter().copied()).unwrap();
     CPU.set(0);
     assert_eq!(frames.isolate(chunk), Some(CHUNK_FRAMES - 20), "remote lists are drained into it");
-    assert!(frames.alloc(Order::ZERO).is_none(), "what is aside is not handed out");
+    assert!(frames.alloc(Order::ZERO).is_none(), "frames aside are not handed out");
     frames.free_bulk(inside[20..].iter().copied()).unwrap();
-    assert!(frames.alloc(Order::ZERO).is_none(), "nor what was freed since");
+    assert!(frames.alloc(Order::ZERO).is_none(), "nor are frames that were freed since");
     frames.validate();
     assert_eq!(frames.isolate(chunk), Some(0));
 
@@ -266,7 +266,7 @@ fn an_isolated_chunk_only_empties_and_can_leave_come_back_or_be_claimed() {
     frames.give_back(block);
     assert_eq!(frames.isolate(chunk), Some(0));
     frames.putback(chunk);
-    let again = frames.alloc(Order::MAX).expect("what was put back can be allocated");
+    let again = frames.alloc(Order::MAX).expect("frames that were put back can be allocated");
     assert_eq!(frames.isolate(chunk), Some(CHUNK_FRAMES));
     assert!(!frames.take_offline(chunk), "not while it is used");
     frames.give_back(again);
