@@ -1,4 +1,4 @@
-//! The hold word of a frame: it says who uses the frame's bytes, and what they did to them.
+//! The hold word of a frame: it says who uses the frame's bytes, and whether they are newer than any copy.
 //!
 //! ```text
 //!  31   30      29       28      27        26    25    24   23 ........... 0

@@ -17,8 +17,8 @@
 //!
 //! Writers: the holder of the zone's lock writes the words of Free and Isolated blocks. The thread that took
 //! a block off a list or shelf writes the word of the Cached block. The word of an Owned block changes by
-//! compare-and-swap only: the owner frees the block ([`StateWord::take_back_plain`]), the LRU sets its flags,
-//! and compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
+//! compare-and-swap only. The owner frees the block so ([`StateWord::take_back_plain`]), and the LRU sets its
+//! flags. Compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
 //!
 //! ZEROED says that every byte of the block is known to be zero. The flag ends when the block is handed out.
 

@@ -1,6 +1,6 @@
 //! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one,
-//! brings the charged bytes back under a lowered budget, zeroes free frames ahead, and lets per-CPU lists
-//! decay.
+//! and brings the charged bytes back under a lowered budget. It zeroes free frames ahead, and lets per-CPU
+//! lists decay.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};

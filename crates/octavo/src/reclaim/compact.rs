@@ -7,7 +7,7 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::frame::Block;
-use crate::reclaim::empty_chunk::{Elsewhere, candidates, empty_chunk};
+use crate::reclaim::empty_chunk::{Elsewhere, emptiest_chunks, empty_chunk};
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::units::{CHUNK_FRAMES, Order};
 
@@ -53,18 +53,16 @@ fn compact(engine: &Engine) -> Option<Block> {
     // Moving a chunk's pages takes as many frames elsewhere. Without those frames it would be eviction, which
     // is worse than base pages.
     let room = engine.frames.free_frames();
-    let block = candidates(engine)
+    let block = emptiest_chunks(engine)
         .into_iter()
         // To empty a full chunk would break one block to make another.
-        .filter(|candidate| {
-            candidate.used_frames < CHUNK_FRAMES && u64::from(candidate.used_frames) * 2 < room
-        })
-        .find_map(|candidate| {
-            let block = empty_chunk(engine, candidate.chunk, Elsewhere::Free)
-                .then(|| engine.frames.claim_isolated(candidate.chunk))
+        .filter(|movable| movable.used_frames < CHUNK_FRAMES && u64::from(movable.used_frames) * 2 < room)
+        .find_map(|movable| {
+            let block = empty_chunk(engine, movable.chunk, Elsewhere::Free)
+                .then(|| engine.frames.claim_isolated(movable.chunk))
                 .flatten();
             if block.is_none() {
-                engine.frames.putback(candidate.chunk);
+                engine.frames.putback(movable.chunk);
             }
             block
         });

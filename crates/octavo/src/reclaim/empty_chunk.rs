@@ -16,29 +16,29 @@ use crate::reclaim::scan::{Reclaimer, reclaim_and_wait};
 use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks that are tried for one request, emptiest first.
-const CANDIDATES: usize = 8;
+const TRIED: usize = 8;
 /// Rounds of migration for one chunk. A frame that is in use for a moment is met again.
 const ROUNDS: usize = 6;
 /// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
 
-/// A chunk worth emptying, and how many frames would have to move.
+/// A chunk that can be emptied, and how many frames would have to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Candidate {
+pub(super) struct MovableChunk {
     pub(super) used_frames: u32,
     pub(super) chunk: ChunkId,
 }
 
 /// Returns online chunks that hold only free frames and pages, emptiest first.
-pub(super) fn candidates(engine: &Engine) -> SmallVec<[Candidate; CANDIDATES]> {
-    let mut best = SmallVec::<[Candidate; CANDIDATES]>::new();
+pub(super) fn emptiest_chunks(engine: &Engine) -> SmallVec<[MovableChunk; TRIED]> {
+    let mut best = SmallVec::<[MovableChunk; TRIED]>::new();
     for chunk in engine.frames.reached_chunks() {
         let Some(used_frames) = movable_frames(engine, chunk) else { continue };
-        let candidate = Candidate { used_frames, chunk };
-        if best.len() < CANDIDATES {
-            best.push(candidate);
-        } else if candidate < best[CANDIDATES - 1] {
-            best[CANDIDATES - 1] = candidate;
+        let chunk = MovableChunk { used_frames, chunk };
+        if best.len() < TRIED {
+            best.push(chunk);
+        } else if chunk < best[TRIED - 1] {
+            best[TRIED - 1] = chunk;
         }
         best.sort();
     }

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Waiter};
 use crate::error::Result;
-use crate::reclaim::empty_chunk::{Elsewhere, candidates, empty_chunk};
+use crate::reclaim::empty_chunk::{Elsewhere, emptiest_chunks, empty_chunk};
 use crate::reclaim::scan::{Reclaimer, reclaim, reclaim_and_wait};
 use crate::reclaim::shrink_pool::fit_pool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
@@ -55,11 +55,10 @@ pub(super) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
 }
 
 fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
-    candidates(engine).into_iter().any(|candidate| {
-        let gone =
-            empty_chunk(engine, candidate.chunk, elsewhere) && engine.frames.take_offline(candidate.chunk);
+    emptiest_chunks(engine).into_iter().any(|movable| {
+        let gone = empty_chunk(engine, movable.chunk, elsewhere) && engine.frames.take_offline(movable.chunk);
         if !gone {
-            engine.frames.putback(candidate.chunk);
+            engine.frames.putback(movable.chunk);
         }
         gone
     })

@@ -79,7 +79,7 @@ impl Signal {
         self.state.lock().is_pressing()
     }
 
-    /// Returns whether the thread should leave its work, whatever it is.
+    /// Returns whether the thread should leave any work that it does.
     pub(super) fn interrupts(&self) -> bool {
         self.state.lock().interrupts()
     }

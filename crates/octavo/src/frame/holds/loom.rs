@@ -1,8 +1,8 @@
 //! Models of the hold word: the last drop against release and reuse, and dirt against a writeback.
 //!
-//! The hold and entry words are the real ones. The bytes of a frame are a cell of the checker's where a
-//! thread must have them alone, and a relaxed word where a copy races with stores. Tables, lists and devices
-//! are left out.
+//! The hold and entry words are the real ones. Where a thread must have the bytes of a frame alone, they are
+//! a cell of the checker's. Where a copy races with stores, they are a relaxed word. Tables, lists and
+//! devices are left out.
 
 use super::*;
 use crate::sync::{Arc, bounded, fence, thread};
