@@ -80,7 +80,8 @@ impl Error {
         self.details.kind
     }
 
-    /// The system refused something. Where addresses may be what is missing, the text says what to do about that.
+    /// Makes an error of a refusal by the system. Where addresses may be missing, the text says what to do
+    /// about that.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         let remedy = if is_for_want_of_room(error) { remedy() } else { String::new() };

@@ -1,7 +1,8 @@
 //! Octavo: a virtual memory manager in user space.
 //!
-//! A [`Manager`] owns an arena of frames under one budget. A [`Space`] maps ranges of addresses; its pages get frames when
-//! they are first written, go out to swap when the budget is used up, and come back when they are touched.
+//! A [`Manager`] owns an arena of frames under one budget. A [`Space`] maps ranges of addresses. A page gets
+//! a frame when it is first written. It goes out to swap when the budget is used up, and comes back when an
+//! access touches it.
 //!
 //! ```
 //! use octavo::{Access, Manager, RegionOptions};
@@ -23,7 +24,7 @@
 //! # Ok::<(), octavo::Error>(())
 //! ```
 //!
-//! `ARCHITECTURE.md` is the map of what is inside.
+//! `ARCHITECTURE.md` is the map of the source.
 #![deny(unsafe_code)]
 
 /// For the test device, which tests of the public face share.

@@ -1,4 +1,4 @@
-//! The reverse map: from a frame to the pages that show it.
+//! The reverse map: it leads from a frame to the pages that show the frame.
 //!
 //! ```text
 //!  63 .. 61    60    59 ....... 36   35 ......... 0
@@ -13,16 +13,18 @@
 //!                └──► FORMER ──► SINGLE
 //! ```
 //!
-//! An owner is (space, page). Nearly every frame has one, and then the reverse map costs a store at the fault
-//! and a compare-and-swap at the unmap. A frame of a snapshot or a fork has two: the second owner has a word of its own,
-//! in an array by frame. Neither allocates. More owners (files, shared ranges) stand in a list.
+//! An owner is a space and a page in it. Nearly every frame has one owner. Then the reverse map costs a store
+//! at the fault and a compare-and-swap at the unmap. A frame of a snapshot or a fork has two owners. The
+//! second owner has a word of its own, in an array by frame. Neither of them allocates. More owners (files,
+//! shared ranges) stand in a list.
 //!
-//! What the map says is a hint about the past: an owner may be gone when the caller looks. The caller walks to
-//! the page's entry and acts only if that entry still names the frame; entries are versioned words in memory
-//! that is never anything else, so this is safe even when the space itself is gone.
+//! An answer of the map is a hint about the past: an owner may be gone when the caller looks. The caller
+//! walks to the page's entry, and acts only if that entry still names the frame. Entries are versioned words,
+//! in memory that is never anything else. So this is safe even when the space itself is gone.
 //!
-//! Locking: 64 locks, chosen by frame. A single owner comes and goes by one compare-and-swap without them, so changes to
-//! and from SINGLE are compare-and-swaps under the lock as well. PAIR and LIST change under the lock only.
+//! Locking: 64 locks, chosen by frame. A single owner comes and goes by one compare-and-swap without them. So
+//! changes to and from SINGLE are compare-and-swaps under the lock as well. PAIR and LIST change under the
+//! lock only.
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -38,7 +40,8 @@ const KIND: u64 = 0b111 << 61;
 const SINGLE: u64 = 1 << 61;
 const PAIR: u64 = 2 << 61;
 const LIST: u64 = 3 << 61;
-/// The owner before the frame went into the swap cache: to be shown there again, should it not get out.
+/// The owner before the frame went into the swap cache. If the page's write fails, the page is shown there
+/// again.
 const FORMER: u64 = 4 << 61;
 const SPACE_SHIFT: u32 = 36;
 
@@ -74,10 +77,10 @@ impl Owner {
 /// Owners of one frame, copied out.
 pub(crate) type Owners = SmallVec<[Owner; 2]>;
 
-/// Where second and further owners stand. The first stands in the frame's words.
+/// The place of second and further owners. The first owner stands in the frame's words.
 #[derive(Debug)]
 pub(crate) struct ReverseMap {
-    /// By frame.
+    /// The second owners' words, by frame.
     seconds: WordArray<AtomicU64>,
     /// A bit for each page of `seconds` that has been charged.
     charged: Box<[AtomicU64]>,
@@ -97,7 +100,7 @@ impl Lists {
         &mut self.lists[(word & !KIND) as usize]
     }
 
-    /// A list of these owners; says what its frame's word becomes.
+    /// Makes a list of these owners, and returns the word for their frame.
     fn create(&mut self, budget: &Budget, owners: [u64; 3]) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.lists.push(Vec::new());
@@ -118,7 +121,7 @@ impl Lists {
         list.push(owner);
     }
 
-    /// Ends a list, and gives its owners back.
+    /// Ends a list, and returns its owners.
     fn end(&mut self, budget: &Budget, word: u64) -> Vec<u64> {
         let list = std::mem::take(self.of(word));
         budget.uncharge((list.capacity() * size_of::<u64>()) as u64);
@@ -127,7 +130,8 @@ impl Lists {
     }
 }
 
-/// Room for so many more, on the budget, over it if need be: whoever adds an owner cannot make room first.
+/// Makes room for so many more owners. It charges the budget, and goes over it if need be: a caller that adds
+/// an owner cannot make room first.
 fn reserve(list: &mut Vec<u64>, more: usize, budget: &Budget) {
     let before = list.capacity();
     list.reserve_exact(more);
@@ -135,10 +139,10 @@ fn reserve(list: &mut Vec<u64>, more: usize, budget: &Budget) {
 }
 
 impl ReverseMap {
-    /// For all of these frames.
+    /// Makes a reverse map for all of these frames.
     ///
     /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error, when the address space is exhausted.
     pub(crate) fn new(frames: &FrameAllocator, budget: Arc<Budget>) -> std::io::Result<Self> {
         let end = frames.end_frame().index();
         let pages = end.div_ceil(FRAMES_PER_PAGE);
@@ -151,12 +155,12 @@ impl ReverseMap {
     }
 
     fn lock(&self, frame: FrameId) -> MutexGuard<'_, Lists> {
-        // Heads of blocks are multiples of a chunk's frames: spread as well.
+        // Heads of blocks are multiples of a chunk's frames. They are spread over the locks as well.
         let index = frame.0 ^ (frame.0 / CHUNK_FRAMES);
         self.lists[index as usize % OWNER_LOCKS].lock()
     }
 
-    /// Under the frame's lock: its second owner.
+    /// Returns the word of a frame's second owner. The caller holds the frame's lock.
     fn second(&self, frame: FrameId) -> u64 {
         // Relaxed: the lock orders it.
         self.seconds[frame.index()].load(Ordering::Relaxed)
@@ -165,14 +169,14 @@ impl ReverseMap {
     fn set_second(&self, frame: FrameId, owner: u64) {
         let page = frame.index() / FRAMES_PER_PAGE;
         let (word, bit) = (&self.charged[page / u64::BITS as usize], 1 << (page % u64::BITS as usize));
-        // Relaxed: a figure. The page stays, and so does the charge.
+        // Relaxed: the bit is a figure. The page stays, and so does the charge.
         if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             self.budget.charge_over(PAGE_BYTES as u64);
         }
         self.seconds[frame.index()].store(owner, Ordering::Relaxed);
     }
 
-    /// Names the first owner of a frame that nobody else can reach yet. One store.
+    /// Names the first owner of a frame that no other thread can reach yet. Costs one store.
     #[inline]
     pub(crate) fn set_first(&self, words: &FrameWords, owner: Owner) {
         debug_assert!(
@@ -206,10 +210,10 @@ impl ReverseMap {
                     self.set_second(frame, owner.bits());
                     now ^ SINGLE | PAIR
                 }
-                // The others went while we came for the lock.
+                // The other owners went while this thread waited for the lock.
                 _ => owner.single(),
             };
-            // The single owner may go at any moment; nobody but the lock's holder changes anything else.
+            // The single owner may go at any moment. Only the lock's holder changes anything else.
             if word.compare_exchange(now, then, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return;
             }
@@ -222,12 +226,13 @@ impl ReverseMap {
         self.remove_and_leave(frames, frame, owner, 0);
     }
 
-    /// As [`ReverseMap::remove`], of a frame on its way out: a single owner is remembered.
+    /// Removes an owner as [`ReverseMap::remove`] does, from a frame on its way out. Remembers a single
+    /// owner.
     pub(crate) fn remember(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner) {
         self.remove_and_leave(frames, frame, owner, FORMER | owner.bits());
     }
 
-    /// `left`: what the word of a frame becomes that has lost its single owner.
+    /// Removes an owner. `left` is the word of a frame that has lost its single owner.
     #[inline]
     fn remove_and_leave(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner, left: u64) {
         let word = &frames.words(frame).owner;
@@ -258,7 +263,7 @@ impl ReverseMap {
                 }
             }
             _ => {
-                // The others went while we came for the lock.
+                // The other owners went while this thread waited for the lock.
                 let removed =
                     word.compare_exchange(owner.single(), left, Ordering::AcqRel, Ordering::Relaxed);
                 assert!(removed.is_ok(), "{owner:?} did not own the frame");
@@ -266,13 +271,13 @@ impl ReverseMap {
         }
     }
 
-    /// The owner that [`ReverseMap::remember`] left, if there has been none since.
+    /// Returns the owner that [`ReverseMap::remember`] left, if there has been none since.
     pub(crate) fn former_owner(&self, frames: &FrameAllocator, frame: FrameId) -> Option<Owner> {
         let word = frames.words(frame).owner.load(Ordering::Acquire);
         (word & KIND == FORMER).then(|| Owner::from_word(word))
     }
 
-    /// The frame's owners at this moment.
+    /// Returns the frame's owners at this moment.
     #[inline]
     pub(crate) fn owners(&self, frames: &FrameAllocator, frame: FrameId) -> Owners {
         let word = &frames.words(frame).owner;

@@ -1,7 +1,8 @@
-//! Sizes that are small where every order of steps is explored: the one place that says which, and how small.
+//! Sizes that are small where the model checker explores every order of steps. This file alone says which
+//! sizes, and how small.
 //!
-//! A model takes the small sizes, whichever face of [`crate::sync`] it runs on. Code reads a size from here, and does not
-//! ask what it is compiled for. A size that never changes stands where it is used.
+//! A model takes the small sizes, whichever face of [`crate::sync`] it runs on. Code reads a size from here,
+//! and need not know whether a model runs it. A size that never changes stands where it is used.
 
 /// Whether the sizes are small.
 const SMALL: bool = cfg!(loom);
@@ -15,17 +16,17 @@ macro_rules! sizes {
 sizes! {
     /// log2 of the frames of a chunk, of the entries of a table node, and of the pages of a huge leaf.
     MAX_ORDER: u8 = 9, small 1;
-    /// Spaces a manager can have at once.
+    /// The most spaces that a manager can have at once.
     MAX_SPACES: usize = 1 << 20, small 2;
     /// Table nodes charged and made present at once.
     GROW_TABLE_NODES: usize = 16, small 2;
-    /// Regions in a list's first chunk; each further chunk doubles.
+    /// Regions in a list's first chunk. Each further chunk doubles.
     FIRST_REGIONS: usize = 16, small 2;
     /// Locks of a table of wakers.
     WAKER_BUCKETS: usize = 64, small 2;
-    /// Frames isolated together at the most: as many as a few transfers write.
+    /// The most frames that are isolated together: as many as a few transfers write.
     ISOLATED: usize = 512, small 4;
-    /// Pages written in one transfer at the most: 1 MiB.
+    /// The most pages that one transfer writes: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
     /// Locks of frames with several owners.
     OWNER_LOCKS: usize = 64, small 1;
@@ -45,8 +46,9 @@ sizes! {
     GROW_MAPPING_NODES: usize = 64, small 1;
     /// log2 of the frames of a span of the compressed pool. A model has no pool.
     SPAN_ORDER: u8 = 3, small 0;
-    /// Spaces that the pool weighs for themselves: with more, several share their weights.
+    /// Spaces that the pool weighs one by one. With more spaces, several share their weights.
     WEIGHED_SPACES: usize = 64, small 1;
-    /// How often a check that others may disturb looks before a contradiction counts. Nobody disturbs it in a model.
+    /// How often a check looks before a contradiction counts, where other threads may disturb it. In a model
+    /// nobody does.
     LOOKS: u32 = 200, small 1;
 }

@@ -145,7 +145,7 @@ impl fmt::Debug for PageNumber {
     }
 }
 
-/// A page-sized place on a swap area.
+/// The number of a place for one page on a swap area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub(crate) u32);
 
@@ -240,14 +240,14 @@ impl StoredPage {
         (self.bits() & Self::MOST) - 1
     }
 
-    /// Whether `next` is the next page of the same store.
+    /// Returns whether `next` is the next page of the same store.
     #[inline]
     pub(crate) fn is_followed_by(self, next: Self) -> bool {
         // One more than the last page of a store is no page.
         self.bits().wrapping_add(1) == next.bits()
     }
 
-    /// The page of the same store that is `pages` further.
+    /// Returns the page of the same store that is `pages` further.
     #[inline]
     pub(crate) fn plus(self, pages: u32) -> Self {
         Self::new(self.store(), self.index() + pages)

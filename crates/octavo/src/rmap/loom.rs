@@ -1,4 +1,5 @@
-//! A model of one frame whose owners come and go: what each thread added and did not remove is there, once.
+//! A model of one frame whose owners come and go. Each owner that a thread added and did not remove is there
+//! once.
 
 use super::*;
 use crate::frame::FrameConfig;
@@ -38,8 +39,9 @@ impl Model {
     }
 }
 
-/// One thread's owner comes and goes; the other's comes and stays, and another goes. Whoever looks sees those that are
-/// there all the time, once each. From none to two owners at first: so every change from one kind to another is met.
+/// One thread's owner comes and goes. The other thread's owner comes and stays, and another owner goes. A
+/// reader sees each owner that is there all the time exactly once. The frame has none to two owners at first,
+/// so the model meets every change from one kind to another.
 #[test]
 fn loom_owners_of_one_frame_come_and_go() {
     for at_first in 0..3 {

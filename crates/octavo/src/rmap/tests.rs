@@ -1,4 +1,4 @@
-//! The reverse map against lists of owners, and what it costs.
+//! The reverse map against lists of owners, and its cost in memory.
 
 use std::collections::BTreeSet;
 
@@ -45,16 +45,16 @@ fn owner(number: u64) -> Owner {
     Owner { space: SpaceId(number as u32 % 5 * 0x30_0001), page: PageNumber(number << 20 | 0xF_FFFF) }
 }
 
-/// Two of one lock and one block's head.
+/// Two frames of one lock, and the head of one block.
 const FRAMES: [FrameId; 3] = [FrameId(3), FrameId(3 + 64), FrameId(2 * CHUNK_FRAMES)];
 
-/// What is done to a frame with an owner.
+/// A step on a frame with an owner.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Add,
     Remove,
     Remember,
-    /// To the next frame, if that has none.
+    /// Moves the owners to the next frame, if that has none.
     MoveAll,
 }
 
