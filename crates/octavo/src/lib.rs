@@ -32,6 +32,7 @@
 extern crate self as octavo;
 
 mod access;
+mod backoff;
 mod budget;
 mod config;
 mod counters;

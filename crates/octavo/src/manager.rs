@@ -159,8 +159,6 @@ impl Manager {
         }
         let before = engine.budget.limit_bytes();
         engine.budget.set_limit_bytes(bytes);
-        // What failed before is no reason now, unless it fails again.
-        engine.swap.forget_failure();
         let fits = shrink_to_budget(engine, 0);
         engine.leave_transfers();
         if !fits {

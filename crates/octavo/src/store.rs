@@ -68,6 +68,13 @@ pub(crate) trait PageStore {
 
     // --- the way out ---
 
+    /// Whether a page that is to be written had better be given another place: the device of this one does not do well, and
+    /// others do.
+    fn is_better_moved(&self, page: StoredPage) -> bool {
+        let _ = page;
+        false
+    }
+
     /// Begins to write what is dirty of a batch, in the order of the pages. The frames are off the LRU and pinned, and their
     /// entries lead to the pages' places. `each` is told what came of each, in turn, with no lock held.
     fn put_away(
@@ -88,7 +95,7 @@ pub(crate) trait PageStore {
     fn give_stand_in_back(&self, frame: FrameId);
 
     /// What came of the write of consecutive pages. Told before the writebacks end.
-    fn note_written(&self, first: StoredPage, count: u32, result: io::Result<()>);
+    fn note_written(&self, first: StoredPage, count: u32, written: bool);
 
     /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
     fn end_writeback(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, written: bool)
@@ -111,7 +118,7 @@ pub(crate) trait PageStore {
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow>;
 
     /// What came of the read of consecutive pages, as far as the device goes: the error that those are told who wait for one.
-    fn note_read(&self, count: u32, result: io::Result<()>) -> Result<(), Error>;
+    fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error>;
 
     /// Whether what was read into a frame is what was written from one.
     fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error>;
@@ -127,8 +134,8 @@ pub(crate) trait PageStore {
     /// Hands a job over to the device of its pages. False: the device is full, and nothing has begun.
     fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool;
 
-    /// A transfer that begins with this page has ended.
-    fn note_end(&self, first: StoredPage);
+    /// A transfer has ended: what it says of its device.
+    fn note_end(&self, job: &Job, result: &io::Result<()>);
 
     /// To be kept while a completion runs: it tells a panic of ours from one of a device's.
     fn completing(&self) -> Option<Completing<'_>> {

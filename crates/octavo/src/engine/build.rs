@@ -5,10 +5,10 @@ use std::io;
 
 use octavo_platform::ForkCanary;
 
+use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::config::{ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
-use crate::engine::backoff::Backoff;
 use crate::engine::{Engine, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::HugeZero;
@@ -24,6 +24,8 @@ use crate::units::{FrameId, Order, PAGE_BYTES};
 
 /// Pages that are named at once to leave the pool. The pool may name a span more than was asked for.
 const POOL_VICTIMS: usize = 2048;
+/// Failures in a row to make a block of 2 MiB after which fewer and fewer requests try.
+const MOST_FAILURES: u32 = 10;
 
 /// The options of an [`Engine`].
 pub(crate) struct EngineConfig {
@@ -81,8 +83,8 @@ impl Engine {
             any_translation: AtomicBool::new(false),
             reclaimers: AtomicU32::new(0),
             shrinking: Mutex::new(()),
-            blocks_for_faults: Backoff::default(),
-            blocks_for_pool: Backoff::default(),
+            blocks_for_faults: Backoff::new(MOST_FAILURES),
+            blocks_for_pool: Backoff::new(MOST_FAILURES),
             transfers: Transfers::default(),
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,

@@ -5,7 +5,6 @@
 //! | `mod` | the structures; uses, pins and releases of frames |
 //! | `build` | from what was chosen to the structures |
 //! | `busy` | all entries that show one frame, busy at once |
-//! | `backoff` | not trying again what has just failed |
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `unmap` | clearing a range of a table, and protecting one |
@@ -19,7 +18,6 @@
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
 
-mod backoff;
 mod build;
 mod busy;
 mod edges;
@@ -37,6 +35,7 @@ use std::task::{Poll, Waker};
 
 use octavo_platform::ForkCanary;
 
+use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
 use crate::counters::Counters;
@@ -60,7 +59,6 @@ use crate::units::{
     CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
 };
 
-use backoff::Backoff;
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};

@@ -230,20 +230,17 @@ impl Engine {
 
     /// Waits until some write has ended, or for so long. Returns at once when none is under way. False: none has ended.
     pub(crate) fn wait_for_write_within(&self, patience: Duration) -> bool {
-        self.wait_for_writes(self.transfers.ended_pages() + 1, Some(patience))
+        self.wait_for_writes(self.transfers.ended_pages() + 1, self.after(Some(patience)))
     }
 
-    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: the device
-    /// has not answered for as long as it may take. That is noted as a failure of the device, so that nobody waits for it
-    /// again before the next access that cannot do without.
+    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: no device
+    /// has answered for as long as they may take. Those with transfers in flight are silent from then on. Until they answer, only
+    /// accesses that cannot do without wait for them.
     pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
-        let timeout = self.policy.io_timeout;
         loop {
             // Each that ends is an answer.
-            let next = timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
-            let patience = if self.swap.is_silent() { Some(Duration::ZERO) } else { timeout };
-            if !self.wait_for_writes(next, patience) {
-                self.swap.note_silence();
+            let next = self.policy.io_timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
+            if !self.wait_once(|until| self.wait_for_writes(next, until)) {
                 return false;
             }
             if next == pages || self.transfers.writing_pages() == 0 {
@@ -258,9 +255,23 @@ impl Engine {
         self.wake_awaiting();
     }
 
-    fn wait_for_writes(&self, pages: u64, patience: Option<Duration>) -> bool {
+    /// Waits once for as long as devices may take, and not at all for devices that are silent.
+    fn wait_once(&self, wait: impl FnOnce(Option<Instant>) -> bool) -> bool {
+        if self.swap.keeps_all() {
+            self.poll_transfers();
+            return wait(self.after(Some(Duration::ZERO)));
+        }
+        let asked = self.swap.asked();
+        let ended = wait(self.after(self.policy.io_timeout));
+        if !ended && !self.transfers.are_ending() {
+            self.swap.note_silence(&asked);
+        }
+        ended
+    }
+
+    fn wait_for_writes(&self, pages: u64, until: Option<Instant>) -> bool {
         let Transfers { writing_pages, ended_pages, .. } = &self.transfers;
-        self.wait_while(self.after(patience), &|| {
+        self.wait_while(until, &|| {
             writing_pages.load(Ordering::SeqCst) != 0 && ended_pages.load(Ordering::SeqCst) < pages
         })
     }
@@ -280,12 +291,7 @@ impl Engine {
     /// For one who found a device full: waits until a transfer has ended that had not when [`Engine::ends`] said `before`. Returns
     /// at once when nothing is under way. False: as [`Engine::wait_until_ended`].
     pub(crate) fn wait_for_room(&self, before: u64) -> bool {
-        let patience = if self.swap.is_silent() { Some(Duration::ZERO) } else { self.policy.io_timeout };
-        let has_room = self.wait_while(self.after(patience), &|| self.has_not_ended_since(before));
-        if !has_room {
-            self.swap.note_silence();
-        }
-        has_room
+        self.wait_once(|until| self.wait_while(until, &|| self.has_not_ended_since(before)))
     }
 
     /// Waits until nothing is under way, or for so long. Says whether nothing is.
@@ -372,9 +378,9 @@ impl Engine {
         freed
     }
 
-    fn end_write(&self, job: &Job, result: io::Result<()>) {
-        let (store, written) = (self.store(job.first), result.is_ok());
-        store.note_written(job.first, job.count, result);
+    fn end_write(&self, job: &Job, written: bool) {
+        let store = self.store(job.first);
+        store.note_written(job.first, job.count, written);
         let mut clean = Going::new();
         self.for_each_chained(job, job.head, |page, frame| {
             if store.end_writeback(&self.frames, page, frame, written) {
@@ -437,7 +443,7 @@ impl Engine {
 
     fn end_read(&self, job: &Job, result: io::Result<()>) {
         let store = self.store(job.first);
-        let result = store.note_read(job.count, result);
+        let result = store.note_read(job.first, job.count, result);
         self.for_each_chained(job, job.head, |page, frame| {
             let outcome = result.clone().and_then(|()| store.check_read(&self.frames, page, frame));
             self.end_read_of(page, PinnedFrame::counted(frame), outcome.err());
@@ -500,12 +506,12 @@ impl Host for Engine {
     fn ended(&self, job: Job, result: io::Result<()>) {
         let store = self.store(job.first);
         let _completing = store.completing();
-        store.note_end(job.first);
+        store.note_end(&job, &result);
         if job.bytes != job.head {
             self.for_each_chained(&job, job.bytes, |_, frame| store.give_stand_in_back(frame));
         }
         match job.direction {
-            Direction::Write => self.end_write(&job, result),
+            Direction::Write => self.end_write(&job, result.is_ok()),
             Direction::Read => self.end_read(&job, result),
         }
     }

@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::swap::Asked;
 use crate::sync::timer::Alarm;
 use crate::sync::{Instant, thread};
 
@@ -35,12 +36,14 @@ pub(crate) struct Waiter<'e> {
     how: How,
     /// When the whole access has taken too long; `None`: it has not waited yet, or may wait for ever.
     until: Option<Instant>,
+    /// How the devices did when the wait began.
+    asked: Asked,
     alarm: Option<Alarm>,
 }
 
 impl<'e> Waiter<'e> {
     fn new(engine: &'e Engine, how: How) -> Self {
-        Self { engine, how, until: None, alarm: None }
+        Self { engine, how, until: None, asked: Asked::new(), alarm: None }
     }
 
     /// A thread that sleeps until it is over.
@@ -80,8 +83,14 @@ impl<'e> Waiter<'e> {
         if self.until.is_none() {
             // Beyond the end of time is for ever.
             self.until = now.checked_add(timeout);
+            self.asked = self.engine.swap.asked();
         }
         self.until.is_some_and(|until| now >= until)
+    }
+
+    /// The deadline has passed: devices with transfers in flight that have not answered since the wait began are silent.
+    pub(crate) fn note_silence(&self) {
+        self.engine.swap.note_silence(&self.asked);
     }
 
     /// Whether there is nothing that this waiter still waits for.
@@ -110,7 +119,7 @@ impl<'e> Waiter<'e> {
     }
 
     /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: not in
-    /// time. Where no write at all has ended meanwhile, the device counts as silent.
+    /// time.
     pub(crate) async fn until_written(&mut self, pages: u64) -> bool {
         let engine = self.engine;
         let transfers = &engine.transfers;
@@ -119,22 +128,22 @@ impl<'e> Waiter<'e> {
             How::Patient => return engine.wait_until_ended(pages),
             How::Thread | How::Task => {}
         }
-        let before = transfers.ended_pages();
-        let waits = move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages;
-        if engine.swap.is_silent() && waits() {
-            engine.poll_transfers();
-            return !waits();
-        }
-        let ended = self.wait_while(&waits).await;
-        if !ended && transfers.ended_pages() == before {
-            engine.swap.note_silence();
-        }
-        ended
+        self.wait_while(&move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages).await
     }
 
     /// Waits until some write has ended, or nothing is being written. As [`Waiter::until_written`].
     pub(crate) async fn until_some_write_ends(&mut self) -> bool {
         self.until_written(self.engine.transfers.ended_pages() + 1).await
+    }
+
+    /// For one who found nothing that can go: waits for a write to end where the devices are silent, and lets others run
+    /// otherwise. False: not in time.
+    pub(crate) async fn until_more_may_go(&mut self) -> bool {
+        if self.engine.swap.is_silent() {
+            return self.until_some_write_ends().await;
+        }
+        self.give_way().await;
+        true
     }
 
     /// Waits until some read has ended, or nothing is being read. False: not in time.
@@ -177,11 +186,19 @@ impl<'e> Waiter<'e> {
         }
         if self.is_too_late() {
             engine.poll_transfers();
-            return !waits();
+        } else if self.blocks() {
+            engine.wait_while(self.until, waits);
+        } else {
+            self.pend_while(waits).await;
         }
-        if self.blocks() {
-            return engine.wait_while(self.until, waits);
+        if waits() && self.is_too_late() {
+            self.note_silence();
         }
+        !waits()
+    }
+
+    async fn pend_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) {
+        let engine = self.engine;
         engine.swap.flush();
         std::future::poll_fn(|context| {
             engine.poll_transfers();
@@ -201,7 +218,6 @@ impl<'e> Waiter<'e> {
             waiting
         })
         .await;
-        !waits()
     }
 }
 

@@ -206,6 +206,7 @@ impl<'a> Fault<'a> {
         engine.swap.flush();
         engine.poll_transfers();
         if self.waiter.is_too_late() && holds.load().is_reading() {
+            self.waiter.note_silence();
             return Some(Step::End(Outcome::Failed(engine.swap.timed_out())));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {

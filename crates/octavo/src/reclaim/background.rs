@@ -141,7 +141,9 @@ fn work(engine: &Engine, signal: &Signal) {
     engine.frames.give_zeroed_back();
     engine.counters.count(Counter::BackgroundRun);
     while engine.frames.available_frames() < marks.high_frames && !signal.interrupts() {
-        let coming = u64::from(engine.transfers.writing_pages());
+        // Pages on their way to silent devices are not coming soon.
+        let coming = if engine.swap.keeps_all() { 0 } else { engine.transfers.writing_pages() };
+        let coming = u64::from(coming);
         if engine.frames.available_frames() + coming >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
             continue;

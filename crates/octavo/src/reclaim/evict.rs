@@ -185,13 +185,23 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
     }
 }
 
+/// The place that a frame's page keeps. A dirty page gives it up where its device does not do well, and others do.
+fn place_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
+    let words = engine.frames.words(frame);
+    let page = words.stored.page()?;
+    let store = engine.store(page);
+    if words.holds.load().is_dirty() && store.is_better_moved(page) {
+        store.detach(&engine.frames, frame);
+    }
+    words.stored.page()
+}
+
 /// Has swap take in, in runs, those candidates that no store keeps yet.
 fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
     let mut fresh = SmallVec::<[(Option<Owner>, IsolatedFrame); ISOLATED]>::new();
     for frame in candidates {
-        let words = engine.frames.words(frame.frame());
-        match words.stored.page() {
+        match place_of(engine, frame.frame()) {
             Some(page) => going.push((page, frame)),
             None => fresh.push((engine.rmap.owners(&engine.frames, frame.frame()).first().copied(), frame)),
         }

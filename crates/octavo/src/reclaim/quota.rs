@@ -32,8 +32,9 @@ pub(crate) async fn make_room_under_quota(
     let Some(quota) = space.quota.pages() else { return Ok(()) };
     let resident = || engine.space_use.get(space.id, Figure::Resident);
     if needed > quota {
-        return Err(exceeded(engine, space, quota));
+        return Err(exceeded(engine, space, quota, engine.swap.failures()));
     }
+    let failures = engine.swap.failures();
     for _ in 0..LOOKS {
         let excess = (resident() + needed).saturating_sub(quota);
         if excess == 0 {
@@ -48,13 +49,16 @@ pub(crate) async fn make_room_under_quota(
             return Err(engine.swap.timed_out());
         }
         if resident() >= before && started == 0 && !full {
-            waiter.give_way().await;
-            if resident() >= before {
+            let was_silent = engine.swap.is_silent();
+            if !waiter.until_more_may_go().await {
+                return Err(engine.swap.timed_out());
+            }
+            if !was_silent && resident() >= before {
                 break;
             }
         }
     }
-    if resident() + needed <= quota { Ok(()) } else { Err(exceeded(engine, space, quota)) }
+    if resident() + needed <= quota { Ok(()) } else { Err(exceeded(engine, space, quota, failures)) }
 }
 
 /// Sends out about `pages` pages of the space. Returns how many writes it started, and whether a device had
@@ -111,8 +115,8 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
 }
 
 #[cold]
-fn exceeded(engine: &Engine, space: &SpaceState, quota: u64) -> Error {
-    if let Some(error) = engine.swap.obstacle() {
+fn exceeded(engine: &Engine, space: &SpaceState, quota: u64, failures: u64) -> Error {
+    if let Some(error) = engine.swap.obstacle(failures) {
         return error;
     }
     let name = engine.spaces.lock().get(&space.id).map_or_else(String::new, |record| record.name.clone());

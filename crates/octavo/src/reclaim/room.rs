@@ -29,7 +29,7 @@ pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Resul
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
     // An earlier failure is no reason now, unless it happens again.
-    engine.swap.forget_failure();
+    let failures = engine.swap.failures();
     if engine.budget.room_bytes() < 0 {
         // Tables and maps took more than their share. Chunks make up for it, since there may be no background
         // thread.
@@ -69,7 +69,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         }
         waiter.give_way().await;
     }
-    Err(obstacle(engine))
+    Err(obstacle(engine, failures))
 }
 
 /// Makes room in the budget for table nodes, by giving a chunk back.
@@ -78,12 +78,14 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
 /// As for [`make_room`].
 pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     let needed = NodePool::growth_bytes() as i64;
+    let failures = engine.swap.failures();
     if engine.budget.room_bytes() < needed {
         shrink_while_waiting(engine, CHUNK_BYTES as u64 / 2, waiter).await?;
     }
-    if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine)) }
+    if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine, failures)) }
 }
 
-fn obstacle(engine: &Engine) -> Error {
-    engine.swap.obstacle().unwrap_or_else(|| engine.out_of_memory())
+/// Silent devices, writes that have failed since `failures` were counted, or full areas.
+fn obstacle(engine: &Engine, failures: u64) -> Error {
+    engine.swap.obstacle(failures).unwrap_or_else(|| engine.out_of_memory())
 }

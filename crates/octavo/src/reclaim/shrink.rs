@@ -85,9 +85,9 @@ pub(super) async fn shrink_while_waiting(
                 return Err(engine.swap.timed_out());
             }
         }
-        if done.total() == 0 {
-            // Others may have in hand the pages that could go.
-            waiter.give_way().await;
+        // Others may have in hand the pages that could go.
+        if done.total() == 0 && !waiter.until_more_may_go().await && waiter.has_given_up() {
+            return Err(engine.swap.timed_out());
         }
     }
     Ok(())

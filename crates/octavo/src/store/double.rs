@@ -109,7 +109,7 @@ impl PageStore for Double {
         unreachable!("pages are written as they are");
     }
 
-    fn note_written(&self, _first: StoredPage, _count: u32, _result: io::Result<()>) {}
+    fn note_written(&self, _first: StoredPage, _count: u32, _written: bool) {}
 
     fn end_writeback(&self, frames: &FrameAllocator, _: StoredPage, frame: FrameId, written: bool) -> bool {
         frames.words(frame).holds.end_writeback(written)
@@ -154,7 +154,7 @@ impl PageStore for Double {
         Begun::Reading(PinnedFrame::take(frame, words).0, shadow)
     }
 
-    fn note_read(&self, _count: u32, result: io::Result<()>) -> Result<(), Error> {
+    fn note_read(&self, _first: StoredPage, _count: u32, result: io::Result<()>) -> Result<(), Error> {
         let message = |why: &dyn std::fmt::Display| format!("the second store does not give the page: {why}");
         result.map_err(|why| Error::new(ErrorKind::SwapRead, message(&why)))
     }
@@ -187,7 +187,7 @@ impl PageStore for Double {
         }
     }
 
-    fn note_end(&self, _first: StoredPage) {}
+    fn note_end(&self, _job: &Job, _result: &io::Result<()>) {}
 
     fn wait(&self, _page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         self.device.wait(queue, still_waiting)

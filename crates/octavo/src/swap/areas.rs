@@ -1,40 +1,42 @@
-//! The areas that pages go to, as one row of slots.
+//! The areas that pages go to, as one row of slots, and what may be expected of them together.
 //!
 //! Each area is a device of its own; which slots of it are free is known to [`Clusters`](super::clusters::Clusters),
-//! made from the same [`AreaShape`]s in the same order. Nothing changes after they were opened.
+//! made from the same [`AreaShape`]s in the same order. Nothing but their health changes after they were opened.
+//!
+//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another one is well and has
+//! room. A failing area gets a batch now and then all the same, to see how it does. A silent one gets nothing new: it owes an
+//! answer, and its first answer makes it well again. What is asked of all areas together is asked of those that have room, and
+//! the best of them answers.
 
-use std::io;
-use std::panic::resume_unwind;
+use smallvec::SmallVec;
 
-use crate::io::{ANY_QUEUE, Device, Host, Job, Submitted, Transfer, Urgency, Waited};
+use crate::error::Error;
+use crate::io::{ANY_QUEUE, Device, Host, Job, Urgency, Waited};
 use crate::store::Completing;
+use crate::swap::area::{Area, timed_out};
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
-use crate::swap::health::Health;
-use crate::sync::{AtomicBool, Ordering, Shared, catch_panic};
+use crate::swap::health::{Seen, State};
+use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
-/// A device, and which slots are its places.
-struct Area {
-    device: Box<dyn Device>,
-    health: Health,
-    shape: AreaShape,
-    first_slot: u32,
-}
+/// How each area was seen, at one moment.
+pub(crate) type Asked = SmallVec<[Seen; 2]>;
+
+/// Which areas are shunned. Empty: none is.
+pub(super) type Shunned = SmallVec<[bool; 8]>;
 
 /// All areas, in the order in which they were given.
-///
-/// A device may be the caller's, and panic. The panic ends here: the unwinding drops the transfer, which ends with an error,
-/// and everybody who waits for it is told. A panic of ours in a completion goes on.
 pub(crate) struct Areas {
     areas: Box<[Area]>,
     /// A completion of ours panicked, inside a device's call.
-    is_broken: AtomicBool,
+    is_broken: Shared<AtomicBool>,
 }
 
 impl Areas {
     /// Numbers the places that each device offers, which may be fewer than it has. Those that no number is left for
     /// are not used: there are 2^31 in all.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
+        let is_broken = Shared::new(AtomicBool::new(false));
         let mut next = 0;
         let area = |(device, mut shape): (Box<dyn Device>, AreaShape)| {
             let first = next;
@@ -42,14 +44,9 @@ impl Areas {
             shape.capacity_pages = shape.capacity_pages.min(device.capacity_pages()).min(left);
             next = next_first_slot(first, shape.capacity_pages);
             // Where no number is left there are no places either.
-            Area {
-                device,
-                health: Health::default(),
-                shape,
-                first_slot: first.try_into().unwrap_or(u32::MAX),
-            }
+            Area::new(device, shape, first.try_into().unwrap_or(u32::MAX), Shared::clone(&is_broken))
         };
-        Self { areas: devices.into_iter().map(area).collect(), is_broken: AtomicBool::new(false) }
+        Self { areas: devices.into_iter().map(area).collect(), is_broken }
     }
 
     /// No area at all: nowhere to go.
@@ -77,100 +74,134 @@ impl Areas {
 
     /// Whose place a slot is, as an index, and which.
     #[inline]
-    pub(crate) fn locate(&self, slot: SwapSlot) -> (usize, u32) {
+    fn locate(&self, slot: SwapSlot) -> (usize, u32) {
         let after = self.areas.partition_point(|area| area.first_slot <= slot.0);
         let index = after.checked_sub(1).expect("a slot of some area");
         (index, slot.0 - self.areas[index].first_slot)
     }
 
-    /// The device that has a slot's page, and where there.
+    /// The area that has a slot's page, and where there.
     #[inline]
-    pub(crate) fn device_of(&self, slot: SwapSlot) -> (&dyn Device, u32) {
+    pub(super) fn area_of(&self, slot: SwapSlot) -> (&Area, u32) {
         let (index, place) = self.locate(slot);
-        (&*self.areas[index].device, place)
+        (&self.areas[index], place)
     }
 
+    // --- the devices ---
+
     /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
-    pub(crate) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
-        let (index, place) = self.locate(SwapSlot::named(job.first));
-        let area = &self.areas[index];
-        let before = area.health.begin();
-        let transfer = Transfer::new(host, job, place);
-        let back = match self.call(|| area.device.submit(transfer, urgency)) {
-            None | Some(Submitted::Accepted) => return true,
-            Some(Submitted::Full(back)) => back,
-        };
-        let now = area.health.load();
-        let wrong = if back.place() != place || back.direction() != job.direction {
-            "gave a transfer back that is under way"
-        } else if now.under_way() == 1 && now.has_not_answered_since(before) {
-            // Nobody would ever learn that there is room again.
-            "says that it is full, and has nothing under way"
-        } else {
-            area.health.refused();
-            back.take_back();
-            return false;
-        };
-        back.complete(Err(io::Error::other(format!("the device {wrong}"))));
-        true
+    pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
+        let (area, place) = self.area_of(SwapSlot::named(job.first));
+        area.submit(host, job, place, urgency)
     }
 
     /// Starts what was only collected so far.
-    pub(crate) fn flush(&self) {
-        self.each(|device| device.flush());
+    pub(super) fn flush(&self) {
+        self.areas.iter().for_each(Area::flush);
     }
 
     /// Completes what has ended.
-    pub(crate) fn poll(&self) {
-        self.each(|device| device.poll());
+    pub(super) fn poll(&self) {
+        self.areas.iter().for_each(Area::poll);
+    }
+
+    /// For whoever waits for transfers, whichever. As [`Device::wait`].
+    pub(super) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
+        if let [only] = &*self.areas {
+            return only.wait(ANY_QUEUE, still_waiting);
+        }
+        // Which of several will be the first is not known: all see to their completions themselves.
+        self.serve();
+        Waited::Sleep
     }
 
     /// Somebody who cannot pull completions waits for one.
-    pub(crate) fn serve(&self) {
-        self.each(|device| device.serve());
-    }
-
-    /// Waits for a transfer of the area that has this slot. A device that panics is not waited in.
-    pub(crate) fn wait(&self, slot: SwapSlot, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.wait_in(self.device_of(slot).0, queue, still_waiting)
-    }
-
-    /// As [`Areas::wait`], for any transfer of the only area. `None`: there are several, or none.
-    pub(crate) fn wait_in_only(&self, still_waiting: &dyn Fn() -> bool) -> Option<Waited> {
-        match &*self.areas {
-            [only] => Some(self.wait_in(&*only.device, ANY_QUEUE, still_waiting)),
-            _ => None,
-        }
-    }
-
-    fn wait_in(&self, device: &dyn Device, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.call(|| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
-    }
-
-    fn each(&self, work: impl Fn(&dyn Device)) {
-        for area in &self.areas {
-            self.call(|| work(&*area.device));
-        }
-    }
-
-    /// Calls a device. `None`: the device panicked.
-    #[inline]
-    fn call<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        match catch_panic(work) {
-            Ok(done) => Some(done),
-            Err(panic) if self.is_broken.load(Ordering::Relaxed) => resume_unwind(panic),
-            Err(_) => None,
-        }
+    pub(super) fn serve(&self) {
+        self.areas.iter().for_each(Area::serve);
     }
 
     /// To be kept while a completion of ours runs.
-    pub(crate) fn completing(&self) -> Completing<'_> {
+    pub(super) fn completing(&self) -> Completing<'_> {
         Completing::begin(&self.is_broken)
     }
 
-    /// A transfer of these slots has ended.
-    pub(crate) fn note_end(&self, first: SwapSlot) {
-        self.areas[self.locate(first).0].health.end();
+    // --- how they do ---
+
+    /// How each does now.
+    pub(super) fn asked(&self) -> Asked {
+        self.areas.iter().map(Area::seen).collect()
+    }
+
+    /// A deadline has passed that began when the areas were `asked`: those that have not answered since are silent.
+    pub(super) fn note_silence(&self, asked: &Asked) {
+        for (area, before) in self.areas.iter().zip(asked) {
+            area.note_silence(*before);
+        }
+    }
+
+    /// How often a write failed, so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.areas.iter().map(Area::failures).sum()
+    }
+
+    /// What to expect of a write: the best of the areas that have room, or of all if none has.
+    pub(super) fn state(&self, has_room: impl Fn(usize) -> bool) -> State {
+        let best = |some: &dyn Fn(usize) -> bool| {
+            let states = self.areas.iter().enumerate().filter(|(index, _)| some(*index));
+            states.map(|(_, area)| area.state()).min()
+        };
+        best(&has_room).or_else(|| best(&|_| true)).unwrap_or(State::Well)
+    }
+
+    /// Whether the area of a slot is not well, and another that has room is.
+    pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
+        self.area_of(slot).0.state() != State::Well && self.state(has_room) == State::Well
+    }
+
+    /// Whether something is in flight, and silent devices have all of it.
+    pub(super) fn keep_all(&self) -> bool {
+        let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
+        busy.peek().is_some() && busy.all(|seen| seen.state() == State::Silent)
+    }
+
+    /// Areas that get no new pages now.
+    pub(super) fn shunned(&self, has_room: impl Fn(usize) -> bool) -> Shunned {
+        if self.areas.iter().all(|area| area.state() == State::Well) {
+            return Shunned::new();
+        }
+        let is_shunned = |area: &Area| match area.state() {
+            State::Well => false,
+            State::Failing => !area.is_to_be_probed(),
+            State::Silent => true,
+        };
+        let mut shunned: Shunned = self.areas.iter().map(is_shunned).collect();
+        if !shunned.iter().enumerate().any(|(index, shunned)| !shunned && has_room(index)) {
+            // No failing one is due, and there is nothing better.
+            shunned = self.areas.iter().map(|area| area.state() == State::Silent).collect();
+        }
+        shunned
+    }
+
+    /// Whether a write failed lately in one of the areas that do best.
+    pub(super) fn are_cautious(&self) -> bool {
+        let best = self.areas.iter().map(Area::state).min();
+        self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
+    }
+
+    /// Why pages cannot go to areas of this state.
+    #[cold]
+    pub(super) fn failure(&self, state: State) -> Option<Error> {
+        self.areas.iter().filter(|area| area.state() == state).find_map(Area::failure)
+    }
+
+    /// The error of an access that has waited long enough.
+    #[cold]
+    pub(super) fn timed_out(&self) -> Error {
+        let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);
+        match busy().find(|area| area.state() == State::Silent).or_else(|| busy().next()) {
+            Some(area) => timed_out(&area.name),
+            None => timed_out(&self.describe()),
+        }
     }
 
     /// All areas by name, for messages.
@@ -178,7 +209,7 @@ impl Areas {
         if self.areas.is_empty() {
             return "nothing".into();
         }
-        let names: Vec<_> = self.areas.iter().map(|area| area.device.describe()).collect();
+        let names: Vec<_> = self.areas.iter().map(|area| &*area.name).collect();
         names.join(", ")
     }
 
@@ -187,7 +218,7 @@ impl Areas {
     pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
         let full = self.areas.iter().enumerate().map(|(index, area)| {
             let used = bytes_for_people(u64::from(used_pages(index)) * PAGE_BYTES as u64);
-            format!("{} is full ({used} in use)", area.device.describe())
+            format!("{} is full ({used} in use)", area.name)
         });
         full.collect::<Vec<_>>().join(", ")
     }
@@ -204,7 +235,7 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
     use crate::io::test_device::TestDevice;
-    use crate::swap::clusters::{CLUSTER_SLOTS, Clusters};
+    use crate::swap::clusters::{Ask, CLUSTER_SLOTS, Clusters};
     use crate::sync::{Arc, Cpus};
     use crate::units::StoredPage;
 
@@ -223,11 +254,11 @@ mod tests {
         let areas = areas(&[("a", 700, 0), ("none", 0, 7), ("b", 512, 3), ("c", 1, 3), ("d", 1500, -2)]);
         let clusters = clusters(&areas);
         let mut places = std::collections::HashSet::new();
-        while let Some(run) = clusters.allocate(300, true) {
+        while let Some(run) = clusters.allocate(300, Ask { may_grow: true, shunned: &[] }) {
             for slot in run.first.0..run.first.0 + run.count {
-                let (device, place) = areas.device_of(SwapSlot(slot));
-                assert!(place < device.capacity_pages(), "place {place} of {}", device.describe());
-                assert!(places.insert((device.describe(), place)));
+                let (area, place) = areas.area_of(SwapSlot(slot));
+                assert!(place < area.shape.capacity_pages, "place {place} of {}", area.name);
+                assert!(places.insert((area.name.clone(), place)));
             }
         }
         assert_eq!(places.len(), 700 + 512 + 1 + 1500);
@@ -244,8 +275,8 @@ mod tests {
     fn an_area_begins_at_a_cluster_after_a_gap() {
         let areas = areas(&[("a", 513, 0), ("b", 512, 0), ("c", 1, 0)]);
         let place = |slot| {
-            let (device, place) = areas.device_of(SwapSlot(slot));
-            (device.describe(), place)
+            let (area, place) = areas.area_of(SwapSlot(slot));
+            (area.name.clone(), place)
         };
         let cluster = CLUSTER_SLOTS as u32;
         assert_eq!(place(cluster), ("a".into(), cluster));

@@ -31,6 +31,7 @@
 //! that charge may go over the limit; reclaim then empties a chunk. Nothing is allocated later.
 
 mod bits;
+mod check;
 mod lists;
 #[cfg(all(test, loom))]
 mod loom;
@@ -108,6 +109,28 @@ struct Group {
     currents: Box<[CachePadded<AtomicU64>]>,
     /// Whose turn it is.
     turn: AtomicU32,
+}
+
+impl Group {
+    /// The areas of the group that are not shunned.
+    fn asked<'a>(&'a self, ask: Ask<'a>) -> impl Iterator<Item = usize> + 'a {
+        self.members.iter().copied().filter(move |area| !ask.shuns(*area))
+    }
+}
+
+/// Which slots will do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    /// Also places that were never used. Without it those come last, and places between used ones first.
+    pub(crate) may_grow: bool,
+    /// Areas of which none is wanted, by their index; empty: any will do.
+    pub(crate) shunned: &'a [bool],
+}
+
+impl Ask<'_> {
+    fn shuns(self, area: usize) -> bool {
+        self.shunned.get(area).is_some_and(|shunned| *shunned)
+    }
 }
 
 /// A CPU's current cluster.
@@ -216,6 +239,11 @@ impl Clusters {
         self.capacity
     }
 
+    /// No slot of one area is free.
+    pub(crate) fn is_area_full(&self, area: usize) -> bool {
+        self.areas[area].is_full()
+    }
+
     /// Slots in use of one area.
     pub(crate) fn area_used(&self, area: usize) -> u32 {
         self.areas[area].used()
@@ -228,18 +256,16 @@ impl Clusters {
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Up to `count` consecutive slots, at most a cluster's. Without `may_grow`, places between used ones come first, and
-    /// those never used before last.
-    /// `None`: all areas are full.
-    pub(crate) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
+    /// Up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned.
+    pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let count = (count as usize).clamp(1, CLUSTER_SLOTS);
-        self.groups.iter().find_map(|group| self.allocate_in(group, count, may_grow))
+        self.groups.iter().find_map(|group| self.allocate_in(group, count, ask))
     }
 
     /// A whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
     #[cfg_attr(not(test), allow(dead_code, reason = "blocks are split before they go out"))]
-    pub(crate) fn allocate_huge(&self, may_grow: bool) -> Option<SwapSlot> {
-        self.groups.iter().find_map(|group| self.take_whole(group, may_grow))
+    pub(crate) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
+        self.groups.iter().find_map(|group| self.take_whole(group, ask))
     }
 
     /// Gives a slot back.
@@ -292,50 +318,58 @@ impl Clusters {
     }
 
     fn area_of(&self, cluster: u32) -> &Area {
+        &self.areas[self.index_of(cluster)]
+    }
+
+    fn index_of(&self, cluster: u32) -> usize {
         let after = self.areas.partition_point(|area| area.first_cluster <= cluster);
-        &self.areas[after.checked_sub(1).expect("a slot of some area")]
+        after.checked_sub(1).expect("a slot of some area")
+    }
+
+    /// Whether the slots of a cluster are not to be given out.
+    fn is_shunned(&self, cluster: u32, ask: Ask<'_>) -> bool {
+        !ask.shunned.is_empty() && ask.shuns(self.index_of(cluster))
     }
 
     fn current_of<'a>(&self, group: &'a Group) -> &'a AtomicU64 {
         &group.currents[self.cpus.current()]
     }
 
-    fn allocate_in(&self, group: &Group, count: usize, may_grow: bool) -> Option<SlotRun> {
+    fn allocate_in(&self, group: &Group, count: usize, mut ask: Ask<'_>) -> Option<SlotRun> {
         let current = self.current_of(group);
-        let mut may_grow = may_grow;
         loop {
-            if let Some(run) = self.take_from_current(group, current, count, may_grow) {
+            if let Some(run) = self.take_from_current(group, current, count, ask) {
                 return Some(run);
             }
-            if group.members.iter().all(|&area| self.areas[area].is_full()) {
+            if group.asked(ask).all(|area| self.areas[area].is_full()) {
                 return None;
             }
-            if self.pick(group, current, count, may_grow) {
+            if self.pick(group, current, count, ask) {
                 continue;
             }
-            let before = self.moves(group, may_grow);
-            if let Some(run) = group.currents.iter().find_map(|other| self.take_any(other, count)) {
+            let before = self.moves(group, ask);
+            if let Some(run) = group.currents.iter().find_map(|other| self.take_any(other, count, ask)) {
                 return Some(run);
             }
-            if before.is_none() || self.moves(group, may_grow) != before {
+            if before.is_none() || self.moves(group, ask) != before {
                 continue;
             }
             // All that was listed or named had nothing.
-            if may_grow {
+            if ask.may_grow {
                 return None;
             }
-            may_grow = true;
+            ask.may_grow = true;
         }
     }
 
     /// How often clusters of a group were listed or named; `None` while any is listed that may have free slots.
-    fn moves(&self, group: &Group, may_grow: bool) -> Option<u64> {
-        let moves_of = |&area: &usize| {
+    fn moves(&self, group: &Group, ask: Ask<'_>) -> Option<u64> {
+        let moves_of = |area: usize| {
             let lists = self.areas[area].lists.lock();
-            let any = lists.any() || may_grow && lists.touched < self.areas[area].clusters;
+            let any = lists.any() || ask.may_grow && lists.touched < self.areas[area].clusters;
             (!any).then_some(lists.moves)
         };
-        group.members.iter().map(moves_of).sum()
+        group.asked(ask).map(moves_of).sum()
     }
 
     /// From the CPU's current cluster, which is left if it has no good run.
@@ -344,7 +378,7 @@ impl Clusters {
         group: &Group,
         current: &AtomicU64,
         count: usize,
-        may_grow: bool,
+        ask: Ask<'_>,
     ) -> Option<SlotRun> {
         loop {
             let Current { cluster, .. } = Current::load(current)?;
@@ -353,7 +387,8 @@ impl Clusters {
             let bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
             // What lies between used slots is the safest where the device may not grow.
-            let leave = now.class < GOOD_CLASS && may_grow && self.has_better(group);
+            let leave = self.is_shunned(cluster, ask)
+                || now.class < GOOD_CLASS && ask.may_grow && self.has_better(group, ask);
             let run = if leave {
                 None
             } else {
@@ -395,8 +430,8 @@ impl Clusters {
     }
 
     /// Whether there are clusters with good runs.
-    fn has_better(&self, group: &Group) -> bool {
-        group.members.iter().any(|&area| {
+    fn has_better(&self, group: &Group, ask: Ask<'_>) -> bool {
+        group.asked(ask).any(|area| {
             let hints = &self.areas[area].hints;
             (GOOD_CLASS..RUN_CLASSES).any(|class| hints.may_have(List::runs(class)))
                 || hints.may_have(List::FREE)
@@ -405,33 +440,34 @@ impl Clusters {
     }
 
     /// Makes the best cluster there is the CPU's current one. True: it has one now, this or another thread's choice.
-    fn pick(&self, group: &Group, current: &AtomicU64, count: usize, may_grow: bool) -> bool {
+    fn pick(&self, group: &Group, current: &AtomicU64, count: usize, ask: Ask<'_>) -> bool {
         // Runs of this class and above have all that is asked.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
         let longest_first = |classes: std::ops::Range<usize>| {
-            self.by_turns(group, |area| {
+            self.by_turns(group, ask, |area| {
                 let mut classes = classes.clone().rev();
                 classes.find_map(|class| self.pick_from(area, List::runs(class), current, class))
             })
         };
         // Between used slots a device has room, if anywhere.
-        (!may_grow && longest_first(0..GOOD_CLASS))
-            || self.by_turns(group, |area| {
+        (!ask.may_grow && longest_first(0..GOOD_CLASS))
+            || self.by_turns(group, ask, |area| {
                 (enough..RUN_CLASSES)
                     .find_map(|class| self.pick_from(area, List::runs(class), current, class))
                     .or_else(|| self.pick_from(area, List::FREE, current, RUN_CLASSES))
-                    .or_else(|| if may_grow { self.pick_never_used(area, current) } else { None })
+                    .or_else(|| if ask.may_grow { self.pick_never_used(area, current) } else { None })
             })
             || longest_first(GOOD_CLASS..enough)
             || longest_first(0..GOOD_CLASS)
-            || self.by_turns(group, |area| self.steal(area, current))
+            || self.by_turns(group, ask, |area| self.steal(area, current))
     }
 
-    /// Asks the areas of a group, beginning with the one whose turn it is; true where one had something.
-    fn by_turns(&self, group: &Group, mut ask: impl FnMut(&Area) -> Option<()>) -> bool {
+    /// Tries the areas of a group, beginning with the one whose turn it is; true where one had something.
+    fn by_turns(&self, group: &Group, ask: Ask<'_>, mut has: impl FnMut(&Area) -> Option<()>) -> bool {
         let (turn, areas) = (group.turn.load(Ordering::Relaxed) as usize, group.members.len());
         (0..areas).map(|step| (turn + step) % areas).any(|member| {
-            let found = ask(&self.areas[group.members[member]]).is_some();
+            let area = group.members[member];
+            let found = !ask.shuns(area) && has(&self.areas[area]).is_some();
             if found {
                 group.turn.store(((member + 1) % areas) as u32, Ordering::Relaxed);
             }
@@ -504,9 +540,9 @@ impl Clusters {
     }
 
     /// The longest run of some CPU's current cluster.
-    fn take_any(&self, current: &AtomicU64, count: usize) -> Option<SlotRun> {
+    fn take_any(&self, current: &AtomicU64, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         loop {
-            let Current { cluster, .. } = Current::load(current)?;
+            let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
             let _lock = self.lock(cluster);
             if Current::load(current).is_some_and(|now| now.cluster == cluster) {
                 let bits = SlotBits::load(&self.cluster(cluster).bits);
@@ -516,7 +552,7 @@ impl Clusters {
         }
     }
 
-    fn take_whole(&self, group: &Group, may_grow: bool) -> Option<SwapSlot> {
+    fn take_whole(&self, group: &Group, ask: Ask<'_>) -> Option<SwapSlot> {
         let mut found = None;
         let mut take = |area: &Area, cluster: &mut dyn FnMut(&mut Lists) -> Option<u32>| {
             let mut lists = area.lists.lock();
@@ -525,16 +561,18 @@ impl Clusters {
             found = Some(cluster);
             Some(())
         };
-        let used_before = self.by_turns(group, |area| {
+        let used_before = self.by_turns(group, ask, |area| {
             let may_have = area.hints.may_have(List::FREE);
             if may_have { take(area, &mut |lists| lists.head(List::FREE)) } else { None }
         });
         if !used_before {
-            if let Some(first) = self.take_whole_current(self.current_of(group)) {
+            if let Some(first) = self.take_whole_current(self.current_of(group), ask) {
                 return Some(first);
             }
-            if may_grow {
-                self.by_turns(group, |area| take(area, &mut |lists| self.touch(area, lists, CLUSTER_SLOTS)));
+            if ask.may_grow {
+                self.by_turns(group, ask, |area| {
+                    take(area, &mut |lists| self.touch(area, lists, CLUSTER_SLOTS))
+                });
             }
         }
         match found {
@@ -543,13 +581,13 @@ impl Clusters {
                 let _lock = self.lock(cluster);
                 Some(self.take(cluster, SlotBits::free(CLUSTER_SLOTS), 0, CLUSTER_SLOTS).first)
             }
-            None => group.currents.iter().find_map(|current| self.take_whole_current(current)),
+            None => group.currents.iter().find_map(|current| self.take_whole_current(current, ask)),
         }
     }
 
     /// A CPU's current cluster, if all of it is free.
-    fn take_whole_current(&self, current: &AtomicU64) -> Option<SwapSlot> {
-        let Current { cluster, .. } = Current::load(current)?;
+    fn take_whole_current(&self, current: &AtomicU64, ask: Ask<'_>) -> Option<SwapSlot> {
+        let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
         let _lock = self.lock(cluster);
         Current::load(current).filter(|now| now.cluster == cluster)?;
         let bits = SlotBits::load(&self.cluster(cluster).bits);
@@ -580,55 +618,6 @@ impl Clusters {
     /// Clusters that have been used.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
         self.areas.iter().flat_map(|area| area.first_cluster..area.first_cluster + area.lists.lock().touched)
-    }
-
-    /// Where places, lists or counts contradict the bits. Linear, and exact only while nobody else is at work.
-    pub(crate) fn contradiction(&self) -> Option<String> {
-        self.areas.iter().find_map(|area| {
-            let lists = area.lists.lock();
-            let touched = area.first_cluster..area.first_cluster + lists.touched;
-            let used: usize = touched.clone().map(|index| self.used_of(area, index)).sum();
-            let is_listed = |index: &u32| matches!(Place::of(self.cluster(*index)), Place::On(_));
-            let listed = touched.clone().filter(is_listed).count();
-            let linked = lists.contradiction(&self.clusters, &area.hints, listed);
-            touched.clone().find_map(|index| self.misplaced(area, index)).or(linked).or_else(|| {
-                let hinted = area.hints.may_have_never_used() == (lists.touched < area.clusters);
-                (used != area.used() as usize || !hinted)
-                    .then(|| format!("{used} slots are in use, and {} counted", area.used()))
-            })
-        })
-    }
-
-    fn used_of(&self, area: &Area, index: u32) -> usize {
-        area.slots_of(index) - SlotBits::load(&self.cluster(index).bits).free_slots()
-    }
-
-    fn misplaced(&self, area: &Area, index: u32) -> Option<String> {
-        let bits = SlotBits::load(&self.cluster(index).bits);
-        let place = Place::of(self.cluster(index));
-        let currents = self.groups.iter().flat_map(|group| &group.currents);
-        let named =
-            currents.filter(|current| Current::load(current).is_some_and(|now| now.cluster == index)).count();
-        let is_whole = area.is_whole(index, &bits);
-        let is_right = match place {
-            Place::NeverUsed => false,
-            Place::Held => true,
-            Place::Full | Place::FullHuge => bits.free_slots() == 0,
-            Place::On(List::FREE) => is_whole,
-            Place::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,
-            Place::On(List(class)) => bits.longest().is_some_and(|run| run.1.ilog2() == class) && !is_whole,
-        };
-        (!is_right || named != usize::from(place == Place::Held))
-            .then(|| format!("cluster {index} is {place:?}, the current one of {named} CPUs, with {bits:?}"))
-    }
-
-    /// Nobody else is at work.
-    ///
-    /// # Panics
-    /// With [`Clusters::contradiction`].
-    #[cfg(test)]
-    pub(crate) fn validate(&self) {
-        assert_eq!(self.contradiction(), None);
     }
 }
 

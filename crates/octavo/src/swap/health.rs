@@ -1,20 +1,60 @@
-//! How the device of one area does, in one word: what is under way there, and how often it has answered.
+//! How the device of one area does, by what its transfers did: one word.
 //!
 //! ```text
-//!  63 ............ 28  27 .......... 0
-//! +------------------+---------------+
-//! |     answers      |   under way   |
-//! +------------------+---------------+
+//!  63 ........ 36  35 ......... 9  8 ...... 2  1 . 0
+//! +--------------+---------------+-----------+-------+
+//! |   answers    |   in flight   |  caution  | state |
+//! +--------------+---------------+-----------+-------+
+//!
+//!            a write fails             a deadline passes without an answer, with transfers in flight
+//!   Well ─────────────────► Failing ───────────────────────────────┐
+//!    ▲ ▲                      │  ▲                                 ▼
+//!    │ └─ a write goes well ──┘  └──────── a write fails ──────── Silent
+//!    └─────────────────────── any other end of a transfer ─────────┘
 //! ```
 //!
-//! *Under way* counts transfers that were handed over and have not ended; *answers* counts those that have ended, however
-//! they did, and wraps.
+//! *In flight* counts transfers that the device was handed and that have not ended. *Answers* counts transfers that have ended,
+//! however they did, and wraps. An answer ends a silence, and no thread can conclude a silence from before the answer: it changes
+//! the word only while the answers are those that it saw when its wait began.
+//!
+//! *Caution* counts writes that must go well before the area is taken to have room to grow again. A failed read says nothing of
+//! writes, and concerns its access alone.
+//!
+//! Orderings: Relaxed. The word says what to try and for how long to wait. It publishes nothing: the frames of a transfer
+//! publish what the transfer did.
 
 use crate::sync::{AtomicU64, Ordering};
 
-const UNDER_WAY: u64 = 1;
-const UNDER_WAY_MASK: u64 = (1 << 28) - 1;
-const ANSWER: u64 = 1 << 28;
+const STATE_MASK: u64 = 3;
+const CAUTION_SHIFT: u32 = 2;
+const CAUTION_MASK: u64 = 0x7F << CAUTION_SHIFT;
+const IN_FLIGHT_SHIFT: u32 = 9;
+const IN_FLIGHT: u64 = 1 << IN_FLIGHT_SHIFT;
+const IN_FLIGHT_MASK: u64 = (ANSWER - 1) & !(IN_FLIGHT - 1);
+const ANSWER: u64 = 1 << 36;
+
+/// Writes that must go well after one that failed.
+const CAUTION: u64 = 64;
+
+/// What to expect of the device. The better comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// It does what it is asked.
+    Well = 0,
+    /// Its last write failed.
+    Failing = 1,
+    /// It has not answered for as long as it may take.
+    Silent = 2,
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Written,
+    WriteFailed,
+    Read,
+    ReadFailed,
+}
 
 /// The word.
 #[derive(Debug, Default)]
@@ -22,38 +62,167 @@ pub(super) struct Health(AtomicU64);
 
 /// What the word said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen(u64);
+pub(crate) struct Seen(u64);
 
 impl Seen {
-    pub(super) fn under_way(self) -> u64 {
-        self.0 & UNDER_WAY_MASK
+    pub(super) fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Well,
+            1 => State::Failing,
+            _ => State::Silent,
+        }
+    }
+
+    /// Whether a write failed lately: places that were written before are more likely to take pages than new ones.
+    pub(super) fn is_cautious(self) -> bool {
+        self.0 & CAUTION_MASK != 0
+    }
+
+    pub(super) fn in_flight(self) -> u64 {
+        (self.0 & IN_FLIGHT_MASK) >> IN_FLIGHT_SHIFT
     }
 
     /// Whether nothing has ended between the two.
     pub(super) fn has_not_answered_since(self, before: Seen) -> bool {
         self.0 / ANSWER == before.0 / ANSWER
     }
+
+    fn with_state(self, state: State) -> Self {
+        Self(self.0 & !STATE_MASK | state as u64)
+    }
+
+    fn with_caution(self, caution: u64) -> Self {
+        Self(self.0 & !CAUTION_MASK | caution << CAUTION_SHIFT)
+    }
+
+    /// After a transfer has ended.
+    fn after(self, end: End) -> Self {
+        let caution = (self.0 & CAUTION_MASK) >> CAUTION_SHIFT;
+        let counted = Self(self.0.wrapping_add(ANSWER - IN_FLIGHT));
+        match end {
+            End::Written => counted.with_state(State::Well).with_caution(caution.saturating_sub(1)),
+            End::WriteFailed => counted.with_state(State::Failing).with_caution(CAUTION),
+            End::Read | End::ReadFailed if self.state() == State::Silent => counted.with_state(State::Well),
+            End::Read | End::ReadFailed => counted,
+        }
+    }
 }
 
 impl Health {
-    // Relaxed: the word counts, and orders nothing. What a transfer did is published by the frames it is about.
-
     pub(super) fn load(&self) -> Seen {
         Seen(self.0.load(Ordering::Relaxed))
     }
 
     /// A transfer is about to be handed over. What was seen before.
     pub(super) fn begin(&self) -> Seen {
-        Seen(self.0.fetch_add(UNDER_WAY, Ordering::Relaxed))
+        Seen(self.0.fetch_add(IN_FLIGHT, Ordering::Relaxed))
     }
 
-    /// The device was full. What was seen before.
-    pub(super) fn refused(&self) -> Seen {
-        Seen(self.0.fetch_sub(UNDER_WAY, Ordering::Relaxed))
+    /// The device was full for it.
+    pub(super) fn refused(&self) {
+        self.0.fetch_sub(IN_FLIGHT, Ordering::Relaxed);
     }
 
-    /// A transfer has ended.
-    pub(super) fn end(&self) {
-        self.0.fetch_add(ANSWER - UNDER_WAY, Ordering::Relaxed);
+    /// A transfer has ended. What was seen before.
+    pub(super) fn end(&self, end: End) -> Seen {
+        let mut before = self.load();
+        while let Err(now) = self.change(before, before.after(end)) {
+            before = now;
+        }
+        before
+    }
+
+    /// A deadline has passed that began when the word was `before`. Says whether the device is silent from now on, and was not:
+    /// it had something in flight all the time, and has answered nothing.
+    pub(super) fn note_silence(&self, before: Seen) -> bool {
+        let mut now = self.load();
+        loop {
+            let keeps = before.in_flight() > 0 && now.in_flight() > 0 && now.has_not_answered_since(before);
+            if !keeps || now.state() == State::Silent {
+                return false;
+            }
+            match self.change(now, now.with_state(State::Silent)) {
+                Ok(()) => return true,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    fn change(&self, from: Seen, to: Seen) -> Result<(), Seen> {
+        let done = self.0.compare_exchange_weak(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
+        done.map(|_| ()).map_err(Seen)
+    }
+}
+
+#[cfg(all(loom, test))]
+mod loom;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_decide_whether_it_fails_and_any_answer_ends_a_silence() {
+        let health = Health::default();
+        let end = |end| {
+            health.begin();
+            health.end(end);
+            health.load().state()
+        };
+        assert_eq!(end(End::ReadFailed), State::Well);
+        assert_eq!(end(End::WriteFailed), State::Failing);
+        assert_eq!(end(End::Read), State::Failing, "a read says nothing of writes");
+        assert_eq!(end(End::Written), State::Well);
+        for answer in [End::Read, End::ReadFailed, End::Written, End::WriteFailed] {
+            health.begin();
+            assert!(health.note_silence(health.load()) && !health.note_silence(health.load()));
+            assert_eq!(health.load().state(), State::Silent);
+            health.end(answer);
+            let then = if answer == End::WriteFailed { State::Failing } else { State::Well };
+            assert_eq!(health.load().state(), then);
+        }
+        assert_eq!(health.load().in_flight(), 0);
+    }
+
+    #[test]
+    fn caution_ends_when_as_many_writes_as_that_went_well() {
+        let health = Health::default();
+        let end = |end| {
+            health.begin();
+            health.end(end);
+        };
+        end(End::WriteFailed);
+        for _ in 0..CAUTION {
+            assert!(health.load().is_cautious());
+            end(End::Written);
+        }
+        assert!(!health.load().is_cautious());
+    }
+
+    #[test]
+    fn silence_is_concluded_only_where_nothing_has_ended_since_the_wait_began() {
+        let health = Health::default();
+        let idle = health.load();
+        health.begin();
+        assert!(!health.note_silence(idle), "nothing was in flight when the wait began");
+        let before = health.load();
+        health.begin();
+        health.end(End::ReadFailed);
+        assert!(!health.note_silence(before), "it has answered");
+        let before = health.load();
+        health.begin();
+        health.refused();
+        assert!(health.note_silence(before), "a transfer that was refused is no answer");
+        health.end(End::Written);
+        assert!(!health.note_silence(health.load()), "nothing is in flight");
+    }
+
+    #[test]
+    fn the_counts_wrap_and_leave_the_rest_alone() {
+        let health = Health(AtomicU64::new(u64::MAX / ANSWER * ANSWER));
+        health.begin();
+        health.end(End::WriteFailed);
+        let seen = health.load();
+        assert_eq!((seen.0 / ANSWER, seen.in_flight(), seen.state()), (0, 0, State::Failing));
     }
 }

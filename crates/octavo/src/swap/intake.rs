@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::frame::FrameAllocator;
 use crate::swap::Swap;
-use crate::swap::clusters::SlotRun;
+use crate::swap::clusters::{Ask, SlotRun};
 use crate::units::{CHUNK_FRAMES, FrameId, StoredPage, SwapSlot};
 
 impl Swap {
@@ -16,8 +16,8 @@ impl Swap {
         run: impl ExactSizeIterator<Item = FrameId>,
         each: impl FnMut(FrameId, Option<StoredPage>),
     ) -> usize {
-        // A device that failed may have no room to grow.
-        let Some(slots) = self.slots.allocate(run.len() as u32, !self.is_cautious()) else { return 0 };
+        let shunned = self.areas.shunned(self.has_room());
+        let Some(slots) = self.slots.allocate(run.len() as u32, self.ask(&shunned)) else { return 0 };
         self.cache.reserve(slots);
         let count = slots.count as usize;
         self.insert(frames, slots.first, run.take(count), each);
@@ -27,9 +27,15 @@ impl Swap {
     /// 512 consecutive places, a whole cluster, for the frames of a block; the first of them. Each is for [`Swap::take_in_at`], or
     /// goes back by [`Swap::give_back`]. `None`: there is no such cluster.
     pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
-        let first = self.slots.allocate_huge(!self.is_cautious())?;
+        let shunned = self.areas.shunned(self.has_room());
+        let first = self.slots.allocate_huge(self.ask(&shunned))?;
         self.cache.reserve(SlotRun { first, count: CHUNK_FRAMES });
         Some(first.stored())
+    }
+
+    fn ask<'a>(&self, shunned: &'a [bool]) -> Ask<'a> {
+        // A device that failed may have no room to grow.
+        Ask { may_grow: !self.areas.are_cautious(), shunned }
     }
 
     /// Puts a frame, pinned by the caller, into the cache at a place that was allocated. False: the frame is dying, and the place

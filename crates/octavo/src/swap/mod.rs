@@ -14,12 +14,13 @@
 //! | `intake` | slots for pages that no store keeps yet |
 //! | `cache` | from slots to frames |
 //! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
-//! | `areas` | the devices behind the slots |
+//! | `areas`, `area`, `health` | the devices behind the slots, and how they do |
 //! | `contents`, `content` | what a slot holds, and how it comes back |
 //! | `packing` | where each page of a batch ends: a word, the pool, its area |
 //! | `pool` | the compressed pool |
 //! | `seal`, `bounce` | encryption |
 
+mod area;
 mod areas;
 pub(crate) mod bounce;
 mod cache;
@@ -48,10 +49,11 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{Device, NO_QUEUE, Waited};
 use crate::store::{Started, Unread};
-use crate::sync::{Arc, AtomicU32, Duration, Machine, Mutex, Ordering, Random, Shared, pause};
+use crate::sync::{Arc, Duration, Machine, Ordering, Random, Shared, pause};
 use crate::units::{FrameId, Order, SwapSlot};
 
 use areas::Areas;
+pub(crate) use areas::Asked;
 use bounce::BounceFrames;
 use cache::{Cache, FreeSlot};
 pub(crate) use clusters::AreaShape;
@@ -59,6 +61,7 @@ use clusters::Clusters;
 use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
+use health::State;
 pub(crate) use pool::{Handle, Pool, PoolStats, Weights};
 use read_failures::ReadFailures;
 use seal::{Method, Seal};
@@ -70,19 +73,12 @@ use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 /// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
 const SEALED_ORDER: Order = Order(8);
 
-/// Writes that succeed after one that failed before the area is asked to grow again.
-const CAUTION: u32 = 64;
-
 /// The swap of a manager.
 pub(crate) struct Swap {
     areas: Areas,
     pub(crate) slots: Shared<Slots>,
     pub(crate) cache: Cache,
     contents: Shared<Contents>,
-    /// What the device last said when it failed to write, for the access that needs the room.
-    write_failure: Mutex<Option<Error>>,
-    /// Writes that must succeed until the area is taken to have room to grow again; 0 where none has failed lately.
-    caution: AtomicU32,
     read_failures: ReadFailures,
     counters: Arc<Counters>,
 }
@@ -160,8 +156,6 @@ impl Swap {
             areas,
             slots,
             contents,
-            write_failure: Mutex::new(None),
-            caution: AtomicU32::new(0),
             read_failures: ReadFailures::default(),
             counters: Arc::clone(counters),
         })
@@ -195,6 +189,8 @@ impl Swap {
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
+    // --- the devices ---
+
     /// Starts what was only collected so far.
     pub(crate) fn flush(&self) {
         self.areas.flush();
@@ -207,11 +203,7 @@ impl Swap {
 
     /// For whoever waits for transfers, whichever. As [`Device::wait`].
     pub(crate) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.areas.wait_in_only(still_waiting).unwrap_or_else(|| {
-            // Which of several will be the first is not known: all see to their completions themselves.
-            self.serve();
-            Waited::Sleep
-        })
+        self.areas.wait_for_any(still_waiting)
     }
 
     /// Somebody who cannot pull completions waits for one.
@@ -219,42 +211,73 @@ impl Swap {
         self.areas.serve();
     }
 
-    /// What came of a write, for the access that needs the room.
-    fn note_write(&self, result: io::Result<()>) {
-        // Relaxed, and not exact: it only says how much to try.
-        match self.caution.load(Ordering::Relaxed) {
-            _ if result.is_err() => self.caution.store(CAUTION, Ordering::Relaxed),
-            0 => {}
-            left => self.caution.store(left - 1, Ordering::Relaxed),
-        }
-        *self.write_failure.lock() = result.err().map(|error| self.write_error(&error));
-    }
-
-    /// A write failed lately: what was written before is more likely to take pages than what never was.
-    fn is_cautious(&self) -> bool {
-        self.caution.load(Ordering::Relaxed) > 0
-    }
+    // --- how they do ---
 
     /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.
     pub(crate) fn write_batch(&self) -> usize {
-        if self.is_cautious() { WRITE_BATCH / 8 } else { WRITE_BATCH }
+        if self.areas.are_cautious() { WRITE_BATCH / 8 } else { WRITE_BATCH }
     }
 
-    /// Whether the device failed to write, and nothing went well since.
+    /// What to expect of the next write.
+    fn state(&self) -> State {
+        self.areas.state(self.has_room())
+    }
+
+    /// Whether an area has free slots.
+    fn has_room(&self) -> impl Fn(usize) -> bool {
+        |area| !self.slots.is_area_full(area)
+    }
+
+    /// Whether no area that has room is well: only what has got out counts then.
     pub(crate) fn is_failing(&self) -> bool {
-        self.write_failure.lock().is_some()
+        self.state() != State::Well
     }
 
-    /// The device has not answered a write in time: until one ends, or somebody must try, it counts as failing.
-    pub(crate) fn note_silence(&self) {
-        let mut failure = self.write_failure.lock();
-        if failure.is_none() {
-            *failure = Some(self.timed_out());
-        }
-    }
-
+    /// Whether no area that has room has answered in time: nothing new goes out until one answers.
     pub(crate) fn is_silent(&self) -> bool {
-        self.write_failure.lock().as_ref().is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+        self.state() == State::Silent
+    }
+
+    /// Whether something is in flight, and silent devices have all of it.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.areas.keep_all()
+    }
+
+    /// How each area does now, for [`Swap::note_silence`].
+    pub(crate) fn asked(&self) -> Asked {
+        self.areas.asked()
+    }
+
+    /// A deadline has passed that began when the areas were `asked`: those that have not answered since are silent, until they do.
+    pub(crate) fn note_silence(&self, asked: &Asked) {
+        self.areas.note_silence(asked);
+    }
+
+    /// How often a write failed, so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.areas.failures()
+    }
+
+    /// Why no page can go out, if that is so, for the access that needs the room: the areas are silent, or have failed since
+    /// `failures` were counted, or there is no slot.
+    pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
+        let state = self.state();
+        let is_news = state == State::Silent || self.failures() != failures;
+        let failure = if is_news { self.areas.failure(state) } else { None };
+        failure.or_else(|| {
+            let is_full = self.is_available() && self.slots.is_full();
+            is_full.then(|| {
+                let full = self.areas.describe_full(|area| self.slots.area_used(area));
+                let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
+                Error::new(ErrorKind::SwapFull, message)
+            })
+        })
+    }
+
+    /// The error of an access that has waited long enough.
+    #[cold]
+    pub(crate) fn timed_out(&self) -> Error {
+        self.areas.timed_out()
     }
 
     // --- what slots hold ---
@@ -306,8 +329,8 @@ impl Swap {
     /// The error of a page that came back as another.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
-        let (device, place) = self.areas.device_of(slot);
-        let device = device.describe();
+        let (area, place) = self.areas.area_of(slot);
+        let device = &area.name;
         Error::new(
             ErrorKind::Corrupt,
             format!(
@@ -346,66 +369,13 @@ impl Swap {
         self.contents.pool_stats()
     }
 
-    // --- failures ---
-
     /// Why a slot was not read.
     #[cold]
     pub(crate) fn why_unread(&self, slot: SwapSlot) -> Unread {
         self.read_failures.why(slot).unwrap_or_else(|| {
-            Unread::Failed(self.read_error(&io::Error::other("another access met the failure")))
+            let (area, _) = self.areas.area_of(slot);
+            Unread::Failed(area.read_error("another access met the failure"))
         })
-    }
-
-    /// Forgets how the device last failed.
-    pub(crate) fn forget_failure(&self) {
-        *self.write_failure.lock() = None;
-    }
-
-    /// Why no page can go out, if that is so: for the access that needs the room.
-    pub(crate) fn obstacle(&self) -> Option<Error> {
-        if let Some(error) = self.write_failure.lock().clone() {
-            return Some(error);
-        }
-        let is_full = self.is_available() && self.slots.is_full();
-        is_full.then(|| {
-            let full = self.areas.describe_full(|area| self.slots.area_used(area));
-            let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
-            Error::new(ErrorKind::SwapFull, message)
-        })
-    }
-
-    #[cold]
-    fn write_error(&self, error: &io::Error) -> Error {
-        let (kind, advice) = match error.raw_os_error() {
-            Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
-            Some(EFBIG) => (
-                ErrorKind::SwapFull,
-                "raise the process's limit on file sizes (RLIMIT_FSIZE, `ulimit -f`), or drop a space",
-            ),
-            _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
-        };
-        let device = self.areas.describe();
-        Error::new(kind, format!("writing to {device} failed: {error}; {advice}"))
-    }
-
-    /// The error of an access whose page could not be read.
-    #[cold]
-    fn read_error(&self, why: &io::Error) -> Error {
-        let device = self.areas.describe();
-        Error::new(
-            ErrorKind::SwapRead,
-            format!("reading from {device} failed: {why}; the page is still there, try the access again"),
-        )
-    }
-
-    /// The error of an access that has waited long enough.
-    #[cold]
-    pub(crate) fn timed_out(&self) -> Error {
-        let message = format!(
-            "{} did not answer in time; no page is lost: try the access again, or check the device",
-            self.areas.describe()
-        );
-        Error::new(ErrorKind::TimedOut, message)
     }
 
     /// What is wrong, if as many entries say Swapped to each slot as `swapped` counts.
@@ -441,10 +411,6 @@ impl Swap {
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }
-
-/// Failures of a write that say that there is no room.
-const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
-const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();
 
 fn new_seal(
     areas: &Areas,

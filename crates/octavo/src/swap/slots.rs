@@ -1,7 +1,7 @@
 //! Which slots pages may have: the free ones of the clusters, but not those whose place could not be written, while there are
 //! others.
 
-use crate::swap::clusters::{Clusters, SlotRun};
+use crate::swap::clusters::{Ask, Clusters, SlotRun};
 use crate::swap::unwritable::Unwritable;
 use crate::units::SwapSlot;
 
@@ -21,19 +21,18 @@ impl Slots {
         Self { clusters, unwritable: Unwritable::default() }
     }
 
-    /// Up to `count` consecutive slots. `may_grow`: also places that were never written. `None`: the areas are full.
-    pub(super) fn allocate(&self, count: u32, may_grow: bool) -> Option<SlotRun> {
+    /// Up to `count` consecutive slots. `None`: the areas are full, or shunned.
+    pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         if self.unwritable.withheld() >= MOST_WITHHELD {
             self.give_withheld_back();
         }
-        self.clusters
-            .allocate(count, may_grow)
-            .or_else(|| self.give_withheld_back().then(|| self.clusters.allocate(count, may_grow)).flatten())
+        let allocate = || self.clusters.allocate(count, ask);
+        allocate().or_else(|| self.give_withheld_back().then(allocate).flatten())
     }
 
     /// 512 consecutive slots, a whole cluster. `None`: there is no such cluster.
-    pub(super) fn allocate_huge(&self, may_grow: bool) -> Option<SwapSlot> {
-        self.clusters.allocate_huge(may_grow)
+    pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
+        self.clusters.allocate_huge(ask)
     }
 
     /// Slots that could not be written are tried again. Says whether there are any.
@@ -64,6 +63,11 @@ impl Slots {
     /// None is free.
     pub(super) fn is_full(&self) -> bool {
         self.clusters.used() == self.clusters.capacity()
+    }
+
+    /// None of an area is free.
+    pub(super) fn is_area_full(&self, area: usize) -> bool {
+        self.clusters.is_area_full(area)
     }
 
     /// Slots in use of an area.

@@ -40,6 +40,10 @@ impl PageStore for Swap {
         self.cache.detach(frames, frame);
     }
 
+    fn is_better_moved(&self, page: StoredPage) -> bool {
+        self.areas.are_better_than_that_of(SwapSlot::named(page), self.has_room())
+    }
+
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
@@ -63,14 +67,13 @@ impl PageStore for Swap {
         self.contents.unseal(frame);
     }
 
-    fn note_written(&self, first: StoredPage, count: u32, result: io::Result<()>) {
-        let counter = if result.is_ok() { Counter::SwapOut } else { Counter::SwapWriteError };
+    fn note_written(&self, first: StoredPage, count: u32, written: bool) {
+        let counter = if written { Counter::SwapOut } else { Counter::SwapWriteError };
         self.counters.add(counter, u64::from(count));
-        if result.is_err() {
+        if !written {
             let first = SwapSlot::named(first).0;
             (first..first + count).for_each(|slot| self.slots.note_unwritable(SwapSlot(slot)));
         }
-        self.note_write(result);
     }
 
     fn end_writeback(
@@ -99,10 +102,11 @@ impl PageStore for Swap {
         self.cache.begin_read(frames, SwapSlot::named(page), fresh)
     }
 
-    fn note_read(&self, count: u32, result: io::Result<()>) -> Result<(), Error> {
+    fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error> {
         let counter = if result.is_ok() { Counter::SwapIn } else { Counter::SwapReadError };
         self.counters.add(counter, u64::from(count));
-        result.map_err(|error| self.read_error(&error))
+        let (area, _) = self.areas.area_of(SwapSlot::named(first));
+        result.map_err(|error| area.read_error(&error.to_string()))
     }
 
     fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error> {
@@ -135,11 +139,12 @@ impl PageStore for Swap {
         Some(self.areas.completing())
     }
 
-    fn note_end(&self, first: StoredPage) {
-        self.areas.note_end(SwapSlot::named(first));
+    fn note_end(&self, job: &Job, result: &io::Result<()>) {
+        let (area, _) = self.areas.area_of(SwapSlot::named(job.first));
+        area.note_end(job.direction, result);
     }
 
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.areas.wait(SwapSlot::named(page), queue, still_waiting)
+        self.areas.area_of(SwapSlot::named(page)).0.wait(queue, still_waiting)
     }
 }

@@ -6,6 +6,10 @@ use super::*;
 use crate::sync::percpu::run_on;
 use crate::sync::{bounded, thread};
 
+fn ask(may_grow: bool) -> Ask<'static> {
+    Ask { may_grow, shunned: &[] }
+}
+
 /// Areas as given, and a flag for each slot: whoever is given the slot finds it down.
 struct Model {
     clusters: Clusters,
@@ -21,7 +25,7 @@ impl Model {
     }
 
     fn allocate(&self, count: u32) -> Option<SlotRun> {
-        let run = self.clusters.allocate(count, true)?;
+        let run = self.clusters.allocate(count, ask(true))?;
         for slot in run.first.0..run.first.0 + run.count {
             assert_eq!(self.owned[slot as usize].swap(1, Ordering::Relaxed), 0, "two owners of {slot}");
         }
@@ -74,7 +78,7 @@ fn run_and_free(model: &Model) {
 }
 
 fn block_and_free(model: &Model) {
-    if let Some(first) = model.clusters.allocate_huge(true) {
+    if let Some(first) = model.clusters.allocate_huge(ask(true)) {
         let run = SlotRun { first, count: CLUSTER_SLOTS as u32 };
         for slot in [first.0, first.0 + 1] {
             assert_eq!(model.owned[slot as usize].swap(1, Ordering::Relaxed), 0, "two owners of {slot}");

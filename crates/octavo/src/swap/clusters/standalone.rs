@@ -1,6 +1,6 @@
 //! The slots of one area by themselves, for measurements.
 
-use super::{AreaShape, Clusters, SlotRun};
+use super::{AreaShape, Ask, Clusters, SlotRun};
 use crate::budget::Budget;
 use crate::sync::Arc;
 use crate::sync::Cpus;
@@ -23,7 +23,7 @@ impl StandaloneSlots {
 
     /// First slot and length of a run of up to `count`.
     pub fn allocate(&self, count: u32) -> Option<(u32, u32)> {
-        self.0.allocate(count, true).map(|run| (run.first.0, run.count))
+        self.0.allocate(count, Ask { may_grow: true, shunned: &[] }).map(|run| (run.first.0, run.count))
     }
 
     /// Gives a run, or a part of one, back.

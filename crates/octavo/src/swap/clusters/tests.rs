@@ -9,6 +9,11 @@ use super::*;
 use crate::sync::{AtomicBool, thread};
 use crate::units::StoredPage;
 
+/// Slots of any area.
+fn ask(may_grow: bool) -> Ask<'static> {
+    Ask { may_grow, shunned: &[] }
+}
+
 const BYTES: u64 = 8192;
 const CLUSTER: u32 = CLUSTER_SLOTS as u32;
 
@@ -97,7 +102,7 @@ impl Model<'_> {
     fn allocate(&mut self, count: u32, may_grow: bool) {
         let best = self.best_priority(|cluster| cluster.free > 0);
         let before = best.map(|priority| self.see_priority(priority)).unwrap_or_default();
-        let Some(run) = self.clusters.allocate(count, may_grow) else {
+        let Some(run) = self.clusters.allocate(count, ask(may_grow)) else {
             assert_eq!(best, None, "refused with room left");
             return;
         };
@@ -138,7 +143,7 @@ impl Model<'_> {
         let best = self.best_priority(|cluster| {
             cluster.free == CLUSTER_SLOTS && (may_grow || cluster.place != Place::NeverUsed)
         });
-        let Some(first) = self.clusters.allocate_huge(may_grow) else {
+        let Some(first) = self.clusters.allocate_huge(ask(may_grow)) else {
             assert_eq!(best, None, "refused with a whole cluster left");
             return;
         };
@@ -251,7 +256,7 @@ fn two_cpus_write_batches_to_clusters_of_their_own() {
     for batch in 0..16 {
         for (cpu, before) in before.iter_mut().enumerate() {
             CPU.set(cpu as u32);
-            let got = clusters.allocate(256, true).unwrap();
+            let got = clusters.allocate(256, ask(true)).unwrap();
             assert_eq!(got.count, 256);
             if batch % 2 == 1 {
                 assert_eq!(*before, Some(got.first.0 - 256), "the batches of a CPU follow each other");
@@ -266,7 +271,7 @@ fn two_cpus_write_batches_to_clusters_of_their_own() {
 fn equal_areas_take_turns_by_clusters_and_lower_ones_wait() {
     let clusters = clusters(&[(2 * CLUSTER, 1), (4 * CLUSTER, 5), (4 * CLUSTER, 5)]);
     let mut areas = Vec::new();
-    while let Some(run) = clusters.allocate(256, true) {
+    while let Some(run) = clusters.allocate(256, ask(true)) {
         let cluster = run.first.0 / CLUSTER;
         areas.push(clusters.areas.iter().rposition(|area| area.first_cluster <= cluster).unwrap());
     }
@@ -278,40 +283,40 @@ fn equal_areas_take_turns_by_clusters_and_lower_ones_wait() {
 fn a_run_comes_from_where_it_fits_and_fragments_come_last() {
     let clusters = clusters(&[(3 * CLUSTER, 0)]);
     for _ in 0..6 {
-        assert_eq!(clusters.allocate(256, true).unwrap().count, 256);
+        assert_eq!(clusters.allocate(256, ask(true)).unwrap().count, 256);
     }
-    assert_eq!(clusters.allocate(1, true), None);
+    assert_eq!(clusters.allocate(1, ask(true)), None);
     // Every second slot of the first cluster, and a run of the second.
     (0..512).step_by(2).for_each(|slot| clusters.free(SwapSlot(slot)));
     clusters.free_run(run(CLUSTER + 100, 70));
-    assert_eq!(clusters.allocate(64, true), Some(run(CLUSTER + 100, 64)));
+    assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 100, 64)));
     // Six are left there, and that fills it.
-    assert_eq!(clusters.allocate(64, true), Some(run(CLUSTER + 164, 6)));
+    assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 164, 6)));
     // Now single slots, in order: the places stay close.
-    assert_eq!(clusters.allocate(64, true), Some(run(0, 1)));
-    assert_eq!(clusters.allocate(64, true), Some(run(2, 1)));
+    assert_eq!(clusters.allocate(64, ask(true)), Some(run(0, 1)));
+    assert_eq!(clusters.allocate(64, ask(true)), Some(run(2, 1)));
     // Something better comes up.
     clusters.free_run(run(2 * CLUSTER, 200));
-    assert_eq!(clusters.allocate(256, true), Some(run(2 * CLUSTER, 200)));
-    assert_eq!(clusters.allocate(64, true), Some(run(4, 1)));
+    assert_eq!(clusters.allocate(256, ask(true)), Some(run(2 * CLUSTER, 200)));
+    assert_eq!(clusters.allocate(64, ask(true)), Some(run(4, 1)));
     clusters.validate();
 }
 
 #[test]
 fn what_is_left_of_a_block_is_left_alone_until_nothing_else_is() {
     let clusters = clusters(&[(3 * CLUSTER, 0)]);
-    let block = clusters.allocate_huge(true).unwrap();
+    let block = clusters.allocate_huge(ask(true)).unwrap();
     assert_eq!(block, SwapSlot(0));
     clusters.free_run(run(7, 300));
     for slot in 0..1024 {
-        assert_eq!(clusters.allocate(1, true), Some(run(CLUSTER + slot, 1)));
+        assert_eq!(clusters.allocate(1, ask(true)), Some(run(CLUSTER + slot, 1)));
     }
     clusters.free(SwapSlot(CLUSTER + 5));
-    assert_eq!(clusters.allocate(300, true), Some(run(CLUSTER + 5, 1)), "a fragment goes first");
-    assert_eq!(clusters.allocate_huge(true), None);
-    assert_eq!(clusters.allocate(300, true), Some(run(7, 300)), "stolen");
+    assert_eq!(clusters.allocate(300, ask(true)), Some(run(CLUSTER + 5, 1)), "a fragment goes first");
+    assert_eq!(clusters.allocate_huge(ask(true)), None);
+    assert_eq!(clusters.allocate(300, ask(true)), Some(run(7, 300)), "stolen");
     clusters.free_run(run(0, 512));
-    assert_eq!(clusters.allocate_huge(true), Some(SwapSlot(0)), "whole again");
+    assert_eq!(clusters.allocate_huge(ask(true)), Some(SwapSlot(0)), "whole again");
     clusters.validate();
 }
 
@@ -319,7 +324,7 @@ fn what_is_left_of_a_block_is_left_alone_until_nothing_else_is() {
 fn a_block_wholly_freed_is_a_block_again() {
     let clusters = clusters(&[(CLUSTER, 0)]);
     for _ in 0..3 {
-        let block = clusters.allocate_huge(true).unwrap();
+        let block = clusters.allocate_huge(ask(true)).unwrap();
         (0..512).rev().for_each(|slot| clusters.free(SwapSlot(block.0 + slot)));
         clusters.validate();
     }
@@ -328,10 +333,10 @@ fn a_block_wholly_freed_is_a_block_again() {
 #[test]
 fn used_places_come_before_new_ones_for_who_would_not_grow() {
     let clusters = clusters(&[(3 * CLUSTER, 0)]);
-    assert_eq!(clusters.allocate(512, false), Some(run(0, 512)), "nothing else is there");
+    assert_eq!(clusters.allocate(512, ask(false)), Some(run(0, 512)), "nothing else is there");
     (0..512).step_by(4).for_each(|slot| clusters.free(SwapSlot(slot)));
-    assert_eq!(clusters.allocate(256, false), Some(run(0, 1)));
-    assert_eq!(clusters.allocate(256, true), Some(run(CLUSTER, 256)));
+    assert_eq!(clusters.allocate(256, ask(false)), Some(run(0, 1)));
+    assert_eq!(clusters.allocate(256, ask(true)), Some(run(CLUSTER, 256)));
     assert_eq!(clusters.touched().count(), 2);
 }
 
@@ -341,10 +346,10 @@ fn the_budget_pays_for_clusters_when_they_are_first_used() {
     let each = BYTES + 128;
     assert_eq!(clusters.budget.used_bytes(), 0);
     for used in 1..=4 {
-        let run = clusters.allocate(512, true).unwrap();
+        let run = clusters.allocate(512, ask(true)).unwrap();
         assert_eq!(clusters.budget.used_bytes(), used * each);
         clusters.free_run(run);
-        clusters.allocate_huge(true).unwrap();
+        clusters.allocate_huge(ask(true)).unwrap();
         assert_eq!(clusters.budget.used_bytes(), used * each, "the same cluster again");
     }
 }
@@ -353,7 +358,7 @@ fn the_budget_pays_for_clusters_when_they_are_first_used() {
 fn a_slot_freed_twice_or_never_allocated_is_a_bug_that_is_told() {
     for (slot, count) in [(0, 1), (5, 1), (3, 4), (600, 1), (699, 4)] {
         let clusters = clusters(&[(700, 0)]);
-        clusters.allocate(10, true).unwrap();
+        clusters.allocate(10, ask(true)).unwrap();
         clusters.free_run(run(5, 5));
         clusters.free(SwapSlot(0));
         let twice = std::panic::AssertUnwindSafe(|| clusters.free_run(run(slot, count)));
@@ -404,7 +409,7 @@ fn nobody_is_refused_while_there_is_room() {
                         (0..run.count).for_each(|slot| clusters.free(SwapSlot(run.first.0 + slot)));
                     } else {
                         let count = 1 + random(u64::from(room.min(100))) as u32;
-                        let run = clusters.allocate(count, true).expect("there is room for all");
+                        let run = clusters.allocate(count, ask(true)).expect("there is room for all");
                         held_slots += run.count;
                         held.push_back(run);
                     }
@@ -456,9 +461,11 @@ fn no_slot_has_two_owners_under_several_threads() {
                         let may_grow = random(4) > 0;
                         let count = [1, 3, 32, 256][random(4) as usize];
                         let got = if random(20) == 0 {
-                            clusters.allocate_huge(may_grow).map(|first| SlotRun { first, count: CLUSTER })
+                            clusters
+                                .allocate_huge(ask(may_grow))
+                                .map(|first| SlotRun { first, count: CLUSTER })
                         } else {
-                            clusters.allocate(count, may_grow)
+                            clusters.allocate(count, ask(may_grow))
                         };
                         let Some(run) = got else {
                             none_left.fetch_add(1, Ordering::Relaxed);
@@ -482,6 +489,6 @@ fn no_slot_has_two_owners_under_several_threads() {
         assert_eq!(clusters.used(), 0);
         clusters.validate();
         let whole: u32 = shapes.iter().map(|shape| shape.0 / CLUSTER).sum();
-        assert_eq!((0..whole).filter_map(|_| clusters.allocate_huge(true)).count() as u32, whole);
+        assert_eq!((0..whole).filter_map(|_| clusters.allocate_huge(ask(true))).count() as u32, whole);
     }
 }

@@ -3,18 +3,22 @@
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// After many failures, 2^10 requests are turned away.
-const MOST_FAILURES: u32 = 10;
-
 /// The recent failures of one kind of request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Backoff {
+    /// Failures in a row that count.
+    most_failures: u32,
     /// Requests still to be turned away.
     turn_away: AtomicU32,
     failures: AtomicU32,
 }
 
 impl Backoff {
+    /// After many failures in a row, 2^`most_failures` requests are turned away, less one.
+    pub(crate) fn new(most_failures: u32) -> Self {
+        Self { most_failures, turn_away: AtomicU32::new(0), failures: AtomicU32::new(0) }
+    }
+
     /// Returns whether this request should not even try. Counts it as turned away.
     pub(crate) fn turns_away(&self) -> bool {
         // Relaxed here and below: the words are a hint, and a few requests more or less do not matter.
@@ -24,7 +28,7 @@ impl Backoff {
     /// Notes the outcome of a request that did try.
     pub(crate) fn ended(&self, success: bool) {
         let failures =
-            if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(MOST_FAILURES) };
+            if success { 0 } else { (self.failures.load(Ordering::Relaxed) + 1).min(self.most_failures) };
         self.failures.store(failures, Ordering::Relaxed);
         self.turn_away.store((1 << failures) - 1, Ordering::Relaxed);
     }
@@ -36,8 +40,8 @@ mod tests {
 
     #[test]
     fn turns_away_twice_as_many_after_each_failure_and_none_after_a_success() {
-        let backoff = Backoff::default();
-        for expected in [0, 1, 3, 7] {
+        let backoff = Backoff::new(3);
+        for expected in [0, 1, 3, 7, 7] {
             assert_eq!((0..).take_while(|_| backoff.turns_away()).count(), expected);
             backoff.ended(false);
         }

@@ -1,0 +1,211 @@
+//! One area: a device, which slots are its places, and how it does.
+//!
+//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the device had in hand, so
+//! the transfer ends with an error, and everybody who waits for it is told. A panic of ours in a completion goes on.
+//!
+//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area is opened, and is
+//! not asked again.
+
+use std::io;
+use std::panic::resume_unwind;
+
+use crate::backoff::Backoff;
+use crate::error::{Error, ErrorKind};
+use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Waited};
+use crate::swap::clusters::AreaShape;
+use crate::swap::health::{End, Health, Seen, State};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared, catch_panic};
+
+/// After so many failures in a row, a failing area gets one run of 64 while others are well.
+const MOST_FAILURES: u32 = 6;
+
+/// A device, which slots are its places, and how it does.
+pub(super) struct Area {
+    device: Box<dyn Device>,
+    /// For messages.
+    pub(super) name: String,
+    pub(super) shape: AreaShape,
+    pub(super) first_slot: u32,
+    health: Health,
+    /// A failing area is tried ever less often while there are others.
+    probes: Backoff,
+    /// The last write that failed.
+    failure: Mutex<Option<Error>>,
+    /// How often a write failed.
+    failures: AtomicU64,
+    /// A completion of ours panicked, inside some device's call.
+    is_broken: Shared<AtomicBool>,
+}
+
+impl Area {
+    pub(super) fn new(
+        device: Box<dyn Device>,
+        shape: AreaShape,
+        first_slot: u32,
+        is_broken: Shared<AtomicBool>,
+    ) -> Self {
+        Self {
+            name: device.describe(),
+            device,
+            shape,
+            first_slot,
+            health: Health::default(),
+            probes: Backoff::new(MOST_FAILURES),
+            failure: Mutex::new(None),
+            failures: AtomicU64::new(0),
+            is_broken,
+        }
+    }
+
+    // --- the device ---
+
+    /// Hands a job over, to be done at `place`. False: the device is full, and nothing has begun.
+    pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, place: u32, urgency: Urgency) -> bool {
+        let before = self.health.begin();
+        let transfer = Transfer::new(host, job, place);
+        let back = match self.call(|device| device.submit(transfer, urgency)) {
+            None | Some(Submitted::Accepted) => return true,
+            Some(Submitted::Full(back)) => back,
+        };
+        let now = self.health.load();
+        let wrong = if back.place() != place || back.direction() != job.direction {
+            "gave a transfer back that is in flight"
+        } else if now.in_flight() == 1 && now.has_not_answered_since(before) {
+            // Nobody would ever learn that there is room again.
+            "says that it is full, and has nothing in flight"
+        } else {
+            self.health.refused();
+            back.take_back();
+            return false;
+        };
+        back.complete(Err(io::Error::other(format!("the device {wrong}"))));
+        true
+    }
+
+    pub(super) fn flush(&self) {
+        self.call(Device::flush);
+    }
+
+    pub(super) fn poll(&self) {
+        self.call(Device::poll);
+    }
+
+    pub(super) fn serve(&self) {
+        self.call(Device::serve);
+    }
+
+    /// Waits for a transfer. A device that panics is not waited in.
+    pub(super) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.call(|device| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
+    }
+
+    /// Calls the device. `None`: it panicked.
+    #[inline]
+    fn call<'a, T>(&'a self, work: impl FnOnce(&'a dyn Device) -> T) -> Option<T> {
+        match catch_panic(|| work(&*self.device)) {
+            Ok(done) => Some(done),
+            // Relaxed: this thread has set it, as it unwound.
+            Err(panic) if self.is_broken.load(Ordering::Relaxed) => resume_unwind(panic),
+            Err(_) => None,
+        }
+    }
+
+    // --- how it does ---
+
+    pub(super) fn seen(&self) -> Seen {
+        self.health.load()
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.seen().state()
+    }
+
+    /// A transfer has ended.
+    pub(super) fn note_end(&self, direction: Direction, result: &io::Result<()>) {
+        let end = match (direction, result) {
+            (Direction::Read, Ok(())) => End::Read,
+            (Direction::Read, Err(_)) => End::ReadFailed,
+            (Direction::Write, Ok(())) => End::Written,
+            (Direction::Write, Err(error)) => {
+                // Before anybody can see that there is one.
+                self.note_failure(self.write_error(error));
+                End::WriteFailed
+            }
+        };
+        let before = self.health.end(end);
+        if end == End::Written && before.state() != State::Well {
+            self.probes.ended(true);
+        }
+    }
+
+    #[cold]
+    fn note_failure(&self, error: Error) {
+        *self.failure.lock() = Some(error);
+        // Relaxed: it is compared with what the same access read before.
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.probes.ended(false);
+    }
+
+    /// How often a write failed, so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// A deadline has passed that began when the area was seen like this.
+    pub(super) fn note_silence(&self, before: Seen) {
+        self.health.note_silence(before);
+    }
+
+    /// Whether a failing area is to be tried once more, though there are others.
+    pub(super) fn is_to_be_probed(&self) -> bool {
+        !self.probes.turns_away()
+    }
+
+    /// Why pages cannot go there, as far as is known.
+    #[cold]
+    pub(super) fn failure(&self) -> Option<Error> {
+        match self.state() {
+            State::Well => None,
+            State::Failing => self.failure.lock().clone(),
+            State::Silent => Some(timed_out(&self.name)),
+        }
+    }
+
+    #[cold]
+    fn write_error(&self, error: &io::Error) -> Error {
+        let (kind, advice) = match error.raw_os_error() {
+            Some(ENOSPC) => (ErrorKind::SwapFull, "free room on its file system, or drop a space"),
+            Some(EFBIG) => (
+                ErrorKind::SwapFull,
+                "raise the process's limit on file sizes (RLIMIT_FSIZE, `ulimit -f`), or drop a space",
+            ),
+            _ => (ErrorKind::SwapWrite, "the pages stay in memory; check the device, or drop a space"),
+        };
+        Error::new(kind, format!("writing to {} failed: {error}; {advice}", self.name))
+    }
+
+    /// The error of an access whose page could not be read.
+    #[cold]
+    pub(super) fn read_error(&self, why: &str) -> Error {
+        Error::new(
+            ErrorKind::SwapRead,
+            format!(
+                "reading from {} failed: {why}; the page is still there, try the access again",
+                self.name
+            ),
+        )
+    }
+}
+
+/// The error of an access that has waited for `device` long enough.
+#[cold]
+pub(super) fn timed_out(device: &str) -> Error {
+    let message = format!(
+        "{device} did not answer in time; no page is lost: try the access again, or check the device"
+    );
+    Error::new(ErrorKind::TimedOut, message)
+}
+
+/// Failures of a write that say that there is no room.
+const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();

@@ -1,0 +1,56 @@
+//! Whether what is known of clusters agrees with their bits: for tests, and for `Manager::validate`.
+
+use crate::swap::clusters::bits::SlotBits;
+use crate::swap::clusters::lists::{List, Place};
+use crate::swap::clusters::{Area, Clusters, Current};
+
+impl Clusters {
+    /// Where places, lists or counts contradict the bits. Linear, and exact only while nobody else is at work.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        self.areas.iter().find_map(|area| {
+            let lists = area.lists.lock();
+            let touched = area.first_cluster..area.first_cluster + lists.touched;
+            let used: usize = touched.clone().map(|index| self.used_of(area, index)).sum();
+            let is_listed = |index: &u32| matches!(Place::of(self.cluster(*index)), Place::On(_));
+            let listed = touched.clone().filter(is_listed).count();
+            let linked = lists.contradiction(&self.clusters, &area.hints, listed);
+            touched.clone().find_map(|index| self.misplaced(area, index)).or(linked).or_else(|| {
+                let hinted = area.hints.may_have_never_used() == (lists.touched < area.clusters);
+                (used != area.used() as usize || !hinted)
+                    .then(|| format!("{used} slots are in use, and {} counted", area.used()))
+            })
+        })
+    }
+
+    fn used_of(&self, area: &Area, index: u32) -> usize {
+        area.slots_of(index) - SlotBits::load(&self.cluster(index).bits).free_slots()
+    }
+
+    fn misplaced(&self, area: &Area, index: u32) -> Option<String> {
+        let bits = SlotBits::load(&self.cluster(index).bits);
+        let place = Place::of(self.cluster(index));
+        let currents = self.groups.iter().flat_map(|group| &group.currents);
+        let named =
+            currents.filter(|current| Current::load(current).is_some_and(|now| now.cluster == index)).count();
+        let is_whole = area.is_whole(index, &bits);
+        let is_right = match place {
+            Place::NeverUsed => false,
+            Place::Held => true,
+            Place::Full | Place::FullHuge => bits.free_slots() == 0,
+            Place::On(List::FREE) => is_whole,
+            Place::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,
+            Place::On(List(class)) => bits.longest().is_some_and(|run| run.1.ilog2() == class) && !is_whole,
+        };
+        (!is_right || named != usize::from(place == Place::Held))
+            .then(|| format!("cluster {index} is {place:?}, the current one of {named} CPUs, with {bits:?}"))
+    }
+
+    /// Nobody else is at work.
+    ///
+    /// # Panics
+    /// With [`Clusters::contradiction`].
+    #[cfg(test)]
+    pub(crate) fn validate(&self) {
+        assert_eq!(self.contradiction(), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! Models of an area's health.
+
+use crate::swap::health::{End, Health, State};
+use crate::sync::{Arc, thread};
+
+/// The deadline of one thread passes while the answer comes: afterwards the device is not silent.
+#[test]
+fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
+    for end in [End::Written, End::Read, End::ReadFailed] {
+        loom::model(move || {
+            let health = Arc::new(Health::default());
+            health.begin();
+            let before = health.load();
+            let other = Arc::clone(&health);
+            let waiter = thread::spawn(move || {
+                other.note_silence(before);
+                // The next wait may look again, and give up at once.
+                let again = other.load();
+                other.note_silence(again);
+            });
+            health.end(end);
+            waiter.join().unwrap();
+            assert_eq!(health.load().state(), State::Well);
+            assert_eq!(health.load().in_flight(), 0);
+        });
+    }
+}
+
+/// A write fails while another goes well: the last end decides, and neither is lost.
+#[test]
+fn loom_two_ends_count_both() {
+    loom::model(|| {
+        let health = Arc::new(Health::default());
+        let idle = health.load();
+        health.begin();
+        health.begin();
+        let other = Arc::clone(&health);
+        let failing = thread::spawn(move || other.end(End::WriteFailed));
+        let before = health.end(End::Written);
+        failing.join().unwrap();
+        let seen = health.load();
+        assert_eq!(seen.in_flight(), 0);
+        assert!(!seen.has_not_answered_since(idle));
+        let failed_first = before.state() == State::Failing;
+        assert_eq!(seen.state() == State::Well, failed_first);
+        assert!(seen.is_cautious(), "a write failed");
+    });
+}

@@ -1,0 +1,310 @@
+//! Devices that fail, fall silent or are slow: each area by itself, for as long as it does and no longer.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::device::{EIO, Manner, TestDevice};
+use common::{MIB, PAGE};
+use octavo::io::{Device, Submitted, SwapArea, Transfer, Urgency, Waited};
+use octavo::{Access, Compression, Error, ErrorKind, Machine, Manager, ManagerBuilder, RegionOptions, Space};
+
+const PAGES: u64 = 8192;
+/// All devices here answer at once or not at all, so that this is no race.
+const TIMEOUT: Duration = Duration::from_millis(30);
+
+fn builder() -> ManagerBuilder {
+    let builder = Manager::builder().budget_bytes(16 * MIB).max_budget_bytes(64 * MIB);
+    builder.compression(Compression::Off).background(false).readahead_bytes(0)
+}
+
+fn map(space: &Space) -> u64 {
+    space.map(PAGES * PAGE, RegionOptions::default()).unwrap()
+}
+
+fn value(page: u64) -> u64 {
+    (page + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Stores to the pages, in order, until one fails; says which, and how.
+fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<Error>) {
+    for page in pages.clone() {
+        if let Err(error) = space.store(at + page * PAGE, value(page)) {
+            return (page, Some(error));
+        }
+    }
+    (pages.end, None)
+}
+
+fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
+    for page in pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page), "page {page}");
+    }
+}
+
+/// Two areas: the first is to be filled first.
+fn with_two_areas() -> (TestDevice, TestDevice, Manager) {
+    let first = TestDevice::new(2 * PAGES as u32).named("the first");
+    let second = TestDevice::new(3 * PAGES as u32).named("the second");
+    let manager = builder()
+        .swap_area(SwapArea::device(first.boxed()).priority(10))
+        .swap_area(SwapArea::device(second.boxed()))
+        .io_timeout(TIMEOUT)
+        .build()
+        .unwrap();
+    (first, second, manager)
+}
+
+#[test]
+fn an_area_that_fails_does_not_keep_pages_from_another_and_is_used_again_when_it_is_well() {
+    let (first, second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    first.writes().fail_every(1, EIO);
+    let (stored, error) = fill(&space, at, 0..PAGES);
+    assert_eq!(stored, PAGES, "{error:?}");
+    check(&space, at, 0..PAGES);
+    // It was tried now and then.
+    let (failed, written) = (first.writes().failed(), second.writes().begun());
+    assert!(failed > 0 && failed < written / 2, "{failed} writes failed, {written} were elsewhere");
+    first.heal();
+    let before = first.writes().begun();
+    for _ in 0..2 {
+        // New pages need new places.
+        let other = manager.space().unwrap();
+        let there = map(&other);
+        assert!(fill(&other, there, 0..PAGES).1.is_none());
+        check(&other, there, 0..PAGES);
+    }
+    assert!(first.writes().begun() > before + 8, "it is used again");
+    check(&space, at, 0..PAGES);
+    manager.validate();
+}
+
+#[test]
+fn pages_whose_place_is_on_an_area_that_fails_move_to_another() {
+    let (first, second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    assert_eq!(second.writes().begun(), 0, "all is on the first");
+    first.writes().fail_every(1, EIO);
+    // Each page comes back, keeps its place there, and is changed.
+    for page in 0..PAGES {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page));
+        space.store(at + page * PAGE, value(page)).unwrap();
+    }
+    let (failed, written) = (first.writes().failed(), second.writes().begun());
+    assert!(failed < written / 2, "{failed} writes failed, {written} were elsewhere");
+    check(&space, at, 0..PAGES);
+    manager.validate();
+}
+
+#[test]
+fn an_area_that_does_not_answer_does_not_keep_pages_from_another_and_is_used_again_when_it_does() {
+    let (first, second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    first.hold();
+    let mut refused = 0;
+    for page in 0..PAGES {
+        while let Err(error) = space.store(at + page * PAGE, value(page)) {
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.to_string().contains("the first did not answer"), "{error}");
+            refused += 1;
+            assert!(refused <= 2, "page {page} is refused though another area is well");
+        }
+    }
+    let begun = first.writes().begun();
+    check(&space, at, 0..PAGES);
+    assert!(second.writes().begun() > 0);
+    assert_eq!(first.writes().begun(), begun, "it gets nothing while it owes an answer");
+    first.let_go();
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    assert!(first.writes().begun() > begun, "it is used again");
+    check(&space, at, 0..PAGES);
+    manager.validate();
+}
+
+#[test]
+fn an_access_gets_the_error_when_no_area_is_well() {
+    let (first, second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    first.hold();
+    second.writes().fail_every(1, EIO);
+    let (stored, error) = fill(&space, at, 0..PAGES);
+    let error = error.expect("8192 pages do not fit in 16 MiB");
+    // While the first has pages in flight, its answer is what would make room.
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("the first did not answer"), "{error}");
+    first.writes().fail_every(1, EIO);
+    first.let_go();
+    let error = fill(&space, at, stored..PAGES).1.expect("nothing goes out");
+    assert_eq!(error.kind(), ErrorKind::SwapWrite, "{error}");
+    assert!(error.to_string().contains("writing to the first failed"), "{error}");
+    second.heal();
+    assert_eq!(fill(&space, at, stored..PAGES).1.map(|error| error.to_string()), None);
+    check(&space, at, 0..PAGES);
+    manager.validate();
+}
+
+#[test]
+fn a_device_that_was_silent_is_written_to_again_when_it_has_answered() {
+    let device = TestDevice::new(2 * PAGES as u32);
+    let manager = builder().swap_device(device.boxed()).io_timeout(TIMEOUT).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..1024).1.is_none());
+    for fails in [false, true] {
+        device.hold();
+        assert_eq!(manager.reclaim(64).unwrap(), 0);
+        let begun = device.writes().begun();
+        assert_eq!(manager.reclaim(64).unwrap(), 0);
+        assert_eq!(device.writes().begun(), begun, "it gets nothing while it owes an answer");
+        device.writes().fail_every(u64::from(fails), EIO);
+        device.let_go();
+        device.heal();
+        assert!(manager.reclaim(64).unwrap() > 0, "it is asked again");
+        assert!(device.writes().begun() > begun);
+        check(&space, at, 0..1024);
+    }
+    manager.validate();
+}
+
+#[test]
+fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
+    let device = TestDevice::new(2 * PAGES as u32);
+    let manager = builder().swap_device(device.boxed()).io_timeout(TIMEOUT).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    manager.set_budget(64 * MIB).unwrap();
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    // It falls silent, and is well again.
+    device.hold();
+    assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::TimedOut);
+    device.let_go();
+    let pins: Vec<_> =
+        (0..PAGES).map(|page| space.pin(at + page * PAGE, 8, Access::Write).unwrap()).collect();
+    assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::InvalidBudget);
+    device.writes().fail_every(1, EIO);
+    drop(pins);
+    assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::InvalidBudget);
+    device.heal();
+    manager.set_budget(16 * MIB).unwrap();
+    check(&space, at, 0..PAGES);
+}
+
+/// Answers one transfer each time that it is waited for. That takes nine tenths of the timeout, by the manager's clock.
+#[derive(Clone)]
+struct Slow {
+    device: TestDevice,
+    /// In milliseconds.
+    clock: Arc<AtomicU64>,
+    answers: Arc<AtomicU64>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let device = TestDevice::with_manner(2 * PAGES as u32, Manner::Driven);
+        Self { device, clock: Arc::default(), answers: Arc::default() }
+    }
+
+    fn machine(&self) -> Machine {
+        let clock = Arc::clone(&self.clock);
+        Machine::real().with_clock(move || Duration::from_millis(clock.load(Ordering::SeqCst)))
+    }
+}
+
+impl Device for Slow {
+    fn capacity_pages(&self) -> u32 {
+        self.device.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+        self.device.submit(transfer, urgency)
+    }
+
+    fn flush(&self) {
+        self.device.flush();
+    }
+
+    fn wait(&self, _: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        if still_waiting() {
+            self.clock.fetch_add(9 * TIMEOUT.as_millis() as u64 / 10, Ordering::SeqCst);
+            self.answers.fetch_add(1, Ordering::SeqCst);
+            assert!(self.device.advance(), "somebody waits for nothing");
+        }
+        Waited::Progress
+    }
+
+    fn serve(&self) {
+        while self.device.advance() {}
+    }
+
+    fn describe(&self) -> String {
+        "a slow device".into()
+    }
+}
+
+#[test]
+fn a_budget_is_lowered_over_a_device_that_is_slow_but_answers() {
+    let slow = Slow::new();
+    let manager = builder()
+        .machine(slow.machine())
+        .swap_device(Box::new(slow.clone()))
+        .io_timeout(TIMEOUT)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    manager.set_budget(64 * MIB).unwrap();
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    assert_eq!(manager.set_budget(16 * MIB).map_err(|error| error.to_string()), Ok(()));
+    assert!(slow.answers.load(Ordering::SeqCst) > 8, "it took many timeouts in all");
+    check(&space, at, 0..PAGES);
+    slow.device.drain();
+}
+
+/// Counts how often its name is asked for.
+struct Named {
+    device: TestDevice,
+    asked: Arc<AtomicU64>,
+}
+
+impl Device for Named {
+    fn capacity_pages(&self) -> u32 {
+        self.device.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+        self.device.submit(transfer, urgency)
+    }
+
+    fn describe(&self) -> String {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        "the named device".into()
+    }
+}
+
+/// Else it might be asked while a lock is held, and ask for something itself that needs the lock.
+#[test]
+fn a_device_is_asked_for_its_name_when_it_is_opened_and_not_again() {
+    let (device, asked) = (TestDevice::new(2 * PAGES as u32), Arc::new(AtomicU64::new(0)));
+    let named = Named { device: device.clone(), asked: Arc::clone(&asked) };
+    let manager = builder().swap_device(Box::new(named)).io_timeout(TIMEOUT).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    for errno in [EIO, 0] {
+        device.writes().fail_every(u64::from(errno != 0), errno);
+        if errno == 0 {
+            device.hold();
+        }
+        let error = fill(&space, at, 0..PAGES).1.expect("8192 pages do not fit in 16 MiB");
+        assert!(error.to_string().contains("the named device"), "{error}");
+    }
+    device.let_go();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
