@@ -62,7 +62,8 @@ impl Budget {
         self.limit_bytes() as i64 - self.used_bytes() as i64
     }
 
-    fn headroom_bytes(&self) -> u64 {
+    /// Returns the bytes that chunks and pages that are away leave to others.
+    pub(crate) fn headroom_bytes(&self) -> u64 {
         self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0)
     }
 
@@ -75,6 +76,13 @@ impl Budget {
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_chunk(&self, bytes: u64) -> bool {
         self.charge_below(bytes, self.limit_bytes() - self.headroom_bytes())
+    }
+
+    /// Charges `bytes` for pages that are away, or nothing where less than `spare_bytes` would be left of the room for chunks.
+    #[must_use = "an uncharged use breaks the budget"]
+    pub(crate) fn charge_leaving(&self, bytes: u64, spare_bytes: u64) -> bool {
+        let most_bytes = (self.limit_bytes() - self.headroom_bytes()).checked_sub(spare_bytes);
+        most_bytes.is_some_and(|most_bytes| self.charge_below(bytes, most_bytes))
     }
 
     /// Charges `bytes`, or nothing where they would exceed the limit.

@@ -62,6 +62,7 @@ pub use config::{
 };
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
+pub use fault::InPlace;
 pub use io::{IoEngine, SwapArea, SwapFile};
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
 pub use octavo_platform::Word;
@@ -72,6 +73,6 @@ pub use swap::StandaloneSlots;
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
 pub use sync::machine::{Cpus, Machine};
-pub use table::translation::{Installed, Run, Translation};
+pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};

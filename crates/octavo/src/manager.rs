@@ -39,6 +39,8 @@ pub struct ManagerStats {
     pub budget_bytes: u64,
     /// What is charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
     pub used_bytes: u64,
+    /// Of those, pages that are away: at the other sides of translations.
+    pub away_bytes: u64,
     /// Frames that are online and free.
     pub free_frames: u64,
     /// Table nodes in use.
@@ -82,11 +84,20 @@ impl Manager {
         self.new_space(Some(name.into()), None)
     }
 
-    pub(crate) fn new_space(
+    /// A new space whose addresses are also reached in another way, through `translation`; see
+    /// [`Translation`].
+    ///
+    /// # Errors
+    /// As [`Manager::space`].
+    pub fn translated_space(
         &self,
-        name: Option<String>,
-        translation: Option<Arc<dyn Translation>>,
+        name: impl Into<String>,
+        translation: Arc<dyn Translation>,
     ) -> Result<Space> {
+        self.new_space(Some(name.into()), Some(translation))
+    }
+
+    fn new_space(&self, name: Option<String>, translation: Option<Arc<dyn Translation>>) -> Result<Space> {
         let engine = self.engine();
         engine.check_process()?;
         let id = engine.table.new_space().ok_or_else(|| {
@@ -128,6 +139,7 @@ impl Manager {
         Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
+            away_bytes: engine.frames.away_bytes(),
             free_frames: engine.frames.free_frames(),
             table_nodes: engine.table.nodes.in_use() as u64,
             lru_pages: engine.lru.pages(),

@@ -11,7 +11,7 @@ use crate::engine::{
     unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{prefetch, resolve, resolve_async};
+use crate::fault::{InPlace, prefetch, resolve, resolve_async, resolve_translated, take_over};
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Shared, pause};
@@ -137,8 +137,9 @@ impl Space {
         self.change_layout(
             range,
             |writer| writer.remove(range.start, range.end),
-            || {
+            |_, _| {
                 unmap_range(engine, &self.state, range);
+                Ok(())
             },
         )
     }
@@ -146,7 +147,8 @@ impl Space {
     /// Changes what may be done with a range of whole pages, all of which must be mapped.
     ///
     /// # Errors
-    /// As [`Space::unmap`], and `NotMapped` where part of the range is not.
+    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where the space's translation cannot take
+    /// the permissions away from pages at its side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
@@ -156,7 +158,24 @@ impl Space {
             check_covered(writer, range)?;
             writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
         };
-        self.change_layout(range, change, || protect_range(engine, &self.state, range, protection))
+        self.change_layout(range, change, |writer, old| {
+            if protect_range(engine, &self.state, range, protection) {
+                return Ok(());
+            }
+            writer.restore(old);
+            for region in old {
+                let range = PageNumberRange {
+                    start: region.start.max(range.start),
+                    end: region.end.min(range.end),
+                };
+                // Takes back what the change has allowed at home. At the other side it has allowed nothing.
+                protect_range(engine, &self.state, range, region.options.protection);
+            }
+            let message = format!(
+                "the space's translation cannot protect its pages at {address:#x}; leave their protection as it is, or unmap them"
+            );
+            Err(Error::new(ErrorKind::Unsupported, message))
+        })
     }
 
     /// Says how a range is going to be used. Advice about what is not mapped, or cannot be followed, is no error.
@@ -188,9 +207,14 @@ impl Space {
                 Ok(())
             }
             // The regions stay: faults under way may bring pages back, which is what they would find afterwards.
-            Advice::Free => {
-                self.change_layout(range, |_| Ok(Vec::new()), || unmap_range(engine, &self.state, range))
-            }
+            Advice::Free => self.change_layout(
+                range,
+                |_| Ok(Vec::new()),
+                |_, _| {
+                    unmap_range(engine, &self.state, range);
+                    Ok(())
+                },
+            ),
         }
     }
 
@@ -207,14 +231,14 @@ impl Space {
         Ok(prefetch(&self.engine, &self.state, range))
     }
 
-    /// Changes regions, then the table, under the layout lock. Where a block over an edge cannot be split, nothing has
+    /// Changes regions, then the table, under the layout lock. `apply` is given the regions as they were. Where a block over an edge cannot be split, nothing has
     /// changed; where that is for want of a table node, makes room and starts over; where the block is pinned, looks again for
     /// a while. The lock is not held meanwhile.
     fn change_layout(
         &self,
         range: PageNumberRange,
         change: impl Fn(&RegionWriter<'_>) -> Result<Vec<Region>>,
-        apply: impl FnOnce(),
+        apply: impl FnOnce(&RegionWriter<'_>, &[Region]) -> Result<()>,
     ) -> Result<()> {
         let mut give_up_at = None;
         loop {
@@ -225,10 +249,7 @@ impl Space {
                 Ok(()) => {
                     let old = change(&writer)?;
                     match split() {
-                        Ok(()) => {
-                            apply();
-                            return Ok(());
-                        }
+                        Ok(()) => return apply(&writer, &old),
                         Err(obstacle) => {
                             writer.restore(&old);
                             obstacle
@@ -310,6 +331,45 @@ impl Space {
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
         resolve_async(&self.engine, &self.state, address, access)
+    }
+
+    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One thread
+    /// may poll many of these at once; none blocks it. A page that is pinned by handles cannot go there.
+    ///
+    /// # Errors
+    /// As [`Space::load`]; `Unsupported` where the space has no translation, or the translation cannot show the page; `Busy` where
+    /// the page stays pinned, or the translation stays busy with it.
+    pub fn fault_translated(
+        &self,
+        address: u64,
+        access: Access,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        resolve_translated(&self.engine, &self.state, address, access)
+    }
+
+    /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
+    /// then on they count against the budget, and may be evicted. Makes room for them where there is none.
+    ///
+    /// # Errors
+    /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no region allows to read
+    /// it; `Unsupported` where the space has no translation; `InvalidRange` as [`Space::unmap`]; and those of reclaim. The pages
+    /// before the one that failed are the space's.
+    pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<()> {
+        self.engine.check_process()?;
+        let range = whole_pages(address, len, "adopted")?;
+        let mut page = range.start;
+        while page < range.end {
+            let is_block = matches!(what, InPlace::Blocks(_))
+                && page == page.huge_start()
+                && page.plus(u64::from(CHUNK_FRAMES)) <= range.end;
+            let what = match what {
+                InPlace::Blocks(protection) if !is_block => InPlace::Pages(protection),
+                what => what,
+            };
+            take_over(&self.engine, &self.state, page.address(), what)?;
+            page = page.plus(if is_block { u64::from(CHUNK_FRAMES) } else { 1 });
+        }
+        Ok(())
     }
 
     /// Makes every page of the range usable for `access` now.

@@ -41,7 +41,7 @@ impl<'e> AllBusy<'e> {
 
     /// Publishes them as they were.
     pub(crate) fn restore(self) {
-        self.publish(|_, before, busy| busy.to_present_again(before));
+        self.publish(|_, before, busy| busy.to_what_was(before));
     }
 
     /// Publishes what `to` says of each: by its owner, what it was, and what it is.

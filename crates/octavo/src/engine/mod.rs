@@ -3,10 +3,12 @@
 //! | file | what |
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
+//! | `batch` | asking a translation about many pages at once |
 //! | `build` | from what was chosen to the structures |
 //! | `busy` | all entries that show one frame, busy at once |
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
+//! | `homecoming` | pages that are away come home |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
 //! | `space_use` | what each space uses, and its quota |
@@ -18,9 +20,11 @@
 //! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
 //! table in `docs/locking.md`.
 
+mod batch;
 mod build;
 mod busy;
 mod edges;
+mod homecoming;
 mod space_state;
 mod space_use;
 mod split;
@@ -59,15 +63,17 @@ use crate::units::{
     CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
 };
 
+pub(crate) use batch::Batch;
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};
+pub(crate) use homecoming::{Came, Homecoming};
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Split, split_leaf};
 pub(crate) use streams::{Streams, Window};
 pub(crate) use transfers::Transfers;
-pub(crate) use unmap::{clear_space, protect_range, remove_installed, unmap_range};
+pub(crate) use unmap::{clear_space, protect_range, unmap_range};
 pub(crate) use validate::validate_tables;
 pub(crate) use waiter::{Waiter, in_place};
 
@@ -170,6 +176,9 @@ impl Engine {
             return;
         }
         self.lru.forget(&self.frames, frame);
+        if self.frames.is_away(frame) {
+            self.give_place_up(frame);
+        }
         let order = self.frames.words(frame).order();
         self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");
     }
@@ -222,13 +231,32 @@ impl Engine {
     /// dirty: its bytes are nowhere else.
     #[inline]
     pub(crate) fn adopt(&self, block: Block, owner: Owner) -> FrameId {
+        let frame = self.adopt_off_lists(block, owner);
+        self.lru.add(&self.frames, frame);
+        frame
+    }
+
+    /// As [`Engine::adopt`], of a page whose bytes a store keeps as well.
+    pub(crate) fn adopt_clean(&self, block: Block, owner: Owner) -> FrameId {
+        let frame = self.begin(block, owner, false);
+        self.lru.add(&self.frames, frame);
+        frame
+    }
+
+    /// As [`Engine::adopt`], and leaves it to the caller to put the frame on a list.
+    #[inline]
+    pub(crate) fn adopt_off_lists(&self, block: Block, owner: Owner) -> FrameId {
+        self.begin(block, owner, true)
+    }
+
+    #[inline]
+    fn begin(&self, block: Block, owner: Owner, dirty: bool) -> FrameId {
         let frame = block.into_frame();
         let words = self.frames.words(frame);
-        words.holds.begin(true);
+        words.holds.begin(dirty);
         words.uses.set_first();
         self.rmap.set_first(words, owner);
         self.space_use.add(owner.space, Figure::Resident, u64::from(words.order().frames()));
-        self.lru.add(&self.frames, frame);
         frame
     }
 
@@ -283,9 +311,14 @@ impl Engine {
 
     // --- spaces ---
 
+    /// Whether any space has, or had, a translation.
+    pub(crate) fn has_translations(&self) -> bool {
+        self.any_translation.load(Ordering::Acquire)
+    }
+
     /// The translation of a space, for those who come from a frame.
     pub(crate) fn translation(&self, space: SpaceId) -> Option<Arc<dyn Translation>> {
-        if !self.any_translation.load(Ordering::Acquire) {
+        if !self.has_translations() {
             return None;
         }
         self.spaces.lock().get(&space)?.translation.clone()

@@ -7,9 +7,10 @@
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::{AllBusy, Engine};
+use crate::engine::{AllBusy, Batch, Engine};
 use crate::rmap::{Owner, Owners};
 use crate::table::entry::{NodeId, State};
+use crate::table::translation::Answer;
 use crate::table::{SpaceId, Walk};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PageNumber};
 
@@ -22,7 +23,7 @@ pub(crate) enum Split {
     Changed,
     /// No table node is to be had.
     NoNode,
-    /// The block is pinned or away from home, or somebody else that shows it is changing that just now.
+    /// The block is pinned, the translation does not let it be split, or somebody else that shows it is changing that just now.
     Pinned,
 }
 
@@ -82,7 +83,8 @@ fn split_zero(engine: &Engine, walk: &Walk<'_>, own_pins: u32) -> Split {
     }
     let node = nodes.nodes.pop().expect("just taken");
     for entry in engine.table.nodes.entries(node) {
-        entry.set_unshared(entry.load().to_zero());
+        let zero = if leaf.is_away() { entry.load().to_zero_away() } else { entry.load().to_zero() };
+        entry.set_unshared(zero);
     }
     engine.publish(word, busy.to_node(node));
     engine.huge_zero.put(1);
@@ -95,15 +97,12 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     if !owners.contains(&owner) {
         return Split::Changed;
     }
-    if owners.iter().any(|owner| engine.translation(owner.space).is_some()) {
-        return Split::Pinned;
-    }
     let Some(mut nodes) = Nodes::take(engine, owners.len(), own_pins) else { return Split::NoNode };
     let Some(busy) = AllBusy::make(engine, head, 1, &owners) else {
         // Another owner's entry may be in somebody's hands for a while.
         return if owners.len() == 1 { Split::Changed } else { Split::Pinned };
     };
-    if !busy.have_it_alone(head, own_pins) {
+    if !busy.have_it_alone(head, own_pins) || !is_split_away(engine, owner, head) {
         busy.restore();
         return Split::Pinned;
     }
@@ -111,12 +110,23 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     busy.publish(|_, leaf, busy| {
         let node = nodes.nodes.pop().expect("one for each owner");
         for (index, entry) in engine.table.nodes.entries(node).iter().enumerate() {
-            let present = entry.load().to_present(head.plus(index as u32), leaf.protection());
-            entry.set_unshared(if leaf.is_accessed() { present } else { present.without_accessed() });
+            entry.set_unshared(entry.load().to_present_as(leaf, head.plus(index as u32)));
         }
         busy.to_node(node)
     });
     Split::Done
+}
+
+/// Whether the translation takes note that a block which is away is asked for page by page from now on. One at home needs no note.
+fn is_split_away(engine: &Engine, owner: Owner, head: FrameId) -> bool {
+    if !engine.frames.is_away(head) {
+        return true;
+    }
+    let mut batch = Batch::new();
+    batch.add(owner.page, CHUNK_FRAMES, ());
+    engine
+        .translation(owner.space)
+        .is_some_and(|translation| batch.ask(|runs| translation.split(runs))[0] == Answer::Done)
 }
 
 /// 512 frames out of one block: each live, in use at its owners' own pages, dirty as the block was, and on the LRU.

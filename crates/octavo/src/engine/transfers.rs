@@ -357,6 +357,21 @@ impl Engine {
         }
     }
 
+    /// Frees a clean frame that only its store knows, if it is still that.
+    pub(crate) fn evict_clean(&self, frame: FrameId) {
+        let words = self.frames.words(frame);
+        let (pin, before) = PinnedFrame::take(frame, words);
+        let is_ours = before.is_live() && self.lru.take(&self.frames, frame);
+        match words.stored.page() {
+            Some(page) if is_ours => {
+                let frame = IsolatedFrame::new(pin);
+                self.evict_or_putback(Going::from_iter([(page, frame)]));
+            }
+            _ if is_ours => self.putback(IsolatedFrame::new(pin), Place::Cold),
+            _ => self.unpin(pin),
+        }
+    }
+
     /// Frees those clean frames that only their stores know, and puts the others back. Says how many are free.
     pub(crate) fn evict_or_putback(&self, run: Going) -> u64 {
         let mut outcomes = SmallVec::<[Evicted; ISOLATED]>::new();
@@ -422,10 +437,9 @@ impl Engine {
         if let Some(owner) = self.rmap.former_owner(&self.frames, frame) {
             let walk = self.table.walk(owner.space, owner.page);
             let seen = walk.entry();
-            // While the entry leads to the page's place, that is the frame's. A window would have to be told; its pages are faulted
-            // in again instead.
+            // While the entry leads to the page's place, that is the frame's.
             let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
-            if unchanged && self.translation(owner.space).is_none() && words.uses.try_add() {
+            if unchanged && words.uses.try_add() {
                 self.rmap.add(&self.frames, frame, owner);
                 self.space_use.add(owner.space, Figure::Resident, 1);
                 // What may be done with it, the next access asks the region.

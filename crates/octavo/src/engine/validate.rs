@@ -37,11 +37,17 @@ fn contradiction(engine: &Engine) -> Option<String> {
             _ => {}
         });
     }
-    for chunk in engine.frames.reached_chunks() {
+    let away = engine.frames.reached_away_chunks();
+    for chunk in engine.frames.reached_chunks().chain(away) {
         for frame in (0..CHUNK_FRAMES).map(|index| chunk.first().plus(index)) {
             let words = engine.frames.words(frame);
             if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
                 continue;
+            }
+            if engine.frames.is_away(frame)
+                && let Some(slot) = engine.frames.kept(frame).page().and_then(SwapSlot::of)
+            {
+                *swapped.entry(slot).or_default() += 1;
             }
             let cached = u32::from(words.stored.page().is_some());
             let entries = shown.remove(&frame).unwrap_or(0);

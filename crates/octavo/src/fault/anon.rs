@@ -2,16 +2,13 @@
 //! writers.
 
 use crate::counters::Counter;
-use crate::engine::remove_installed;
-use crate::error::{Error, ErrorKind};
-use crate::fault::{Fault, Huge, Outcome, Step, refused};
+use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::region::Region;
 use crate::rmap::Owner;
 use crate::sync::{Ordering, fence};
 use crate::table::Walk;
-use crate::table::entry::{Entry, State};
-use crate::table::translation::{Installed, Run};
+use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
 
 impl Fault<'_> {
@@ -44,8 +41,7 @@ impl Fault<'_> {
         if let Some(over) = self.check_quota(1) {
             return over;
         }
-        if self.space.translation.is_none()
-            && self.bytes.is_none()
+        if self.bytes.is_none()
             && let Some(block) = self.engine.frames.alloc_zeroed()
         {
             self.engine.counters.count(Counter::FrameZeroedAhead);
@@ -61,7 +57,7 @@ impl Fault<'_> {
             self.engine.frames.bytes().copy_in(block.frame().home_offset(), bytes);
             return self.install_ready(walk, region, block);
         }
-        if block.is_zeroed() && self.space.translation.is_none() {
+        if block.is_zeroed() {
             return self.install_ready(walk, region, block);
         }
         let (word, entry) = (walk.word(), walk.entry());
@@ -70,22 +66,11 @@ impl Fault<'_> {
             self.engine.frames.give_back(block);
             return Step::Again;
         }
-        if !block.is_zeroed() {
-            self.engine.counters.count(Counter::FrameZeroed);
-            self.engine.frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
-        }
-        match self.translate(block.frame(), self.page, 1) {
-            Installed::Done => {
-                let frame = self.adopt(block, self.page, region);
-                self.engine.publish(word, busy.to_present(frame, region.options.protection));
-                Step::End(Outcome::Usable)
-            }
-            refusal => {
-                self.engine.publish(word, back(entry, busy));
-                self.engine.frames.give_back(block);
-                self.refuse(refusal)
-            }
-        }
+        self.engine.counters.count(Counter::FrameZeroed);
+        self.engine.frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
+        let frame = self.adopt(block, self.page, region);
+        self.engine.publish(word, busy.to_present(frame, region.options.protection));
+        Step::End(Outcome::Usable)
     }
 
     /// The frame has its bytes already, so the entry need not be busy meanwhile.
@@ -135,63 +120,17 @@ impl Fault<'_> {
             self.engine.counters.add(Counter::FrameZeroed, u64::from(CHUNK_FRAMES));
             self.engine.frames.bytes().zero(block.frame().home_offset(), Order::MAX.bytes());
         }
-        match self.translate(block.frame(), page, CHUNK_FRAMES) {
-            Installed::Done => {
-                let frame = self.adopt(block, page, region);
-                self.engine.publish(word, busy.to_present(frame, region.options.protection));
-                self.engine.counters.count(Counter::HugeFaultAllocated);
-                if entry.is_zero() {
-                    self.engine.huge_zero.put(1);
-                }
-                Step::End(Outcome::Usable)
-            }
-            Installed::Partly(installed) => self.keep_part(walk, region, busy, block, installed),
-            refusal => {
-                self.engine.publish(word, back(entry, busy));
-                self.engine.frames.give_back(block);
-                self.refuse(refusal)
-            }
-        }
-    }
-
-    /// The translation took the first `installed` pages of a block: they stay, as small leaves under a node, and the
-    /// rest of the range is as empty as before.
-    fn keep_part(
-        &mut self,
-        walk: &Walk<'_>,
-        region: &Region,
-        busy: Entry,
-        block: Block,
-        installed: u32,
-    ) -> Step {
-        let (word, entry, first) = (walk.word(), walk.entry(), self.page.huge_start());
-        let Some(node) = self.engine.table.nodes.take() else {
-            let run = Run { page: first, frame: block.frame(), count: installed };
-            if let Some(translation) = &self.space.translation {
-                remove_installed(&**translation, run);
-            }
-            self.engine.publish(word, back(entry, busy));
-            self.engine.frames.give_back(block);
-            return Step::End(Outcome::NeedsNode);
-        };
-        let pages = self.engine.frames.split_block(block).zip(self.engine.table.nodes.entries(node));
-        for (index, (page, leaf)) in (0..).zip(pages) {
-            if index < installed {
-                let frame = self.adopt(page, first.plus(u64::from(index)), region);
-                leaf.set_unshared(leaf.load().to_present(frame, region.options.protection));
-            } else {
-                self.engine.frames.give_back(page);
-            }
-        }
-        self.engine.publish(word, busy.to_node(node));
+        let frame = self.adopt(block, page, region);
+        self.engine.publish(word, busy.to_present(frame, region.options.protection));
+        self.engine.counters.count(Counter::HugeFaultAllocated);
         if entry.is_zero() {
             self.engine.huge_zero.put(1);
         }
-        Step::Again
+        Step::End(Outcome::Usable)
     }
 
     /// The block becomes a page's; it is to be published, or disowned.
-    fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
+    pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         let frame = self.engine.adopt(block, self.owner(page));
         if !region.options.compress {
             self.engine.frames.words(frame).holds.mark_no_compress();
@@ -202,28 +141,4 @@ impl Fault<'_> {
     pub(super) fn owner(&self, page: PageNumber) -> Owner {
         Owner { space: self.space.id, page }
     }
-
-    pub(super) fn translate(&self, frame: FrameId, page: PageNumber, count: u32) -> Installed {
-        match &self.space.translation {
-            None => Installed::Done,
-            Some(translation) => translation.install(Run { page, frame, count }),
-        }
-    }
-
-    pub(super) fn refuse(&mut self, refusal: Installed) -> Step {
-        if refusal == Installed::Unsupported {
-            let message =
-                format!("the page at {:#x} cannot be installed at its address", self.page.address());
-            return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
-        }
-        if self.huge == Huge::GivenUp && refusal == Installed::Busy {
-            self.huge = Huge::Untried;
-        }
-        refused(&mut self.refusals, self.page)
-    }
-}
-
-/// The meaning that an entry had before it became busy.
-fn back(before: Entry, busy: Entry) -> Entry {
-    if before.is_zero() { busy.to_zero() } else { busy.to_empty() }
 }

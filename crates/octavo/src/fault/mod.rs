@@ -22,6 +22,7 @@
 //! that makes the frame live, and one for its place on the LRU.
 
 mod anon;
+mod away;
 mod readahead;
 mod swap_in;
 
@@ -41,8 +42,11 @@ use crate::sync::park::block_until_driven;
 use crate::sync::wait::Waiting;
 use crate::sync::{park_for, thread};
 use crate::table::entry::State;
+use crate::table::translation::Translation;
 use crate::table::{Access, Grown, Walk};
 use crate::units::{CHUNK_FRAMES, PageNumber};
+pub use away::InPlace;
+use away::Via;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -61,6 +65,8 @@ pub(crate) enum Outcome {
     NeedsNode,
     /// The device has no room for a read. Wait for a transfer to end that had not when [`Engine::ends`] said so, and poll again.
     DeviceFull(u64),
+    /// The budget has no room for so many pages that are away. Make room and poll again.
+    NeedsAway(u64),
     /// The space is at its quota. Make room for so many pages there and poll again.
     OverQuota(u64),
     /// It cannot be.
@@ -100,15 +106,15 @@ pub(crate) struct Fault<'a> {
     counted: bool,
     huge: Huge,
     reading: Option<Reading>,
+    via: Via,
+    /// Zeros are to have memory of their own, as the translation shows no others.
+    wants_memory: bool,
     /// Times a translation said Busy.
     refusals: u32,
     /// A read failed that was not for this page alone: the next is.
     alone: bool,
     waiter: Waiter<'a>,
 }
-
-/// Times a fault tries again when a translation is busy, before it says so.
-const MAX_REFUSALS: u32 = 1000;
 
 impl<'a> Fault<'a> {
     fn new(
@@ -119,8 +125,24 @@ impl<'a> Fault<'a> {
         access: Access,
     ) -> Self {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
-        let (bytes, counted, reading, refusals, alone) = (None, false, None, 0, false);
-        Self { engine, space, address, page, access, bytes, counted, huge, reading, refusals, alone, waiter }
+        let (bytes, counted, reading, alone) = (None, false, None, false);
+        let (via, wants_memory, refusals) = (Via::Handle, false, 0);
+        Self {
+            engine,
+            space,
+            address,
+            page,
+            access,
+            bytes,
+            counted,
+            huge,
+            reading,
+            via,
+            wants_memory,
+            refusals,
+            alone,
+            waiter,
+        }
     }
 
     /// Brings about what a pending fault waits for, if that can be done from here.
@@ -178,6 +200,32 @@ impl<'a> Fault<'a> {
         if !walk.links_hold() {
             return Step::Again;
         }
+        if let Some(translation) = &self.space.translation {
+            return self.step_with(&**translation, &walk, &region, waker);
+        }
+        self.step_at_home(&walk, &region, waker)
+    }
+
+    /// A step in a space with a translation.
+    #[cold]
+    fn step_with(
+        &mut self,
+        translation: &dyn Translation,
+        walk: &Walk<'a>,
+        region: &Region,
+        waker: &Waker,
+    ) -> Step {
+        if let Some(step) = self.step_away(walk, region, translation, waker) {
+            return self.count(|_| step);
+        }
+        match self.step_at_home(walk, region, waker) {
+            // It is usable for handles. Next it goes away.
+            Step::End(Outcome::Usable | Outcome::Written) if self.via != Via::Handle => Step::Again,
+            step => step,
+        }
+    }
+
+    fn step_at_home(&mut self, walk: &Walk<'a>, region: &Region, waker: &Waker) -> Step {
         let (entry, write) = (walk.entry(), self.access == Access::Write);
         match entry.state() {
             State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
@@ -188,23 +236,23 @@ impl<'a> Fault<'a> {
                     Step::Again
                 }
             },
-            State::Present(_) => self.check_present(&walk, &region),
+            State::Present(_) => self.check_present(walk, region),
             State::Zero if !write => Step::End(Outcome::Usable),
-            State::Zero if walk.level == 1 => self.write_to_huge_zero(&walk, &region),
+            State::Zero if walk.level == 1 => self.write_to_huge_zero(walk, region),
             State::Swapped(_) if self.bytes.is_some() => {
-                self.count(|fault| fault.install_frame(&walk, &region))
+                self.count(|fault| fault.install_frame(walk, region))
             }
-            State::Swapped(slot) => self.count(|fault| fault.swap_in(&walk, &region, slot)),
-            State::Empty if walk.level == 1 && !write && self.wants_huge_zero(&region) => {
-                self.count(|fault| fault.install_huge_zero(&walk))
+            State::Swapped(slot) => self.count(|fault| fault.swap_in(walk, region, slot)),
+            State::Empty if walk.level == 1 && !write && self.wants_huge_zero(region) => {
+                self.count(|fault| fault.install_huge_zero(walk))
             }
-            State::Empty if walk.level == 1 && write && self.wants_block(&region) => {
-                self.count(|fault| fault.install_block(&walk, &region))
+            State::Empty if walk.level == 1 && write && self.wants_block(region) => {
+                self.count(|fault| fault.install_block(walk, region))
             }
             // An empty link, or a root too small for the page.
-            State::Empty | State::Node(_) if walk.level > 0 => self.grow(&walk),
-            State::Empty if !write => self.count(|fault| fault.install_small_zero(&walk)),
-            State::Empty | State::Zero => self.count(|fault| fault.install_frame(&walk, &region)),
+            State::Empty | State::Node(_) if walk.level > 0 => self.grow(walk),
+            State::Empty if !write => self.count(|fault| fault.install_small_zero(walk)),
+            State::Empty | State::Zero => self.count(|fault| fault.install_frame(walk, region)),
             State::Node(_) => unreachable!("a walk follows every link"),
         }
     }
@@ -234,8 +282,7 @@ impl<'a> Fault<'a> {
             let _ = walk.word().change(entry, entry.with_protection(region.options.protection));
             return Step::Again;
         }
-        let message = format!("the page at {:#x} is away from home, in a window", self.page.address());
-        Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)))
+        unreachable!("a page that is away comes home to a handle")
     }
 
     fn grow(&self, walk: &Walk<'_>) -> Step {
@@ -314,8 +361,7 @@ pub(crate) fn resolve_written(
 ) -> Result<bool> {
     engine.check_process()?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Write);
-    // A window may have to be asked first, and refuse.
-    fault.bytes = space.translation.is_none().then_some(bytes);
+    fault.bytes = Some(bytes);
     match fault.block() {
         Outcome::Written => Ok(true),
         lacking => Ok(in_place(fault.provide(lacking))? == Resolved::Written),
@@ -333,6 +379,43 @@ pub(crate) async fn resolve_async(
     let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
     let outcome = fault.outcome().await;
     fault.provide(outcome).await.map(|_| ())
+}
+
+/// As [`resolve_async`], for the other side of the space's translation.
+///
+/// # Errors
+/// `Unsupported` where the space has no translation, or the translation cannot show the page; `Busy` where somebody holds its
+/// memory.
+pub(crate) async fn resolve_translated(
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    access: Access,
+) -> Result<()> {
+    engine.check_process()?;
+    check_translated(space)?;
+    let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
+    fault.via = Via::Translation;
+    let outcome = fault.outcome().await;
+    fault.provide(outcome).await.map(|_| ())
+}
+
+/// Makes what the other side of the translation has at `address` a page of the space, or a block. Blocks as long as it takes.
+pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<()> {
+    engine.check_process()?;
+    check_translated(space)?;
+    let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Read);
+    fault.via = Via::InPlace(what);
+    let lacking = fault.block();
+    in_place(fault.provide(lacking)).map(|_| ())
+}
+
+fn check_translated(space: &SpaceState) -> Result<()> {
+    if space.translation.is_some() {
+        return Ok(());
+    }
+    let message = "the space has no translation; make it with Manager::translated_space()";
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 /// How a fault ended.
@@ -355,6 +438,9 @@ impl Fault<'_> {
                 Outcome::DeviceFull(ends) if self.waiter.until_room(ends).await => {}
                 Outcome::DeviceFull(_) => return Err(self.engine.swap.timed_out()),
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
+                Outcome::NeedsAway(pages) => {
+                    reclaim::make_room_away(self.engine, pages, &mut self.waiter).await?;
+                }
                 Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
                 Outcome::NeedsHuge => {
                     let block = reclaim::block_for_fault(self.engine, &mut self.waiter).await;
@@ -398,16 +484,4 @@ impl Fault<'_> {
         }
         made
     }
-}
-
-/// A translation was busy: worth another try, or not any more.
-fn refused(refusals: &mut u32, page: PageNumber) -> Step {
-    *refusals += 1;
-    if *refusals < MAX_REFUSALS {
-        thread::yield_now();
-        return Step::Again;
-    }
-    let message =
-        format!("the page at {:#x} stays busy; drop what holds its memory, and try again", page.address());
-    Step::End(Outcome::Failed(Error::new(ErrorKind::Busy, message)))
 }

@@ -36,7 +36,6 @@ use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::Walk;
-use crate::table::translation::Installed;
 use crate::units::{FrameId, Order, SwapSlot};
 
 /// A window is at most one page in so many of the budget.
@@ -236,10 +235,7 @@ impl<'a> Fault<'a> {
             reading.give_up(engine);
             return Step::Again;
         }
-        let step = match self.space.translation {
-            None => self.show(walk, region, &reading),
-            Some(_) => self.show_translated(walk, region, &reading),
-        };
+        let step = self.show(walk, region, &reading);
         // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.
         reading.give_up(engine);
         step
@@ -256,24 +252,6 @@ impl<'a> Fault<'a> {
             engine.disown(frame, self.owner(self.page));
             return Step::Again;
         }
-        self.end_swap_in(region, reading)
-    }
-
-    /// As [`Fault::show`]; the entry is busy while the translation is told.
-    fn show_translated(&mut self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
-        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
-        let busy = entry.to_busy();
-        if walk.word().change(entry, busy).is_err() {
-            return Step::Again;
-        }
-        let installed = self.translate(frame, self.page, 1);
-        if installed != Installed::Done {
-            engine.publish(walk.word(), busy.to_swapped(reading.slot));
-            return self.refuse(installed);
-        }
-        let owned = self.own(frame);
-        assert!(owned, "a cached frame is in use");
-        engine.publish(walk.word(), busy.to_present(frame, region.options.protection));
         self.end_swap_in(region, reading)
     }
 

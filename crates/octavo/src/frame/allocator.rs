@@ -22,6 +22,7 @@
 use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::away::AwayFrames;
 use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
@@ -110,6 +111,7 @@ pub struct FrameAllocator {
     lists: PerCpuLists,
     arena: Arena,
     zones: ZoneList,
+    away: AwayFrames,
     cpu_nodes: Box<[u8]>,
     /// Whether all zones and CPUs are on one node.
     one_node: bool,
@@ -170,7 +172,8 @@ impl FrameAllocator {
                 "give the allocator at least one zone, none empty",
             ));
         }
-        if FrameConfig::span_frames(&config.zones) > MOST_FRAMES {
+        let away_frames = config.away_chunks().saturating_mul(u64::from(CHUNK_FRAMES));
+        if FrameConfig::span_frames(&config.zones).saturating_add(away_frames) > MOST_FRAMES {
             return Err(Error::new(
                 ErrorKind::InvalidBudget,
                 "give the allocator zones that span less than 8 TiB; each begins at a multiple of a power of two",
@@ -203,14 +206,16 @@ impl FrameAllocator {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         let frames = zones.end() as usize;
-        let arena = (|| {
-            Ok(Arena {
-                words: FrameTable::new(zones.end())?,
+        let (arena, away) = (|| {
+            let away = AwayFrames::new(FrameId(zones.end()), config.away_chunks() as u32)?;
+            let arena = Arena {
+                words: FrameTable::new(away.end())?,
                 bytes: ArenaBytes::new(frames * PAGE_BYTES)?,
                 budget: budget.clone(),
                 counters,
                 populate: config.populate,
-            })
+            };
+            Ok((arena, away))
         })()
         .map_err(|error| {
             budget.uncharge(metadata_bytes);
@@ -228,6 +233,7 @@ impl FrameAllocator {
             lists,
             arena,
             zones,
+            away,
             cpu_nodes,
             one_node,
             popped_orders,
@@ -394,7 +400,7 @@ impl FrameAllocator {
         &self.arena.bytes
     }
 
-    /// Returns the end of the frame numbers.
+    /// Returns the end of the numbers of frames that have memory in the arena.
     pub fn end_frame(&self) -> FrameId {
         FrameId(self.zones.end())
     }
@@ -604,6 +610,7 @@ impl FrameAllocator {
         for zone in self.zones.iter() {
             zone.lock(&self.arena).validate();
         }
+        self.away.validate(&self.arena);
     }
 
     fn zone_of_chunk(&self, chunk: ChunkId) -> Option<&Zone> {
@@ -619,7 +626,7 @@ impl FrameAllocator {
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
         // The arena's memory goes with it, both the chunks that are still online and all frame words.
-        let mut bytes = self.metadata_bytes;
+        let mut bytes = self.metadata_bytes + self.away.charged_bytes();
         for zone in self.zones.iter() {
             bytes += zone.lock(&self.arena).charged_bytes();
         }
@@ -641,6 +648,7 @@ fn invalid_free<T>(frame: FrameId, order: Order, found: Option<FrameState>) -> R
     Err(Error::new(ErrorKind::InvalidFree, message))
 }
 
+mod away;
 mod slow;
 
 #[cfg(all(test, not(loom)))]

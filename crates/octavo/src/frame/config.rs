@@ -34,12 +34,19 @@ pub struct FrameConfig {
     pub cpus: Cpus,
     /// How the per-CPU lists are protected.
     pub form: PercpuForm,
+    /// The most that may be away, rounded up to chunks: frames without memory here, each counted against the budget.
+    pub away_bytes: u64,
 }
 
 /// How many frames can have numbers. A number has 31 bits, and the last chunk stays unused.
 pub(crate) const MOST_FRAMES: u64 = (1 << 31) - CHUNK_FRAMES as u64;
 
 impl FrameConfig {
+    /// Chunks of frames that may be away.
+    pub(crate) fn away_chunks(&self) -> u64 {
+        self.away_bytes.div_ceil(CHUNK_BYTES as u64)
+    }
+
     /// Returns how many frame numbers zones of these sizes span. Each zone begins at a multiple of a power of
     /// two.
     pub(crate) fn span_frames(zones: &[ZoneConfig]) -> u64 {
@@ -59,6 +66,7 @@ impl FrameConfig {
             cpu_nodes: Vec::new(),
             cpus: Cpus::real(),
             form: PercpuForm::default(),
+            away_bytes: 0,
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `config` | the options of an allocator |
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
 //! | `zone`, `chunk`, `buddy` | frames under one lock; 2 MiB that come and go; free lists of each order |
+//! | `away` | frames without memory in the arena |
 //! | `watermark` | when memory counts as short |
 //! | `words`, `state`, `holds`, `stored`, `uses` | the words kept for each frame |
 //! | `pinned` | a pin in hand |
@@ -17,6 +18,7 @@
 //! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
 
 pub(crate) mod allocator;
+pub(crate) mod away;
 pub(crate) mod buddy;
 pub(crate) mod chunk;
 pub(crate) mod config;

@@ -250,6 +250,7 @@ impl ManagerBuilder {
             budget: Budget::with_headroom(budget_bytes, most_bytes, HEADROOM_SHIFT),
             frames: FrameConfig {
                 zones: reserve.zones,
+                away_bytes: reserve.away_bytes,
                 cpus,
                 form: self.percpu_form,
                 percpu_orders: self.percpu_orders,

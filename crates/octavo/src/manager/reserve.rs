@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::frame::{Backing, FrameConfig, MOST_FRAMES, ZoneConfig};
 use crate::sizes::MAX_SPACES;
 use crate::sync::Cpus;
-use crate::units::{PAGE_BYTES, bytes_for_people};
+use crate::units::{CHUNK_BYTES, PAGE_BYTES, bytes_for_people};
 
 /// The largest budget that there are numbers of frames for: 2 MiB less than 8 TiB.
 pub(super) const MOST_BUDGET_BYTES: u64 = MOST_FRAMES * PAGE_BYTES as u64;
@@ -25,6 +25,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Reserve {
     pub(super) zones: Vec<ZoneConfig>,
+    /// Of pages that are away: as much as the budget, as far as there are numbers of frames.
+    pub(super) away_bytes: u64,
     pub(super) table_nodes: usize,
     pub(super) spaces: usize,
     /// Of each area: for more slots the budget could not hold what is kept of each.
@@ -36,8 +38,11 @@ impl Reserve {
     /// For a budget that may grow to `most_bytes`, with so many bytes kept of each swap slot.
     pub(super) fn for_budget(most_bytes: u64, backing: Backing, slot_bytes: u64) -> Self {
         let pages = most_bytes / PAGE_BYTES as u64;
+        let zones = zones(most_bytes, backing);
+        let numbers = MOST_FRAMES.saturating_sub(FrameConfig::span_frames(&zones));
         Self {
-            zones: zones(most_bytes, backing),
+            zones,
+            away_bytes: most_bytes.min(numbers * PAGE_BYTES as u64) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64,
             table_nodes: (pages + pages / 32 + NODES_OVER_BUDGET) as usize,
             // A space that shows a page has a table node at least.
             spaces: (pages as usize).min(MAX_SPACES),
@@ -53,7 +58,10 @@ impl Reserve {
     pub(super) fn probe(&self, swap_slots: u64, slot_bytes: u64, cpus: Cpus) -> Result<()> {
         let frames = FrameConfig::span_frames(&self.zones);
         let spaces = self.spaces * (8 + 32 * cpus.count());
+        // Of pages that are away, the words and the place that a clean one keeps.
+        let away_words = self.away_bytes / PAGE_BYTES as u64 * (32 + 4);
         let bytes = frames * (PAGE_BYTES as u64 + 32)
+            + away_words
             + (self.table_nodes * PAGE_BYTES) as u64
             + swap_slots * slot_bytes
             + spaces as u64

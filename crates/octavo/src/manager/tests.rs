@@ -1,9 +1,6 @@
-//! What cannot be reached through the public face yet: the translation seam with a double that refuses, and frames with two
-//! owners, which snapshots and files will make.
+//! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will make.
 
 mod stores;
-
-use std::collections::{BTreeMap, VecDeque};
 
 use super::Manager;
 use crate::config::{Compression, HugePolicy};
@@ -16,9 +13,7 @@ use crate::reclaim::{Migrated, block_for_pool, migrate};
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::space::Space;
-use crate::sync::{Arc, Mutex};
 use crate::table::entry::State;
-use crate::table::translation::{Installed, Run, Translation};
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
@@ -33,208 +28,6 @@ fn manager(huge: HugePolicy) -> Manager {
         .huge(huge)
         .build()
         .unwrap()
-}
-
-/// Knows what it was told, and answers as the script says, then Done.
-#[derive(Default)]
-struct Double {
-    shown: Mutex<BTreeMap<u64, u32>>,
-    installs: Mutex<VecDeque<Installed>>,
-    removes: Mutex<VecDeque<Installed>>,
-    always: Mutex<Option<Installed>>,
-}
-
-impl Double {
-    fn next(&self, script: &Mutex<VecDeque<Installed>>) -> Installed {
-        let scripted = script.lock().pop_front();
-        scripted.or(*self.always.lock()).unwrap_or(Installed::Done)
-    }
-
-    fn count(answer: Installed, run: Run) -> u32 {
-        match answer {
-            Installed::Done => run.count,
-            Installed::Partly(count) => count,
-            Installed::Busy | Installed::Unsupported => 0,
-        }
-    }
-}
-
-impl Translation for Double {
-    fn install(&self, run: Run) -> Installed {
-        let answer = self.next(&self.installs);
-        for index in 0..Self::count(answer, run) {
-            let page = run.page.0 + u64::from(index);
-            let before = self.shown.lock().insert(page, run.frame.0 + index);
-            assert_eq!(before, None, "page {page:#x} was installed twice");
-        }
-        answer
-    }
-
-    fn remove(&self, run: Run) -> Installed {
-        let answer = self.next(&self.removes);
-        for index in 0..Self::count(answer, run) {
-            let page = run.page.0 + u64::from(index);
-            let before = self.shown.lock().remove(&page);
-            assert_eq!(before, Some(run.frame.0 + index), "page {page:#x} was not installed so");
-        }
-        answer
-    }
-}
-
-fn translated(manager: &Manager, len: u64) -> (Arc<Double>, Space, u64) {
-    let double = Arc::new(Double::default());
-    let space = manager.new_space(None, Some(Arc::clone(&double) as Arc<dyn Translation>)).unwrap();
-    let at = space.map(len, RegionOptions::default()).unwrap();
-    (double, space, at)
-}
-
-/// The pages that have frames, by the table.
-fn present(engine: &Engine, space: &Space) -> BTreeMap<u64, u32> {
-    let mut found = BTreeMap::new();
-    engine.table.for_each_leaf(space.state().id, &mut |page, level, entry| {
-        if let State::Present(frame) = entry.state() {
-            let pages = crate::table::span(level);
-            found.extend((0..pages).map(|index| (page.0 + index, frame.0 + index as u32)));
-        }
-    });
-    found
-}
-
-#[track_caller]
-fn agree(manager: &Manager, space: &Space, double: &Double, pages: usize) {
-    let present = present(manager.engine(), space);
-    assert_eq!(present, *double.shown.lock(), "the table and the translation show the same");
-    assert_eq!(present.len(), pages);
-}
-
-#[test]
-fn a_block_of_which_only_a_part_could_be_installed_stays_as_small_pages() {
-    for touched in [5, 300] {
-        let manager = manager(HugePolicy::Always);
-        let (double, space, at) = translated(&manager, 2 * MIB);
-        double.installs.lock().push_back(Installed::Partly(100));
-        space.store(at + touched * PAGE, 7_u64).unwrap();
-        agree(&manager, &space, &double, if touched < 100 { 100 } else { 101 });
-        for page in 0..512 {
-            let expected = if page == touched { 7 } else { 0 };
-            assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), expected, "page {page}");
-            space.store(at + page * PAGE, page).unwrap();
-        }
-        agree(&manager, &space, &double, 512);
-        manager.validate();
-        drop(space);
-        assert!(double.shown.lock().is_empty(), "everything was removed");
-        assert_eq!(manager.stats().unwrap().table_nodes, 0);
-        manager.validate();
-    }
-}
-
-#[test]
-fn a_part_over_a_huge_zero_leaf_gives_the_leaf_back() {
-    let manager = Manager::builder()
-        .budget_bytes(16 * MIB)
-        .background(false)
-        .huge(HugePolicy::Always)
-        .huge_zero_write(crate::config::HugeZeroWrite::Allocate)
-        .zero_page(crate::config::ZeroPage::PerUse)
-        .build()
-        .unwrap();
-    let (double, space, at) = translated(&manager, 2 * MIB);
-    assert_eq!(space.load::<u64>(at).unwrap(), 0);
-    assert_eq!(manager.stats().unwrap().huge_zero_users, 1);
-    double.installs.lock().push_back(Installed::Partly(1));
-    space.store(at, 7_u64).unwrap();
-    assert_eq!(manager.stats().unwrap().huge_zero_users, 0);
-    agree(&manager, &space, &double, 1);
-}
-
-#[test]
-fn a_busy_translation_is_asked_again_and_in_the_end_reported() {
-    for huge in [HugePolicy::Never, HugePolicy::Always] {
-        let manager = manager(huge);
-        let (double, space, at) = translated(&manager, 2 * MIB);
-        double.installs.lock().extend([Installed::Busy; 3]);
-        space.store(at, 7_u64).unwrap();
-        agree(&manager, &space, &double, if huge == HugePolicy::Always { 512 } else { 1 });
-        space.unmap(at, 2 * MIB).unwrap();
-        agree(&manager, &space, &double, 0);
-
-        let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
-        *double.always.lock() = Some(Installed::Busy);
-        let error = space.store(at, 8_u64).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("drop what holds its memory"), "{error}");
-        agree(&manager, &space, &double, 0);
-        *double.always.lock() = None;
-        space.store(at, 8_u64).unwrap();
-        assert_eq!(space.load::<u64>(at).unwrap(), 8);
-        manager.validate();
-    }
-}
-
-#[test]
-fn an_unsupported_run_is_an_error_and_leaves_the_page_as_it_was() {
-    for huge in [HugePolicy::Never, HugePolicy::Always] {
-        let manager = manager(huge);
-        let (double, space, at) = translated(&manager, 2 * MIB);
-        let free = manager.stats().unwrap().free_frames;
-        double.installs.lock().push_back(Installed::Unsupported);
-        let error = space.store(at, 7_u64).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("cannot be installed"), "{error}");
-        agree(&manager, &space, &double, 0);
-        assert!(manager.stats().unwrap().free_frames >= free, "the frame is free again");
-        assert_eq!(space.load::<u64>(at).unwrap(), 0);
-        manager.validate();
-    }
-}
-
-#[test]
-fn a_page_whose_memory_is_held_is_not_evicted_and_goes_out_later() {
-    let manager = manager(HugePolicy::Never);
-    let (double, space, at) = translated(&manager, 8 * PAGE);
-    (0..8).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
-    for refusal in [Installed::Busy, Installed::Partly(0), Installed::Unsupported] {
-        double.removes.lock().extend([refusal; 8]);
-        manager.reclaim(8).unwrap();
-        (0..8).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));
-        double.removes.lock().clear();
-        let shown = double.shown.lock().len();
-        agree(&manager, &space, &double, shown);
-        manager.validate();
-    }
-    while manager.reclaim(8).unwrap() > 0 {}
-    agree(&manager, &space, &double, 0);
-    // One that cannot be written over is what it was.
-    double.installs.lock().push_back(Installed::Unsupported);
-    let error = space.write(at, &[9; PAGE as usize]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    // And one that comes back is installed again, also when that takes several tries.
-    double.installs.lock().extend([Installed::Busy; 2]);
-    (0..8).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));
-    agree(&manager, &space, &double, 8);
-    drop(space);
-    assert!(double.shown.lock().is_empty());
-    assert_eq!(manager.stats().unwrap().swap_slots, 0);
-}
-
-#[test]
-fn an_unmap_waits_for_held_memory_and_takes_parts() {
-    let manager = manager(HugePolicy::Always);
-    let (double, space, at) = translated(&manager, 4 * MIB);
-    space.store(at, 7_u64).unwrap();
-    space.store(at + 2 * MIB, 7_u64).unwrap();
-    agree(&manager, &space, &double, 1024);
-    // A block elsewhere than at home cannot be cut.
-    let error = space.unmap(at, PAGE).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy);
-    let answers = [Installed::Busy, Installed::Partly(10), Installed::Busy, Installed::Partly(500)];
-    double.removes.lock().extend(answers);
-    space.unmap(at, 2 * MIB).unwrap();
-    agree(&manager, &space, &double, 512);
-    drop(space);
-    assert!(double.shown.lock().is_empty());
-    manager.validate();
 }
 
 /// Whoever looks again does so without the layout lock.
@@ -267,17 +60,6 @@ fn blocks_for_the_pool_that_cannot_be_made_do_not_keep_pages_from_blocks() {
     }
     assert!(engine.blocks_for_pool.turns_away());
     assert!(!engine.blocks_for_faults.turns_away());
-}
-
-#[test]
-fn a_translated_page_is_not_moved() {
-    let manager = manager(HugePolicy::Never);
-    let (double, space, at) = translated(&manager, PAGE);
-    space.store(at, 7_u64).unwrap();
-    let frame = frame_at(&manager, &space, at).unwrap();
-    assert_eq!(take_and_migrate(manager.engine(), frame), Migrated::Kept);
-    agree(&manager, &space, &double, 1);
-    manager.validate();
 }
 
 // --- frames with two owners ---

@@ -3,6 +3,7 @@
 //! ```text
 //! isolated, pinned
 //!   │ pinned by others, or under I/O ────────────────────► back on a list
+//!   │ away: it comes home first                                (reclaim/away.rs)
 //!   │ huge: split; its frames go to a cluster of their own, or come by again
 //!   ▼
 //! kept by no store yet: swap takes it in      from here on a fault finds it there
@@ -23,11 +24,10 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{ISOLATED, Isolated, IsolatedFrame, Look, Place};
+use crate::reclaim::away::come_home;
 use crate::rmap::Owner;
 use crate::store::{Going, Leaving, PutAway};
-use crate::table::Walk;
 use crate::table::entry::State;
-use crate::table::translation::{Installed, Run};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage};
 
 /// What came of a batch.
@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
     pub(crate) freed: u64,
     /// Frames on their way out: free when they are written, if nobody comes for them.
     pub(crate) started: u64,
-    /// There was no slot.
+    /// There was no slot, or something holds pages back.
     pub(crate) obstructed: bool,
     /// A device had no room for more transfers, and pages stayed. The end of a write is the time to try again.
     pub(crate) full: bool,
@@ -62,10 +62,17 @@ pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
 /// As [`evict_batch`].
 pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut candidates = Candidates::new();
+    let (mut candidates, mut away) = (Candidates::new(), Candidates::new());
     for frame in batch {
         match judge(engine, frame.frame()) {
             Verdict::Keep => engine.putback(frame, Place::Cold),
+            Verdict::Evict if engine.frames.is_away(frame.frame()) => away.push(frame),
+            Verdict::Split if engine.frames.is_away(frame.frame()) => {
+                // Its pages come by again.
+                split_block_of(engine, frame.frame());
+                outcome.obstructed |= engine.frames.words(frame.frame()).order() != Order::ZERO;
+                engine.putback(frame, Place::Cold);
+            }
             _ if must_stay(engine, frame.frame(), what) => {
                 outcome.obstructed = true;
                 engine.putback(frame, Place::Cold);
@@ -73,6 +80,12 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
             Verdict::Evict => candidates.push(frame),
             Verdict::Split => evict_block(engine, frame, &mut outcome),
         }
+    }
+    if !away.is_empty() {
+        let came = come_home(engine, away, what == Evict::Clean);
+        candidates.extend(came.home);
+        outcome.freed += came.freed;
+        outcome.obstructed |= came.obstructed;
     }
     let going = take_in(engine, candidates, &mut outcome);
     send_out(engine, going, &mut outcome);
@@ -241,7 +254,9 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
         if !store.add_reference(&engine.frames, page, frame) {
             return;
         }
-        if lead_away(engine, &walk, owner, page, frame) {
+        // Only the accessed mark may have changed: then the page is in use, and stays.
+        let seen = walk.entry();
+        if walk.word().change(seen, store.entry(seen, page)).is_ok() {
             engine.rmap.remember(&engine.frames, frame, owner);
             engine.space_use.subtract(owner.space, Figure::Resident, 1);
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
@@ -252,21 +267,6 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             engine.release_orphan(orphan);
         }
     }
-}
-
-fn lead_away(engine: &Engine, walk: &Walk<'_>, owner: Owner, page: StoredPage, frame: FrameId) -> bool {
-    let (word, seen, store) = (walk.word(), walk.entry(), engine.store(page));
-    let Some(translation) = engine.translation(owner.space) else {
-        // Only the accessed mark may have changed: then the page is in use, and stays.
-        return word.change(seen, store.entry(seen, page)).is_ok();
-    };
-    let busy = seen.to_busy();
-    if word.change(seen, busy).is_err() {
-        return false;
-    }
-    let done = translation.remove(Run { page: owner.page, frame, count: 1 }) == Installed::Done;
-    engine.publish(word, if done { store.entry(busy, page) } else { busy.to_present_again(seen) });
-    done
 }
 
 /// Sends on what is dirty: the stores put it away at once, or it is on its way to a device, neighbours together. Gives those

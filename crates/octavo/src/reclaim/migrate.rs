@@ -2,7 +2,7 @@
 //!
 //! Every entry that shows the frame is made busy; then, and only if nobody holds it, the bytes are copied and the
 //! entries are published again with the new frame. A frame that is pinned, kept by a store, with others waiting
-//! for it, part of a huge leaf, or installed at real addresses, stays where it is.
+//! for it, or part of a huge leaf, stays where it is. Pages that are away have no bytes here, and are never met.
 
 use crate::counters::Counter;
 use crate::engine::{AllBusy, Engine};
@@ -46,8 +46,7 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         return Migrated::Kept;
     }
     let Some(fresh) = engine.frames.alloc(Order::ZERO) else { return Migrated::NoFrame };
-    let movable = owners.iter().all(|owner| engine.translation(owner.space).is_none());
-    let Some(busy) = movable.then(|| AllBusy::make(engine, frame, 0, &owners)).flatten() else {
+    let Some(busy) = AllBusy::make(engine, frame, 0, &owners) else {
         engine.frames.give_back(fresh);
         return Migrated::Kept;
     };

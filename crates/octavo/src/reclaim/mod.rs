@@ -7,6 +7,7 @@
 //! | `signal` | the words to that thread |
 //! | `scan` | one scan for cold pages, by an access (direct) or by the thread (background) |
 //! | `evict` | a batch of cold frames, on its way to the stores of their pages |
+//! | `away` | pages that are away: which of them are in use, and how they come home to be evicted |
 //! | `quota` | a space at its own limit makes room among its own pages |
 //! | `advise` | pages that their users call cold |
 //! | `shrink_pool` | the coldest compressed pages go on to the areas |
@@ -20,6 +21,7 @@
 //! themselves.
 
 mod advise;
+mod away;
 mod background;
 mod compact;
 mod empty_chunk;
@@ -42,6 +44,6 @@ pub(crate) use evict::evict_batch;
 #[cfg(all(test, not(loom)))]
 pub(crate) use migrate::{Migrated, migrate};
 pub(crate) use quota::make_room_under_quota;
-pub(crate) use room::{make_room, make_room_for_node};
+pub(crate) use room::{make_room, make_room_away, make_room_for_node};
 pub(crate) use scan::{Reclaimer, reclaim, reclaim_and_wait};
 pub(crate) use shrink::shrink_to_budget;

@@ -1,4 +1,4 @@
-//! Making room for an access that found no frame, or no table node.
+//! Making room for an access that found no frame, no table node, or no room for a page that is away.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -11,6 +11,8 @@ use crate::units::CHUNK_BYTES;
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
+/// Looks in vain before an access gives up, where nobody else is at work.
+const MOST_FRUITLESS: u32 = 2;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -20,11 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The obstacle: the swap area is full or failing, or no page is left that could go. `TimedOut` when the
 /// waiter's deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
-    engine.counters.count(Counter::AllocationStall);
-    let start = engine.machine.clock.now();
-    let result = try_make_room(engine, start, waiter).await;
-    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
-    result
+    stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
 }
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
@@ -58,9 +56,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         }
         // Others may have in hand all frames that could be freed, and their frames will be room for this
         // access too. But they may wait for the same.
-        let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
-        let reading = engine.transfers.reading_pages() > 0;
-        if look >= 2 && (alone && !reading || engine.machine.clock.since(start) > PATIENCE) {
+        if look >= MOST_FRUITLESS && others_are_done(engine, start) {
             break;
         }
         // Pages whose reads end, and that nobody waits for any more, can go again.
@@ -70,6 +66,57 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         waiter.give_way().await;
     }
     Err(obstacle(engine, failures))
+}
+
+/// Makes room in the budget for `pages` pages that are away. A page that goes from there is room at once. Where only pages at
+/// home go, their chunks are given back.
+///
+/// # Errors
+/// As [`make_room`].
+pub(crate) async fn make_room_away(engine: &Engine, pages: u64, waiter: &mut Waiter<'_>) -> Result<()> {
+    stalled(engine, async |start| try_make_room_away(engine, pages, start, waiter).await).await
+}
+
+async fn try_make_room_away(
+    engine: &Engine,
+    pages: u64,
+    start: Instant,
+    waiter: &mut Waiter<'_>,
+) -> Result<()> {
+    engine.swap.forget_failure();
+    let mut fruitless = 0;
+    loop {
+        let needed_bytes = engine.frames.away_cost_bytes(pages);
+        let has_room = || engine.budget.room_for_chunks_bytes() >= needed_bytes;
+        let gone = reclaim(engine, pages.max(DIRECT_TARGET), Reclaimer::Direct, waiter).await;
+        if !has_room() {
+            shrink_while_waiting(engine, engine.budget.headroom_bytes() + needed_bytes, waiter).await?;
+        }
+        if has_room() {
+            return Ok(());
+        }
+        fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
+        if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
+            return Err(obstacle(engine));
+        }
+        waiter.give_way().await;
+    }
+}
+
+/// Whether nobody else has in hand what could be room, or has had it for too long.
+fn others_are_done(engine: &Engine, start: Instant) -> bool {
+    let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
+    let reading = engine.transfers.reading_pages() > 0;
+    alone && !reading || engine.machine.clock.since(start) > PATIENCE
+}
+
+/// Counts a stall, and how long it takes.
+async fn stalled(engine: &Engine, make_room: impl AsyncFnOnce(Instant) -> Result<()>) -> Result<()> {
+    engine.counters.count(Counter::AllocationStall);
+    let start = engine.machine.clock.now();
+    let result = make_room(start).await;
+    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
+    result
 }
 
 /// Makes room in the budget for table nodes, by giving a chunk back.

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
 use crate::lru::{ISOLATED, Isolated, Place};
+use crate::reclaim::away;
 use crate::reclaim::evict::{self, Evict, evict};
 use crate::sync::Ordering;
 
@@ -225,6 +226,7 @@ fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64
     let free_last = |frame| engine.free_last(frame);
     let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
     let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
+    away::harvest(engine, &candidates);
     let looks: SmallVec<[_; 64]> = candidates
         .into_iter()
         .map(|candidate| {

@@ -73,6 +73,16 @@ impl Protection {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self { read: true, write: true };
 
+    /// What both allow.
+    pub(crate) fn both(self, other: Self) -> Self {
+        Self { read: self.read && other.read, write: self.write && other.write }
+    }
+
+    /// The same without writing.
+    pub(crate) fn read_only(self) -> Self {
+        Self { write: false, ..self }
+    }
+
     /// The same with reading, where writing is allowed.
     pub(crate) fn normal(self) -> Self {
         Self { read: self.read || self.write, ..self }
@@ -184,6 +194,12 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
+    /// Whether the page, or its zeros, are at the translation's side.
+    #[inline(always)]
+    pub(crate) fn is_away(self) -> bool {
+        self.0 & AWAY != 0
+    }
+
     #[inline]
     pub(crate) fn version(self) -> u32 {
         (self.0 >> VERSION_SHIFT) as u32
@@ -204,6 +220,10 @@ impl Entry {
     pub(crate) fn to_zero(self) -> Self {
         self.next(ZERO | ACCESSED)
     }
+    /// As [`Entry::to_zero`], of zeros that the translation shows as well.
+    pub(crate) fn to_zero_away(self) -> Self {
+        self.next(ZERO | ACCESSED | AWAY)
+    }
     #[inline]
     pub(crate) fn to_busy(self) -> Self {
         self.next(BUSY)
@@ -213,8 +233,18 @@ impl Entry {
     pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
         self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
     }
-    /// What `before`, a present entry, meant; its accessed mark too.
-    pub(crate) fn to_present_again(self, before: Entry) -> Self {
+    /// Present and just accessed, through an away frame.
+    pub(crate) fn to_away(self, frame: FrameId, protection: Protection) -> Self {
+        Self(self.to_present(frame, protection).0 | AWAY)
+    }
+    /// All that `before`, a present entry, said, of another frame.
+    pub(crate) fn to_present_as(self, before: Entry, frame: FrameId) -> Self {
+        debug_assert!(before.0 & STATE == PRESENT);
+        let rest = before.0 & (VERSION_ONE - 1) & !(u64::from(u32::MAX) << PAYLOAD_SHIFT);
+        self.next(rest | u64::from(frame.0) << PAYLOAD_SHIFT)
+    }
+    /// What `before` meant; its accessed mark too.
+    pub(crate) fn to_what_was(self, before: Entry) -> Self {
         debug_assert!(!before.is_busy());
         self.next(before.0 & (VERSION_ONE - 1))
     }
@@ -395,7 +425,8 @@ mod tests {
             shared.to_same(),
             shared.with_protection(Protection::NONE),
             shared.without_accessed(),
-            shared.to_busy().to_present_again(shared),
+            shared.to_busy().to_what_was(shared),
+            shared.to_busy().to_present_as(shared, FrameId(7)),
             out.to_same(),
         ];
         assert!(kept.iter().all(|entry| entry.0 & ASIDE != 0), "{kept:?}");

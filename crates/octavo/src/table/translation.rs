@@ -1,41 +1,160 @@
-//! The seam between Octavo's table and whatever else translates addresses: the counterpart of an
-//! architecture's `set_pte` and `flush_tlb`.
+//! The seam between Octavo's table and whatever else translates addresses: the counterpart of an architecture's
+//! `set_pte` and `flush_tlb`.
 //!
-//! Handles translate by Octavo's own entries, so for them both operations are nothing. A window will move the
-//! frame's memory to a real address here, and back. A fault installs after it has the frame and before it
-//! publishes the entry; eviction, unmap and migration remove after the entry has become busy and before the
-//! frame is used for anything else.
+//! Handles translate by Octavo's own entries, and need nothing of this. A space *with a translation* is also reached in
+//! another way: by a program's own addresses, for instance. Each of its pages has its bytes in one place at a time:
+//!
+//! ```text
+//!                 install
+//!   at home ────────────────────► away      at home: handles reach the page; the other side reaches nothing
+//!   (arena) ◄──────────────────── (there)   away: the other side reaches the page; an away frame stands for it
+//!                 remove
+//! ```
+//!
+//! A page of zeros has no bytes; the other side may show it as well. Eviction, migration and swap-in deal with pages at
+//! home only: a page that is away comes home first (`engine/homecoming.rs`), and goes away again in a fault
+//! (`fault/away.rs`).
+//!
+//! Octavo asks in batches of [`Run`]s, and the translation answers for each run. While a page is asked about, its entry is
+//! Busy: nobody else asks about the page, and no handle reaches it. Only [`Touch::Accessed`] is asked of pages in use. An
+//! answer counts at once: when a call returns, the pages are as the answers say, also for accesses that were under way. A
+//! call should be short, since other faults on its pages wait for it. Any thread may make it. The translation must not call
+//! the space's own functions from inside.
+//!
+//! **Who learns of stores.** A page that is installed for reading is not written unnoticed: a store becomes a fault for
+//! writing ([`Space::fault_translated`](crate::space::Space::fault_translated)). A translation that cannot see to that answers
+//! Unsupported. Octavo then installs the page for writing too. Before such a page goes, Octavo asks for its protection, and
+//! then whether it was written ([`Touch::Written`]). So no store falls in between.
 
-use crate::units::{FrameId, PageNumber};
+use octavo_platform::ArenaBytes;
 
-/// `count` consecutive frames at `count` consecutive pages.
+use crate::table::entry::Protection;
+use crate::units::{FrameId, PAGE_BYTES, PageNumber};
+
+/// What came of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// First page.
-    pub page: PageNumber,
-    /// First frame.
-    pub frame: FrameId,
-    /// How many of each.
-    pub count: u32,
-}
-
-/// What came of installing or removing a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Installed {
-    /// All of it.
+pub enum Answer {
+    /// All of it is done.
     Done,
-    /// Only this many pages, from the start.
+    /// Only so many pages are done, from the start. The rest is as it was, and may be asked for again.
     Partly(u32),
-    /// Nothing now: somebody holds the memory. Try again later.
+    /// Nothing is done: somebody holds the memory. Try again later.
     Busy,
-    /// Never, for this run.
+    /// Nothing is done, and never will be for this run.
     Unsupported,
 }
 
-/// Someone who must know which frame stands at which page.
+/// Pages one after the other, what is asked for them, and the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<A> {
+    /// The first page.
+    pub page: PageNumber,
+    /// How many there are.
+    pub count: u32,
+    /// What is asked.
+    pub ask: A,
+    /// What came of it: Busy until the translation says otherwise.
+    pub answer: Answer,
+}
+
+impl<A> Run<A> {
+    /// Says how many pages are done, from the start.
+    pub fn done(&self) -> u32 {
+        match self.answer {
+            Answer::Done => self.count,
+            Answer::Partly(done) => done.min(self.count),
+            Answer::Busy | Answer::Unsupported => 0,
+        }
+    }
+}
+
+/// The bytes that pages are to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// Zeros without memory of their own, in place of nothing or of the same. They are installed for reading.
+    ZeroPages,
+    /// Zeros in memory of their own, in place of nothing or of zeros without.
+    Zeros,
+    /// A copy of the bytes of this home frame and those that follow it, in memory of its own.
+    Frames(FrameId),
+}
+
+/// Asks for pages to show bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Install {
+    /// Which bytes.
+    pub bytes: Bytes,
+    /// What may be done with them unnoticed.
+    pub protection: Protection,
+}
+
+/// Asks for pages to reach nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remove {
+    /// Where their bytes are to go: this home frame and those that follow it. `None`: nobody wants the bytes. Bytes and removal
+    /// are one step: no store comes between them.
+    pub to: Option<FrameId>,
+}
+
+/// What may have been done to a page unnoticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It was read or written. A hint, by which reclaim tells which pages are in use.
+    Accessed,
+    /// It was written. Octavo relies on it.
+    Written,
+}
+
+/// The bytes of frames that are at home.
+#[derive(Clone, Copy, Debug)]
+pub struct Home<'a>(&'a ArenaBytes);
+
+impl<'a> Home<'a> {
+    pub(crate) fn new(bytes: &'a ArenaBytes) -> Self {
+        Self(bytes)
+    }
+
+    /// The address of a frame's bytes, for a system call. Others may be reading them.
+    ///
+    /// # Panics
+    /// When the frame is not at home.
+    pub fn pointer(self, frame: FrameId) -> *mut u8 {
+        self.0.pointer(frame.home_offset())
+    }
+
+    /// Copies a frame's bytes out.
+    ///
+    /// # Panics
+    /// As [`Home::pointer`].
+    pub fn copy_out(self, frame: FrameId, to: &mut [u8; PAGE_BYTES]) {
+        self.0.copy_out(frame.home_offset(), to);
+    }
+
+    /// Copies a frame's bytes in.
+    ///
+    /// # Panics
+    /// As [`Home::pointer`].
+    pub fn copy_in(self, frame: FrameId, from: &[u8; PAGE_BYTES]) {
+        self.0.copy_in(frame.home_offset(), from);
+    }
+}
+
+/// Who translates the addresses of a space in another way. The head of `table/translation.rs` says what it may rely on.
 pub trait Translation: Send + Sync {
-    /// Makes the pages reach the frames.
-    fn install(&self, run: Run) -> Installed;
-    /// Makes the pages reach nothing.
-    fn remove(&self, run: Run) -> Installed;
+    /// Makes pages show bytes. They reach nothing so far, or zero pages that were installed.
+    fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
+
+    /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches nothing already, since
+    /// the program has unmapped it, is done; its bytes are zeros.
+    fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]);
+
+    /// Changes what may be done with installed pages unnoticed.
+    fn protect(&self, runs: &mut [Run<Protection>]);
+
+    /// Is told that the 512 pages of a run, which were installed together, are asked for one by one from now on.
+    fn split(&self, runs: &mut [Run<()>]);
+
+    /// Tells `touched` which pages of the runs were touched since they were installed, or were harvested last, and forgets it. A
+    /// translation that knows nothing of a run answers Unsupported.
+    fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }

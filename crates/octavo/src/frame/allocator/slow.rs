@@ -121,6 +121,9 @@ impl FrameAllocator {
     }
 
     fn free_to_zone(&self, frame: FrameId, order: Order) {
+        if self.away.contains(frame) {
+            return self.away.give(&self.arena, frame, order);
+        }
         self.zones.of(frame).lock(&self.arena).give(frame, order);
         self.arena.counters.add(Counter::PagesFreed, u64::from(order.frames()));
     }

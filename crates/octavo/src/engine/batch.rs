@@ -1,0 +1,186 @@
+//! Asking a translation about many pages at once: neighbours are joined to runs, and each page gets its own answer.
+
+use smallvec::SmallVec;
+
+use crate::sizes::TRANSLATED;
+use crate::sync::{Duration, pause};
+use crate::table::Protection;
+use crate::table::translation::{Answer, Bytes, Install, Remove, Run, Touch};
+use crate::units::PageNumber;
+
+/// From one question to the next about memory that somebody holds.
+const ASK_EVERY: Duration = Duration::from_micros(100);
+
+/// What may be asked of a run.
+pub(crate) trait Ask: Copy + PartialEq {
+    /// The same, of what comes so many pages later.
+    fn after(self, pages: u32) -> Self;
+}
+
+impl Ask for Install {
+    fn after(self, pages: u32) -> Self {
+        let bytes = match self.bytes {
+            Bytes::Frames(frame) => Bytes::Frames(frame.plus(pages)),
+            zeros => zeros,
+        };
+        Self { bytes, ..self }
+    }
+}
+
+impl Ask for Remove {
+    fn after(self, pages: u32) -> Self {
+        Self { to: self.to.map(|frame| frame.plus(pages)) }
+    }
+}
+
+impl Ask for Protection {
+    fn after(self, _: u32) -> Self {
+        self
+    }
+}
+
+impl Ask for Touch {
+    fn after(self, _: u32) -> Self {
+        self
+    }
+}
+
+impl Ask for () {
+    fn after(self, _: u32) -> Self {}
+}
+
+/// Pages to be asked about together. Up to [`TRANSLATED`] leaves are on the stack.
+#[derive(Debug)]
+pub(crate) struct Batch<A> {
+    runs: SmallVec<[Run<A>; TRANSLATED]>,
+    /// Pages of each leaf.
+    leaves: SmallVec<[u32; TRANSLATED]>,
+}
+
+/// What came of each leaf.
+pub(crate) type Answers = SmallVec<[Answer; TRANSLATED]>;
+
+impl<A: Ask> Batch<A> {
+    pub(crate) fn new() -> Self {
+        Self { runs: SmallVec::new(), leaves: SmallVec::new() }
+    }
+
+    /// Adds a leaf of `count` pages.
+    pub(crate) fn add(&mut self, page: PageNumber, count: u32, ask: A) {
+        self.leaves.push(count);
+        match self.runs.last_mut() {
+            Some(run) if run.page.plus(u64::from(run.count)) == page && run.ask.after(run.count) == ask => {
+                run.count += count;
+            }
+            _ => self.runs.push(Run { page, count, ask, answer: Answer::Busy }),
+        }
+    }
+
+    /// Asks, and says what came of each leaf, in turn.
+    pub(crate) fn ask(mut self, ask: impl FnOnce(&mut [Run<A>])) -> Answers {
+        if !self.runs.is_empty() {
+            ask(&mut self.runs);
+        }
+        let mut leaves = self.leaves.into_iter();
+        let mut answers = Answers::new();
+        for run in &self.runs {
+            let mut at = 0;
+            while at < run.count {
+                let count = leaves.next().expect("each run is made of leaves");
+                answers.push(answer_for(run, at, count));
+                at += count;
+            }
+        }
+        answers
+    }
+
+    /// Asks until all is done: whoever holds the memory lets go in time, and there is no answer but to wait. False: part of it is
+    /// unsupported, and is as it was.
+    pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> bool {
+        let mut is_supported = true;
+        loop {
+            if !self.runs.is_empty() {
+                ask(&mut self.runs);
+            }
+            self.runs.retain(|run| {
+                let done = run.done();
+                is_supported &= run.answer != Answer::Unsupported;
+                let is_left = done < run.count && run.answer != Answer::Unsupported;
+                run.page = run.page.plus(u64::from(done));
+                run.ask = run.ask.after(done);
+                run.count -= done;
+                run.answer = Answer::Busy;
+                is_left
+            });
+            if self.runs.is_empty() {
+                return is_supported;
+            }
+            pause(ASK_EVERY);
+        }
+    }
+}
+
+/// What the answer for a run says of the `count` pages that begin `at` pages into it.
+fn answer_for<A>(run: &Run<A>, at: u32, count: u32) -> Answer {
+    let done = run.done();
+    match run.answer {
+        _ if at + count <= done => Answer::Done,
+        _ if at < done => Answer::Partly(done - at),
+        // What is behind the part that is done may be asked for again.
+        Answer::Partly(_) => Answer::Busy,
+        answer => answer,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::units::FrameId;
+
+    fn to(frame: u32) -> Remove {
+        Remove { to: Some(FrameId(frame)) }
+    }
+
+    #[test]
+    fn neighbours_that_ask_the_same_are_one_run_and_each_leaf_has_its_answer() {
+        let mut batch = Batch::new();
+        batch.add(PageNumber(10), 1, to(5));
+        batch.add(PageNumber(11), 1, to(6));
+        batch.add(PageNumber(12), 4, to(7));
+        batch.add(PageNumber(16), 1, to(99));
+        batch.add(PageNumber(18), 1, Remove { to: None });
+        batch.add(PageNumber(19), 1, Remove { to: None });
+        let answers = batch.ask(|runs| {
+            let seen: Vec<_> = runs.iter().map(|run| (run.page.0, run.count, run.ask)).collect();
+            assert_eq!(seen, [(10, 6, to(5)), (16, 1, to(99)), (18, 2, Remove { to: None })]);
+            runs[0].answer = Answer::Partly(3);
+            runs[1].answer = Answer::Unsupported;
+            runs[2].answer = Answer::Done;
+        });
+        let first = [Answer::Done, Answer::Done, Answer::Partly(1)];
+        assert_eq!(
+            answers[..],
+            [first.as_slice(), &[Answer::Unsupported, Answer::Done, Answer::Done]].concat()
+        );
+    }
+
+    #[test]
+    fn insisting_asks_for_the_rest() {
+        let mut batch = Batch::new();
+        (0..6).for_each(|page| batch.add(PageNumber(page), 1, to(100 + page as u32)));
+        batch.add(PageNumber(50), 1, to(1));
+        let mut turn = 0;
+        let is_supported = batch.insist(|runs| {
+            turn += 1;
+            match turn {
+                1 => runs[0].answer = Answer::Partly(2),
+                2 => {
+                    assert_eq!((runs[0].page, runs[0].count, runs[0].ask), (PageNumber(2), 4, to(102)));
+                    runs[1].answer = Answer::Unsupported;
+                }
+                _ => runs[0].answer = Answer::Done,
+            }
+        });
+        assert_eq!((turn, is_supported), (3, false));
+    }
+}

@@ -1,0 +1,226 @@
+//! Pages that are away come home, in batches.
+//!
+//! ```text
+//!   Present, AWAY ─► Busy ─ was it written? ─► remove ─► Present, at home    the bytes are wanted
+//!        ▲            │    (protect, harvest)    └─────► Swapped             clean, and its place has the bytes
+//!        └────────────┴── refused, or no frame at home: as it was
+//! ```
+//!
+//! An away frame that was filled from a store keeps the page's place there until the page is written (`frame/away.rs`). A
+//! page that is clean and keeps its place goes out without coming home. A page that its other side may write unnoticed is
+//! first protected, and then harvested; so a store either comes before the harvest, which tells of it, or becomes a fault that
+//! waits for the entry. A page of which nothing can be learned counts as written.
+//!
+//! While an entry is Busy nobody else asks the translation about its page. The frame at home is in nobody's hands but the
+//! caller's until the entry is published. An away frame has one owner, and never stands in a store.
+
+use smallvec::SmallVec;
+
+use crate::engine::batch::Batch;
+use crate::engine::{Engine, Figure};
+use crate::frame::{Block, PinnedFrame};
+use crate::lru::IsolatedFrame;
+use crate::rmap::Owner;
+use crate::sizes::TRANSLATED;
+use crate::sync::{Ordering, fence};
+use crate::table::entry::{Entry, EntryWord, State};
+use crate::table::translation::{Answer, Home, Remove, Touch, Translation};
+use crate::table::{Protection, SpaceId};
+use crate::units::{FrameId, Order, PageNumber};
+
+/// Why pages come home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Homecoming {
+    /// A handle wants them.
+    ToStay,
+    /// They are evicted. Clean pages need not come home.
+    ToGoOut,
+    /// They are evicted where they are clean. Others stay away.
+    IfClean,
+}
+
+/// What came of a page.
+#[derive(Debug)]
+#[must_use = "a frame at home is in hand"]
+pub(crate) enum Came {
+    /// Its bytes are in this frame, which is on no list yet.
+    Home(IsolatedFrame),
+    /// Its entry leads to its place in the store.
+    Out,
+    /// There is no frame at home.
+    NoFrame,
+    /// It is written, and was to go only if it is clean.
+    Dirty,
+    /// The entry says something else by now.
+    Changed,
+    /// The translation does not let it go.
+    Refused(Answer),
+}
+
+/// A page whose entry is busy.
+struct Coming<'e> {
+    page: PageNumber,
+    away: FrameId,
+    word: &'e EntryWord,
+    before: Entry,
+    busy: Entry,
+    home: Option<Block>,
+}
+
+impl Engine {
+    /// Brings pages of one space home; `pages` are sorted, and [`TRANSLATED`] at the most. `each` is told what came of each away
+    /// frame, in any order. The caller keeps the away frames from being freed.
+    pub(crate) fn bring_home(
+        &self,
+        space: SpaceId,
+        translation: &dyn Translation,
+        pages: impl Iterator<Item = (PageNumber, FrameId)>,
+        why: Homecoming,
+        mut each: impl FnMut(FrameId, Came),
+    ) {
+        let mut coming = SmallVec::<[Coming<'_>; TRANSLATED]>::new();
+        for (page, away) in pages {
+            match self.begin_coming(space, page, away) {
+                Some(page) => coming.push(page),
+                None => each(away, Came::Changed),
+            }
+        }
+        if why != Homecoming::ToStay {
+            self.look_for_stores(translation, &mut coming);
+        }
+        let (mut batch, mut leaving) = (Batch::new(), SmallVec::<[Coming<'_>; TRANSLATED]>::new());
+        let mut is_room = true;
+        for mut page in coming {
+            let is_clean = why != Homecoming::ToStay && self.is_kept(page.away);
+            if !is_clean && why == Homecoming::IfClean {
+                each(page.away, self.leave_away(page, Came::Dirty));
+                continue;
+            }
+            if !is_clean && is_room {
+                // The second call asks all CPUs, which is tried once.
+                let at_hand = self.frames.alloc_if_at_hand(Order::ZERO);
+                page.home = at_hand.or_else(|| self.frames.alloc(Order::ZERO));
+                is_room = page.home.is_some();
+            }
+            if !is_clean && page.home.is_none() {
+                each(page.away, self.leave_away(page, Came::NoFrame));
+                continue;
+            }
+            batch.add(page.page, 1, Remove { to: page.home.as_ref().map(Block::frame) });
+            leaving.push(page);
+        }
+        // What made the frames ours comes before their new bytes, for loads that still look at an old entry.
+        fence(Ordering::Release);
+        let answers = batch.ask(|runs| translation.remove(Home::new(self.frames.bytes()), runs));
+        for (page, answer) in leaving.into_iter().zip(answers) {
+            let away = page.away;
+            let came = match answer {
+                Answer::Done => self.arrive(Owner { space, page: page.page }, page),
+                refusal => self.leave_away(page, Came::Refused(refusal)),
+            };
+            each(away, came);
+        }
+    }
+
+    fn begin_coming(&self, space: SpaceId, page: PageNumber, away: FrameId) -> Option<Coming<'_>> {
+        let walk = self.table.walk(space, page);
+        let (word, before) = (walk.word(), walk.entry());
+        let busy = before.to_busy();
+        let shows = before.state() == State::Present(away) && walk.level == 0 && walk.links_hold();
+        (shows && word.change(before, busy).is_ok()).then_some(Coming {
+            page,
+            away,
+            word,
+            before,
+            busy,
+            home: None,
+        })
+    }
+
+    /// Finds out which pages were written, among those that count as clean and may be written unnoticed.
+    fn look_for_stores(&self, translation: &dyn Translation, coming: &mut [Coming<'_>]) {
+        let is_open = |page: &Coming<'_>| page.before.protection().write && self.is_kept(page.away);
+        let mut open: SmallVec<[&mut Coming<'_>; TRANSLATED]> =
+            coming.iter_mut().filter(|page| is_open(page)).collect();
+        let mark_written = |page: &Coming<'_>| self.frames.words(page.away).holds.mark_dirty();
+        let mut protect = Batch::new();
+        open.iter().for_each(|page| protect.add(page.page, 1, Protection::READ));
+        let protected = protect.ask(|runs| translation.protect(runs));
+        let mut harvest = Batch::new();
+        let mut closed = SmallVec::<[usize; TRANSLATED]>::new();
+        for (index, answer) in protected.into_iter().enumerate() {
+            if answer == Answer::Done {
+                open[index].before = open[index].before.with_protection(Protection::READ);
+                harvest.add(open[index].page, 1, Touch::Written);
+                closed.push(index);
+            } else {
+                mark_written(open[index]);
+            }
+        }
+        let known = harvest.ask(|runs| {
+            translation.harvest(runs, &mut |written| {
+                if let Ok(index) = closed.binary_search_by_key(&written, |index| open[*index].page) {
+                    mark_written(open[closed[index]]);
+                }
+            });
+        });
+        for (index, answer) in closed.iter().zip(known) {
+            if answer != Answer::Done {
+                mark_written(open[*index]);
+            }
+        }
+    }
+
+    /// Whether the page of an away frame is clean, and keeps its place in a store.
+    pub(crate) fn is_kept(&self, away: FrameId) -> bool {
+        !self.frames.words(away).holds.load().is_dirty() && self.frames.kept(away).page().is_some()
+    }
+
+    fn leave_away(&self, page: Coming<'_>, came: Came) -> Came {
+        if let Some(home) = page.home {
+            self.frames.give_back(home);
+        }
+        self.publish(page.word, page.busy.to_what_was(page.before));
+        came
+    }
+
+    /// The other side reaches the page no more.
+    fn arrive(&self, owner: Owner, page: Coming<'_>) -> Came {
+        let Coming { away, word, busy, home, .. } = page;
+        let came = match home {
+            Some(home) => {
+                let is_no_compress = self.frames.words(away).holds.load().is_no_compress();
+                let frame = self.adopt_off_lists(home, owner);
+                let words = self.frames.words(frame);
+                if is_no_compress {
+                    words.holds.mark_no_compress();
+                }
+                let (pin, _) = PinnedFrame::take(frame, words);
+                // What may be done with it, the next access asks the region.
+                self.publish(word, busy.to_present(frame, Protection::NONE).without_accessed());
+                Came::Home(IsolatedFrame::new(pin))
+            }
+            None => {
+                let kept = self.frames.kept(away);
+                let place = kept.page().expect("a clean page keeps its place");
+                // The frame's reference becomes the entry's.
+                kept.set(None);
+                self.publish(word, self.store(place).entry(busy, place));
+                self.space_use.add(owner.space, Figure::SwapOut, 1);
+                Came::Out
+            }
+        };
+        self.disown(away, owner);
+        came
+    }
+
+    /// The page of an away frame was written, or is nobody's any more: its place in the store need not keep the bytes.
+    pub(crate) fn give_place_up(&self, away: FrameId) {
+        let kept = self.frames.kept(away);
+        if let Some(place) = kept.page() {
+            kept.set(None);
+            let orphan = self.store(place).drop_reference(&self.frames, place);
+            self.release_orphan(orphan);
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Faults in spaces with a translation: pages go away to its side, and come home to handles.
+//!
+//! ```text
+//!                     for the translation                              for a handle
+//!   Empty, Zero       write: zeros with memory of their own there      as in other spaces
+//!   Zero              read: zero pages there as well                   as in other spaces
+//!   Zero, AWAY        usable to read                                   write: zero pages there go first
+//!   Swapped           as in other spaces, then as Present              as in other spaces
+//!   Present           its bytes go there; the frame is free            as in other spaces
+//!   Present, AWAY     usable, or is allowed more                       its bytes come home
+//!   Empty             adopted: the page is there already
+//! ```
+//!
+//! Each step makes the entry Busy, asks the translation, and publishes what came of it. A translation that says Busy holds
+//! the page's memory for a while: the fault is pending and polls again, so that an executor's other tasks run meanwhile.
+//!
+//! A clean page keeps its place in the store. It is installed for reading where the translation can see to that, and its first
+//! store is a fault. Cost of a fault: two changes of the entry, one call of the translation, and the away zone's lock.
+
+use std::task::Waker;
+
+use crate::config::HugeZeroWrite;
+use crate::engine::{Batch, Came, Homecoming, Split, split_leaf};
+use crate::error::{Error, ErrorKind};
+use crate::fault::{Fault, Huge, Outcome, Step};
+use crate::frame::Block;
+use crate::lru::Place;
+use crate::region::Region;
+use crate::sync::thread;
+use crate::sync::wait::Waiting;
+use crate::table::entry::{Entry, NodeId, State};
+use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
+use crate::table::{Access, Protection, Walk, span};
+use crate::units::{FrameId, Order, PageNumber};
+
+/// Times that a fault asks again for memory that somebody holds, before it says so.
+const MAX_REFUSALS: u32 = 1000;
+
+/// For whom a page is to be usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// The methods of a space.
+    Handle,
+    /// The other side of its translation.
+    Translation,
+    /// The other side, which has the page already.
+    InPlace(InPlace),
+}
+
+/// What is in place at the other side of a translation, and is to be a page of the space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// Zero pages, without memory of their own. They must not be written unnoticed.
+    Zeros,
+    /// Pages with memory of their own, with which so much may be done unnoticed.
+    Pages(Protection),
+    /// The same, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter rest is pages.
+    Blocks(Protection),
+}
+
+impl<'a> Fault<'a> {
+    /// A step that concerns the translation. `None`: the entry is dealt with as in other spaces.
+    pub(super) fn step_away(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Option<Step> {
+        let entry = walk.entry();
+        if let State::Busy | State::Node(_) | State::Swapped(_) = entry.state() {
+            return self.refuse_in_place(entry);
+        }
+        match self.via {
+            Via::Handle if !entry.is_away() => None,
+            Via::Handle => self.step_for_handle(walk, translation, waker),
+            Via::Translation => self.step_for_translation(walk, region, translation, waker),
+            Via::InPlace(what) if entry.is_empty() => Some(self.take_over(walk, region, what)),
+            Via::InPlace(_) => self.refuse_in_place(entry),
+        }
+    }
+
+    // --- for handles ---
+
+    fn step_for_handle(
+        &mut self,
+        walk: &Walk<'a>,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Option<Step> {
+        match walk.entry().state() {
+            State::Zero if self.access == Access::Read => None,
+            State::Zero => Some(self.withdraw_zeros(walk, translation, waker)),
+            State::Present(_) if walk.level > 0 => Some(self.split(walk, waker)),
+            State::Present(away) => Some(self.come_home(away, translation, waker)),
+            _ => None,
+        }
+    }
+
+    /// Zeros are to be at home only.
+    fn withdraw_zeros(&mut self, walk: &Walk<'a>, translation: &dyn Translation, waker: &Waker) -> Step {
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            return Step::Again;
+        }
+        let mut batch = Batch::new();
+        batch.add(self.leaf_start(walk), span(walk.level) as u32, Remove { to: None });
+        let answer = batch.ask(|runs| translation.remove(self.home(), runs))[0];
+        let is_gone = answer == Answer::Done;
+        self.engine.publish(word, if is_gone { busy.to_zero() } else { busy.to_what_was(entry) });
+        if is_gone { Step::Again } else { self.refuse(answer, waker) }
+    }
+
+    fn come_home(&mut self, away: FrameId, translation: &dyn Translation, waker: &Waker) -> Step {
+        let engine = self.engine;
+        let mut step = Step::Again;
+        let page = std::iter::once((self.page, away));
+        engine.bring_home(self.space.id, translation, page, Homecoming::ToStay, |_, came| {
+            step = match came {
+                Came::Home(frame) => {
+                    engine.putback(frame, Place::Cold);
+                    Step::Again
+                }
+                Came::NoFrame => Step::End(Outcome::NeedsFrame),
+                Came::Refused(answer) => self.refuse(answer, waker),
+                Came::Out | Came::Dirty | Came::Changed => Step::Again,
+            };
+        });
+        step
+    }
+
+    fn split(&mut self, walk: &Walk<'a>, waker: &Waker) -> Step {
+        match split_leaf(self.engine, self.space.id, self.page, walk, 0) {
+            Split::Done | Split::Changed => Step::Again,
+            Split::NoNode => Step::End(Outcome::NeedsNode),
+            Split::Pinned => self.refuse(Answer::Busy, waker),
+        }
+    }
+
+    // --- for the translation ---
+
+    fn step_for_translation(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Option<Step> {
+        let entry = walk.entry();
+        let wants_memory = self.access == Access::Write || self.wants_memory;
+        match entry.state() {
+            State::Empty | State::Zero
+                if walk.level == 1 && wants_memory && self.wants_away_block(walk, region) =>
+            {
+                Some(self.install_zeros(walk, region, translation, Order::MAX, waker))
+            }
+            State::Empty | State::Zero if walk.level == 0 && wants_memory => {
+                Some(self.install_zeros(walk, region, translation, Order::ZERO, waker))
+            }
+            State::Zero if wants_memory => Some(self.split(walk, waker)),
+            State::Zero if entry.is_away() => Some(Step::End(Outcome::Usable)),
+            State::Zero => Some(self.show_zeros(walk, translation, waker)),
+            State::Present(_) if entry.is_away() && entry.protection().allows(self.access) => {
+                Some(Step::End(Outcome::Usable))
+            }
+            State::Present(away) if entry.is_away() => {
+                Some(self.allow_more(walk, region, away, translation, waker))
+            }
+            State::Present(_) if walk.level > 0 => Some(self.split(walk, waker)),
+            State::Present(frame) => Some(self.send_away(walk, region, frame, translation, waker)),
+            _ => None,
+        }
+    }
+
+    fn wants_away_block(&self, walk: &Walk<'a>, region: &Region) -> bool {
+        let instead_of_zeros = self.engine.policy.huge_zero_write == HugeZeroWrite::Allocate;
+        (walk.entry().is_empty() || instead_of_zeros) && self.wants_block(region)
+    }
+
+    /// Zeros that the other side shows without memory.
+    fn show_zeros(&mut self, walk: &Walk<'a>, translation: &dyn Translation, waker: &Waker) -> Step {
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            return Step::Again;
+        }
+        let ask = Install { bytes: Bytes::ZeroPages, protection: Protection::READ };
+        let pages = span(walk.level) as u32;
+        match self.install(translation, self.leaf_start(walk), pages, ask) {
+            Answer::Done => {
+                self.engine.publish(word, busy.to_zero_away());
+                Step::End(Outcome::Usable)
+            }
+            refusal => {
+                if let Answer::Partly(done) = refusal {
+                    self.withdraw(translation, self.leaf_start(walk), done);
+                }
+                self.engine.publish(word, busy.to_what_was(entry));
+                if refusal == Answer::Unsupported {
+                    self.wants_memory = true;
+                    return Step::Again;
+                }
+                self.refuse(refusal, waker)
+            }
+        }
+    }
+
+    /// Zeros with memory of their own, in place of nothing or of zeros without.
+    fn install_zeros(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        translation: &dyn Translation,
+        order: Order,
+        waker: &Waker,
+    ) -> Step {
+        if let Some(over) = self.check_quota(u64::from(order.frames())) {
+            return over;
+        }
+        let Some(block) = self.engine.frames.alloc_away(order) else {
+            return self.lacks_away(order);
+        };
+        // Of a block the translation may take a part.
+        let node = (order == Order::MAX).then(|| self.engine.table.nodes.take());
+        if node == Some(None) {
+            self.engine.frames.give_back(block);
+            return Step::End(Outcome::NeedsNode);
+        }
+        let node = node.flatten();
+        let (word, entry) = (walk.word(), walk.entry());
+        let (first, busy) = (self.leaf_start(walk), entry.to_busy());
+        if word.change(entry, busy).is_err() {
+            self.engine.frames.give_back(block);
+            node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
+            return Step::Again;
+        }
+        let ask = Install { bytes: Bytes::Zeros, protection: region.options.protection };
+        match (self.install(translation, first, order.frames(), ask), node) {
+            (Answer::Partly(installed), Some(node)) => {
+                self.keep_part(walk, region, busy, block, node, installed);
+                Step::Again
+            }
+            (Answer::Done, node) => {
+                let away = self.adopt(block, first, region);
+                self.engine.publish(word, busy.to_away(away, region.options.protection));
+                self.end_huge_zero(walk);
+                node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
+                Step::End(Outcome::Usable)
+            }
+            (refusal, node) => {
+                self.engine.publish(word, busy.to_what_was(entry));
+                self.engine.frames.give_back(block);
+                node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
+                if order == Order::MAX {
+                    // Page by page there may be room, or a page that nobody holds.
+                    self.huge = Huge::GivenUp;
+                    return Step::Again;
+                }
+                self.refuse(refusal, waker)
+            }
+        }
+    }
+
+    /// The translation took the first `installed` pages of a block, and somebody may have stored to them by now. They stay, as
+    /// small leaves under a node. The rest of the range is as it was.
+    fn keep_part(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        busy: Entry,
+        block: Block,
+        node: NodeId,
+        installed: u32,
+    ) {
+        let (engine, entry, first) = (self.engine, walk.entry(), self.leaf_start(walk));
+        let pages = engine.frames.split_block(block).zip(engine.table.nodes.entries(node));
+        for (index, (page, leaf)) in (0..).zip(pages) {
+            if index < installed {
+                let away = self.adopt(page, first.plus(u64::from(index)), region);
+                leaf.set_unshared(leaf.load().to_away(away, region.options.protection));
+            } else {
+                engine.frames.give_back(page);
+                if entry.is_zero() {
+                    leaf.set_unshared(zero_like(entry, leaf.load()));
+                }
+            }
+        }
+        engine.publish(walk.word(), busy.to_node(node));
+        self.end_huge_zero(walk);
+    }
+
+    /// There is a page at home, and its bytes go.
+    fn send_away(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        frame: FrameId,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Step {
+        let engine = self.engine;
+        let words = engine.frames.words(frame);
+        if words.holds.load().is_writeback() {
+            return self.wait_for_writeback(frame, waker);
+        }
+        let Some(block) = engine.frames.alloc_away(Order::ZERO) else {
+            return self.lacks_away(Order::ZERO);
+        };
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            engine.frames.give_back(block);
+            return Step::Again;
+        }
+        // Of others that show the frame each would have to know where the bytes are.
+        let place = words.stored.page();
+        let is_alone = words.uses.get() == 1 + u32::from(place.is_some());
+        if words.holds.pinned_by_others(0) || !is_alone {
+            engine.publish(word, busy.to_what_was(entry));
+            engine.frames.give_back(block);
+            return self.refuse(Answer::Busy, waker);
+        }
+        let is_clean = self.access == Access::Read && !words.holds.load().is_dirty();
+        // By a reference of its own, the place outlives the frame.
+        let place = place
+            .filter(|_| is_clean)
+            .filter(|place| engine.store(*place).add_reference(&engine.frames, *place, frame));
+        let (answer, protection) = self.install_copy(translation, frame, region, place.is_some());
+        if answer != Answer::Done {
+            let orphan = place.map(|place| engine.store(place).drop_reference(&engine.frames, place));
+            engine.publish(word, busy.to_what_was(entry));
+            orphan.into_iter().for_each(|orphan| engine.release_orphan(orphan));
+            engine.frames.give_back(block);
+            return self.refuse(answer, waker);
+        }
+        let away = match place {
+            Some(place) => {
+                engine.frames.kept(block.frame()).set(Some(place));
+                self.adopt_clean(block, region)
+            }
+            None => self.adopt(block, self.page, region),
+        };
+        engine.publish(word, busy.to_away(away, protection));
+        engine.disown(frame, self.owner(self.page));
+        if place.is_some() {
+            engine.evict_clean(frame);
+        }
+        Step::End(Outcome::Usable)
+    }
+
+    /// Installs the page's bytes: for reading only, where that tells of the first store to a clean page.
+    fn install_copy(
+        &self,
+        translation: &dyn Translation,
+        frame: FrameId,
+        region: &Region,
+        is_clean: bool,
+    ) -> (Answer, Protection) {
+        let install = |protection| {
+            let ask = Install { bytes: Bytes::Frames(frame), protection };
+            self.install(translation, self.page, 1, ask)
+        };
+        watched_if_clean(is_clean, region.options.protection, install)
+    }
+
+    /// The page is there, and may be used for less than its region allows.
+    fn allow_more(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        away: FrameId,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Step {
+        let (word, entry) = (walk.word(), walk.entry());
+        let writes = self.access == Access::Write;
+        let is_clean = !writes && walk.level == 0 && self.engine.is_kept(away);
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            return Step::Again;
+        }
+        let protect = |protection| {
+            let mut batch = Batch::new();
+            batch.add(self.leaf_start(walk), span(walk.level) as u32, protection);
+            batch.ask(|runs| translation.protect(runs))[0]
+        };
+        let (answer, protection) = watched_if_clean(is_clean, region.options.protection, protect);
+        if writes {
+            // A store that does not come after all costs a write.
+            self.engine.frames.words(away).holds.mark_dirty();
+            self.engine.give_place_up(away);
+        }
+        if answer == Answer::Done {
+            self.engine.publish(word, busy.to_what_was(entry).with_protection(protection));
+            return Step::End(Outcome::Usable);
+        }
+        self.engine.publish(word, busy.to_what_was(entry));
+        self.refuse(answer, waker)
+    }
+
+    // --- what is in place ---
+
+    /// An empty page becomes what the other side has there.
+    fn take_over(&mut self, walk: &Walk<'a>, region: &Region, what: InPlace) -> Step {
+        let (protection, order) = match what {
+            InPlace::Blocks(protection) if walk.level == 1 && self.huge != Huge::GivenUp => {
+                (protection, Order::MAX)
+            }
+            _ if walk.level > 0 => return self.grow(walk),
+            InPlace::Blocks(protection) | InPlace::Pages(protection) => (protection, Order::ZERO),
+            InPlace::Zeros => {
+                let (word, entry) = (walk.word(), walk.entry());
+                let taken = word.change(entry, entry.to_zero_away()).is_ok();
+                return if taken { Step::End(Outcome::Usable) } else { Step::Again };
+            }
+        };
+        if let Some(over) = self.check_quota(u64::from(order.frames())) {
+            return over;
+        }
+        let Some(block) = self.engine.frames.alloc_away(order) else {
+            return Step::End(Outcome::NeedsAway(u64::from(order.frames())));
+        };
+        let (word, entry, first) = (walk.word(), walk.entry(), self.leaf_start(walk));
+        let away = self.adopt(block, first, region);
+        if word.change(entry, entry.to_away(away, protection)).is_err() {
+            self.engine.disown(away, self.owner(first));
+            return Step::Again;
+        }
+        Step::End(Outcome::Usable)
+    }
+
+    /// Something is there already, where nothing should be.
+    fn refuse_in_place(&self, entry: Entry) -> Option<Step> {
+        if !matches!(self.via, Via::InPlace(_)) || matches!(entry.state(), State::Node(_) | State::Busy) {
+            return None;
+        }
+        let message = format!(
+            "the page at {:#x} has something already; adopt pages before the space is used there",
+            self.page.address()
+        );
+        Some(Step::End(Outcome::Failed(Error::new(ErrorKind::AlreadyMapped, message))))
+    }
+
+    // --- common parts ---
+
+    fn home(&self) -> Home<'a> {
+        Home::new(self.engine.frames.bytes())
+    }
+
+    fn leaf_start(&self, walk: &Walk<'a>) -> PageNumber {
+        if walk.level == 0 { self.page } else { self.page.huge_start() }
+    }
+
+    fn install(&self, translation: &dyn Translation, page: PageNumber, pages: u32, ask: Install) -> Answer {
+        let mut batch = Batch::new();
+        batch.add(page, pages, ask);
+        batch.ask(|runs| translation.install(self.home(), runs))[0]
+    }
+
+    /// Takes back the part of a run that was installed.
+    fn withdraw(&self, translation: &dyn Translation, page: PageNumber, pages: u32) {
+        let mut batch = Batch::new();
+        batch.add(page, pages, Remove { to: None });
+        batch.insist(|runs| translation.remove(self.home(), runs));
+    }
+
+    /// A huge zero leaf was replaced.
+    fn end_huge_zero(&self, walk: &Walk<'a>) {
+        if walk.level == 1 && walk.entry().is_zero() {
+            self.engine.huge_zero.put(1);
+        }
+    }
+
+    fn lacks_away(&mut self, order: Order) -> Step {
+        if order == Order::MAX {
+            // Pages that are away lie nowhere, so a block is worth no search for room.
+            self.huge = Huge::GivenUp;
+            return Step::Again;
+        }
+        Step::End(Outcome::NeedsAway(1))
+    }
+
+    /// As [`Fault::adopt`], of a page that keeps its place in a store.
+    fn adopt_clean(&self, block: Block, region: &Region) -> FrameId {
+        let frame = self.engine.adopt_clean(block, self.owner(self.page));
+        if !region.options.compress {
+            self.engine.frames.words(frame).holds.mark_no_compress();
+        }
+        frame
+    }
+
+    /// Waits until the page has been written, so that its frame is in nobody's hands.
+    fn wait_for_writeback(&mut self, frame: FrameId, waker: &Waker) -> Step {
+        let engine = self.engine;
+        engine.swap.flush();
+        engine.poll_transfers();
+        if !engine.frames.words(frame).holds.load().is_writeback() {
+            return Step::Again;
+        }
+        if self.waiter.is_too_late() {
+            return Step::End(Outcome::Failed(engine.swap.timed_out()));
+        }
+        match engine.wait_for_io(frame, waker) {
+            Waiting::Registered => {
+                // Nobody drives a transfer that this fault did not begin.
+                engine.swap.serve();
+                Step::Wait
+            }
+            Waiting::Retry => Step::Again,
+        }
+    }
+
+    /// The translation could not do it now, or never can.
+    fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
+        let page = self.page.address();
+        if refusal == Answer::Unsupported {
+            let message = format!("the page at {page:#x} cannot be shown, or kept back, at its address");
+            return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
+        }
+        self.refusals += 1;
+        if self.refusals < MAX_REFUSALS {
+            // Others run before this fault looks again.
+            if self.waiter.blocks() {
+                thread::yield_now();
+                return Step::Again;
+            }
+            waker.wake_by_ref();
+            return Step::Wait;
+        }
+        let message = format!("the page at {page:#x} stays busy; drop what holds its memory, and try again");
+        Step::End(Outcome::Failed(Error::new(ErrorKind::Busy, message)))
+    }
+}
+
+/// Asks for reading only, of a page that is clean, and for all of it where that cannot be had. Says what was asked for last.
+fn watched_if_clean(
+    is_clean: bool,
+    all: Protection,
+    ask: impl Fn(Protection) -> Answer,
+) -> (Answer, Protection) {
+    let watched = if is_clean { all.read_only() } else { all };
+    match ask(watched) {
+        Answer::Unsupported if watched != all => (ask(all), all),
+        answer => (answer, watched),
+    }
+}
+
+/// Zero, at home or away as the huge zero leaf was.
+fn zero_like(huge: Entry, leaf: Entry) -> Entry {
+    if huge.is_away() { leaf.to_zero_away() } else { leaf.to_zero() }
+}

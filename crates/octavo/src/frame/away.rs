@@ -1,0 +1,151 @@
+//! Frames that are away: numbers, words and owners for pages whose bytes lie outside the arena.
+//!
+//! A page of a space with a translation may have its bytes at the translation's side, in another process for instance. The
+//! page is then shown by an away frame. Its number lies behind the arena's last frame. It has words like any frame, so the
+//! reverse map, the LRU, pins and uses work as for others; it has no bytes here.
+//!
+//! ```text
+//!   0 ............ end of the zones        the away zone
+//!  +----------------------------------+---------------------------+
+//!  |  frames with memory, by chunks   |  numbers, words, no bytes |   each page is charged to the budget by itself
+//!  +----------------------------------+---------------------------+
+//! ```
+//!
+//! An allocated away block carries the mark ISOLATING, which sends its free past the per-CPU lists to this zone. So an
+//! ordinary free costs nothing for it.
+//!
+//! A page that came from a store may keep its place there while it is clean: [`AwayFrames::kept`] names the place, and the
+//! frame holds a reference to it. Whoever holds the page's entry busy reads and changes that word; after the last hold,
+//! whoever frees the frame.
+//!
+//! Locking: one lock over the free lists, a leaf. Cost of an allocation or a free: the lock, and one read-modify-write of the
+//! budget.
+
+use crate::frame::buddy::{Buddy, Shelf};
+use crate::frame::state::Kind;
+use crate::frame::stored::StoredWord;
+use crate::frame::words::WORDS_BYTES_PER_CHUNK;
+use crate::frame::zone::Arena;
+use crate::sync::{AtomicU32, Mutex, Ordering, WordArray};
+use crate::units::{CHUNK_FRAMES, ChunkId, FrameId, Order};
+
+/// Bytes of words that come with a chunk of away frames.
+const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
+
+/// The away zone.
+#[derive(Debug)]
+pub(crate) struct AwayFrames {
+    first: FrameId,
+    chunks: u32,
+    /// By frame: the place that a clean page keeps.
+    kept: WordArray<StoredWord>,
+    free: Mutex<Free>,
+    used_frames: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Free {
+    buddy: Buddy,
+    /// Chunks whose words are charged.
+    reached: u32,
+}
+
+impl AwayFrames {
+    /// `chunks` chunks of numbers from `first` on.
+    ///
+    /// # Errors
+    /// The kernel's, when the address space is exhausted.
+    pub(crate) fn new(first: FrameId, chunks: u32) -> std::io::Result<Self> {
+        Ok(Self {
+            first,
+            chunks,
+            kept: WordArray::new((chunks * CHUNK_FRAMES) as usize)?,
+            free: Mutex::new(Free { buddy: Buddy::new(), reached: 0 }),
+            used_frames: AtomicU32::new(0),
+        })
+    }
+
+    /// Numbers of away frames are below this.
+    pub(crate) fn end(&self) -> u32 {
+        self.first.0 + self.chunks * CHUNK_FRAMES
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, frame: FrameId) -> bool {
+        frame.0 >= self.first.0
+    }
+
+    pub(crate) fn used_frames(&self) -> u32 {
+        self.used_frames.load(Ordering::Relaxed)
+    }
+
+    /// Where a clean page keeps its place.
+    pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
+        &self.kept[(frame.0 - self.first.0) as usize]
+    }
+
+    /// Chunks that had a frame in use at some time.
+    pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
+        let first = ChunkId::of(self.first).0;
+        (first..first + self.free.lock().reached).map(ChunkId)
+    }
+
+    /// Bytes charged: pages in use, and words.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let words = u64::from(self.free.lock().reached) * CHUNK_WORDS_BYTES;
+        u64::from(self.used_frames()) * Order::ZERO.bytes() as u64 + words
+    }
+
+    /// Takes a block off the free lists, in state Cached, and charges its pages. `None`: the budget has no room for it, or there are
+    /// no numbers left. The charge leaves `spare_bytes` of the room for chunks.
+    pub(crate) fn take(&self, arena: &Arena, order: Order, spare_bytes: u64) -> Option<FrameId> {
+        if !arena.budget.charge_leaving(order.bytes() as u64, spare_bytes) {
+            return None;
+        }
+        let mut free = self.free.lock();
+        let block = free.buddy.take(&arena.words, order, Shelf::default()).or_else(|| {
+            self.reach(arena, &mut free)
+                .then(|| free.buddy.take(&arena.words, order, Shelf::default()))
+                .flatten()
+        });
+        drop(free);
+        match &block {
+            Some(_) => drop(self.used_frames.fetch_add(order.frames(), Ordering::Relaxed)),
+            None => arena.budget.uncharge(order.bytes() as u64),
+        }
+        block.map(|block| block.frame)
+    }
+
+    /// Puts a chunk more on the free lists.
+    fn reach(&self, arena: &Arena, free: &mut Free) -> bool {
+        if free.reached == self.chunks || !arena.budget.charge(CHUNK_WORDS_BYTES) {
+            return false;
+        }
+        let chunk = ChunkId::of(self.first.plus(free.reached * CHUNK_FRAMES));
+        if arena.populate && arena.words.populate(chunk).is_err() {
+            arena.budget.uncharge(CHUNK_WORDS_BYTES);
+            return false;
+        }
+        free.reached += 1;
+        arena.words.of_chunk(chunk).for_each(|words| words.state.set_tail());
+        arena.words[chunk.first()].state.set(Kind::Cached, Order::MAX, false);
+        free.buddy.insert(&arena.words, chunk.first(), Order::MAX, false, Shelf::default());
+        true
+    }
+
+    /// Puts a block in state Cached back on the free lists, and ends the charge of its pages.
+    pub(crate) fn give(&self, arena: &Arena, frame: FrameId, order: Order) {
+        debug_assert!(self.kept(frame).page().is_none(), "{frame:?} is freed and keeps a place");
+        self.free.lock().buddy.insert(&arena.words, frame, order, false, Shelf::default());
+        self.used_frames.fetch_sub(order.frames(), Ordering::Relaxed);
+        arena.budget.uncharge(order.bytes() as u64);
+    }
+
+    /// Checks the free lists against the frames' words, and both against the count. Linear.
+    pub(crate) fn validate(&self, arena: &Arena) {
+        let free = self.free.lock();
+        free.buddy.validate(&arena.words);
+        let of_chunks = free.reached * CHUNK_FRAMES - free.buddy.free_frames();
+        assert_eq!(self.used_frames(), of_chunks, "each away frame is free or in use");
+    }
+}

@@ -1,0 +1,120 @@
+//! Pages that are away, as reclaim sees them.
+//!
+//! Nobody marks their entries when they are used, so the translation is asked before candidates are judged. A page that is to
+//! go comes home first, in batches by space (`engine/homecoming.rs`), and goes on as any page at home. A clean page that keeps
+//! its place in a store goes from where it is.
+
+use smallvec::SmallVec;
+
+use crate::engine::{Batch, Came, Engine, Homecoming};
+use crate::lru::{self, ISOLATED, IsolatedFrame, Place};
+use crate::rmap::Owner;
+use crate::sizes::TRANSLATED;
+use crate::table::entry::State;
+use crate::table::translation::Touch;
+use crate::units::FrameId;
+
+/// Frames of a batch.
+type Frames = SmallVec<[IsolatedFrame; ISOLATED]>;
+
+/// What came of a batch of away frames.
+#[derive(Debug, Default)]
+#[must_use = "frames that came home are in hand"]
+pub(super) struct CameHome {
+    /// The frames at home that have the pages now.
+    pub(super) home: Frames,
+    /// Pages that went without coming home.
+    pub(super) freed: u64,
+    /// There was no slot for some, the translation held them, or they had to be written and may not.
+    pub(super) obstructed: bool,
+}
+
+/// Brings pages of away frames home. `clean`: only those go that need not be written.
+#[inline(never)]
+pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome {
+    let mut came = CameHome::default();
+    let mut leaving = SmallVec::<[(Owner, IsolatedFrame); ISOLATED]>::new();
+    for frame in away {
+        let owner = engine.rmap.owners(&engine.frames, frame.frame()).first().copied();
+        // With no slot to be had it would come home in vain.
+        let has_place = engine.is_kept(frame.frame()) || engine.swap.is_available();
+        came.obstructed |= !has_place;
+        match owner.filter(|_| has_place) {
+            Some(owner) => leaving.push((owner, frame)),
+            None => engine.putback(frame, Place::Cold),
+        }
+    }
+    leaving.sort_unstable_by_key(|(owner, _)| (owner.space, owner.page));
+    let mut leaving = leaving.into_iter().peekable();
+    while let Some(space) = leaving.peek().map(|(owner, _)| owner.space) {
+        let mut batch = SmallVec::<[(Owner, IsolatedFrame); TRANSLATED]>::new();
+        while batch.len() < TRANSLATED
+            && let Some(page) = leaving.next_if(|(owner, _)| owner.space == space)
+        {
+            batch.push(page);
+        }
+        bring_home(engine, batch, clean, &mut came);
+    }
+    came
+}
+
+/// Brings pages of one space home.
+fn bring_home(
+    engine: &Engine,
+    batch: SmallVec<[(Owner, IsolatedFrame); TRANSLATED]>,
+    clean: bool,
+    came_home: &mut CameHome,
+) {
+    let why = if clean { Homecoming::IfClean } else { Homecoming::ToGoOut };
+    let mut left = SmallVec::<[FrameId; TRANSLATED]>::new();
+    if let Some(translation) = engine.translation(batch[0].0.space) {
+        let pages = batch.iter().map(|(owner, frame)| (owner.page, frame.frame()));
+        engine.bring_home(batch[0].0.space, &*translation, pages, why, |away, came| {
+            match came {
+                Came::Home(frame) => came_home.home.push(frame),
+                Came::Out => came_home.freed += 1,
+                Came::Dirty | Came::Refused(_) => return came_home.obstructed = true,
+                Came::NoFrame | Came::Changed => return,
+            }
+            left.push(away);
+        });
+    }
+    for (_, frame) in batch {
+        if left.contains(&frame.frame()) {
+            engine.unpin(frame.into_pin());
+        } else {
+            engine.putback(frame, Place::Cold);
+        }
+    }
+}
+
+/// Marks the entries of candidates accessed that their other sides have used.
+pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
+    if !engine.has_translations() {
+        return;
+    }
+    let mut pages = SmallVec::<[(Owner, FrameId); TRANSLATED]>::new();
+    for frame in candidates.iter().map(|candidate| candidate.frame.frame()) {
+        if engine.frames.is_away(frame) {
+            let owners = engine.rmap.owners(&engine.frames, frame);
+            pages.extend(owners.first().map(|owner| (*owner, frame)));
+        }
+    }
+    pages.sort_unstable_by_key(|(owner, _)| (owner.space, owner.page));
+    for pages in pages.chunk_by(|(a, _), (b, _)| a.space == b.space) {
+        let Some(translation) = engine.translation(pages[0].0.space) else { continue };
+        let mut batch = Batch::new();
+        for (owner, frame) in pages {
+            batch.add(owner.page, engine.frames.words(*frame).order().frames(), Touch::Accessed);
+        }
+        batch.ask(|runs| {
+            translation.harvest(runs, &mut |touched| {
+                let walk = engine.table.walk(pages[0].0.space, touched);
+                // A hint: whatever is there now is in use.
+                if matches!(walk.entry().state(), State::Present(_)) {
+                    walk.word().mark_accessed(walk.entry());
+                }
+            });
+        });
+    }
+}

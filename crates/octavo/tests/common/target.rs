@@ -1,0 +1,286 @@
+//! The other side of a space's translation, with memory of its own: what a window over another process is to Octavo.
+//!
+//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. What it may not do there is a fault.
+//! The target checks each question against what it has, and answers as a script or a seed says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use octavo::{
+    Access, Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Result, Run, Space,
+    Touch, Translation,
+};
+
+use super::{PAGE, Random, run_woken};
+
+/// What the target can do.
+#[derive(Clone, Copy, Debug)]
+pub struct Able {
+    /// Tells of the first store to a page that is installed for reading.
+    pub watches: bool,
+    /// Shows zeros without memory.
+    pub shows_zeros: bool,
+    /// Knows which pages were touched.
+    pub harvests: bool,
+    /// Takes permissions away.
+    pub protects: bool,
+}
+
+impl Able {
+    pub const ALL: Self = Self { watches: true, shows_zeros: true, harvests: true, protects: true };
+
+    pub fn random(random: &mut Random) -> Self {
+        let mut can = || !random.one_in(3);
+        Self { watches: can(), shows_zeros: can(), harvests: can(), protects: true }
+    }
+}
+
+/// A kind of question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ask {
+    Install,
+    Remove,
+    Protect,
+    Split,
+    Harvest,
+}
+
+/// A page that is there.
+#[derive(Debug)]
+struct There {
+    /// `None`: zeros without memory.
+    bytes: Option<Box<[u8; PAGE_BYTES]>>,
+    protection: Protection,
+    accessed: bool,
+    written: bool,
+    /// Installed together with the rest of its 2 MiB, which is not split.
+    in_block: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    able: Able,
+    pages: BTreeMap<u64, There>,
+    script: BTreeMap<Ask, VecDeque<Answer>>,
+    always: BTreeMap<Ask, Answer>,
+    /// One answer in so many is a refusal.
+    refuses: Option<(Random, u64)>,
+    /// First page and pages of each run, by question.
+    asked: Vec<(Ask, u64, u32)>,
+}
+
+/// The other side.
+pub struct Target(Mutex<State>);
+
+impl Target {
+    pub fn new(able: Able) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            able,
+            pages: BTreeMap::new(),
+            script: BTreeMap::new(),
+            always: BTreeMap::new(),
+            refuses: None,
+            asked: Vec::new(),
+        })))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Refuses one run in so many, at random.
+    pub fn refuse_one_in(&self, n: u64, seed: u64) {
+        self.state().refuses = Some((Random::new(seed), n));
+    }
+
+    /// Answers the next runs so.
+    pub fn script(&self, ask: Ask, answers: impl IntoIterator<Item = Answer>) {
+        self.state().script.entry(ask).or_default().extend(answers);
+    }
+
+    /// Answers every run so from now on; `None`: as usual.
+    pub fn always(&self, ask: Ask, answer: Option<Answer>) {
+        let mut state = self.state();
+        match answer {
+            Some(answer) => drop(state.always.insert(ask, answer)),
+            None => drop(state.always.remove(&ask)),
+        }
+    }
+
+    /// What was asked since the last look.
+    pub fn take_asked(&self, ask: Ask) -> Vec<(u64, u32)> {
+        let mut state = self.state();
+        let (these, others) =
+            std::mem::take(&mut state.asked).into_iter().partition(|(which, ..)| *which == ask);
+        state.asked = others;
+        these.into_iter().map(|(_, page, count)| (page, count)).collect()
+    }
+
+    /// Pages that are there: with memory, and zeros without.
+    pub fn pages(&self) -> (usize, usize) {
+        let state = self.state();
+        let with_memory = state.pages.values().filter(|page| page.bytes.is_some()).count();
+        (with_memory, state.pages.len() - with_memory)
+    }
+
+    /// Puts a page there that Octavo knows nothing of.
+    pub fn put(&self, at: u64, word: Option<u64>, protection: Protection) {
+        let bytes = word.map(|word| {
+            let mut bytes = Box::new([0; PAGE_BYTES]);
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+            bytes
+        });
+        let there = There { bytes, protection, accessed: true, written: true, in_block: false };
+        self.state().pages.insert(at / PAGE, there);
+    }
+
+    /// A load by the program. `None`: a fault.
+    pub fn try_load(&self, at: u64) -> Option<u64> {
+        let mut state = self.state();
+        let page = state.pages.get_mut(&(at / PAGE)).filter(|page| page.protection.read)?;
+        page.accessed = true;
+        let offset = (at % PAGE) as usize;
+        let word =
+            |bytes: &[u8; PAGE_BYTES]| u64::from_le_bytes(bytes[offset..offset + 8].try_into().unwrap());
+        Some(page.bytes.as_deref().map_or(0, word))
+    }
+
+    /// A store by the program. False: a fault.
+    pub fn try_store(&self, at: u64, value: u64) -> bool {
+        let mut state = self.state();
+        let Some(page) = state.pages.get_mut(&(at / PAGE)).filter(|page| page.protection.write) else {
+            return false;
+        };
+        (page.accessed, page.written) = (true, true);
+        let offset = (at % PAGE) as usize;
+        let bytes = page.bytes.as_mut().expect("zero pages are not written unnoticed");
+        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        true
+    }
+
+    /// A load by the program, with the faults that it takes.
+    pub fn load(&self, space: &Space, at: u64) -> Result<u64> {
+        loop {
+            if let Some(value) = self.try_load(at) {
+                return Ok(value);
+            }
+            run_woken(space.fault_translated(at, Access::Read)).0?;
+        }
+    }
+
+    /// A store by the program, with the faults that it takes.
+    pub fn store(&self, space: &Space, at: u64, value: u64) -> Result<()> {
+        while !self.try_store(at, value) {
+            run_woken(space.fault_translated(at, Access::Write)).0?;
+        }
+        Ok(())
+    }
+
+    /// Answers each run, and does to each page that is done what `each` says.
+    fn answer<A: Copy>(&self, ask: Ask, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A)) {
+        let state = &mut *self.state();
+        assert!(runs.windows(2).all(|pair| pair[0].page != pair[1].page), "runs do not overlap");
+        for run in runs {
+            assert!(run.count > 0, "an empty run");
+            let first = run.page.address() / PAGE;
+            state.asked.push((ask, first, run.count));
+            let scripted = state.script.get_mut(&ask).and_then(VecDeque::pop_front);
+            let chosen = scripted.or_else(|| state.always.get(&ask).copied());
+            run.answer = chosen.or_else(|| state.refusal(run.count)).unwrap_or(Answer::Done);
+            for index in 0..run.done() {
+                each(state, first + u64::from(index), index, run.ask);
+            }
+        }
+    }
+}
+
+impl State {
+    fn refusal(&mut self, count: u32) -> Option<Answer> {
+        let (random, n) = self.refuses.as_mut()?;
+        let done = random.below(u64::from(count) + 1) as u32;
+        random.one_in(*n).then(|| random.pick(&[Answer::Busy, Answer::Partly(done)]))
+    }
+}
+
+impl Translation for Target {
+    fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
+        let able = self.state().able;
+        for run in runs {
+            let refuses = match run.ask.bytes {
+                Bytes::ZeroPages => !able.shows_zeros,
+                Bytes::Zeros => false,
+                Bytes::Frames(_) => !able.watches && !run.ask.protection.write,
+            };
+            if refuses {
+                run.answer = Answer::Unsupported;
+                continue;
+            }
+            let in_block = run.count == 512;
+            self.answer(Ask::Install, std::slice::from_mut(run), |state, page, index, ask| {
+                let bytes = match ask.bytes {
+                    Bytes::ZeroPages => None,
+                    Bytes::Zeros => Some(Box::new([0; PAGE_BYTES])),
+                    Bytes::Frames(frame) => {
+                        let mut bytes = Box::new([0; PAGE_BYTES]);
+                        home.copy_out(frame.plus(index), &mut bytes);
+                        Some(bytes)
+                    }
+                };
+                let (protection, in_block) = (ask.protection, in_block && bytes.is_some());
+                let there = There { bytes, protection, accessed: true, written: false, in_block };
+                let before = state.pages.insert(page, there);
+                let was_zeros = before.is_none_or(|before| before.bytes.is_none());
+                assert!(was_zeros, "page {page:#x} was installed over one with memory");
+            });
+        }
+    }
+
+    fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]) {
+        self.answer(Ask::Remove, runs, |state, page, index, ask| {
+            let bytes = state.pages.remove(&page).inspect(|page| {
+                assert!(ask.to.is_none() || !page.in_block, "a block is split before its pages go");
+            });
+            if let Some(frame) = ask.to {
+                let bytes = bytes.and_then(|page| page.bytes).unwrap_or(Box::new([0; PAGE_BYTES]));
+                home.copy_in(frame.plus(index), &bytes);
+            }
+        });
+    }
+
+    fn protect(&self, runs: &mut [Run<Protection>]) {
+        let able = self.state().able;
+        if !able.protects {
+            return runs.iter_mut().for_each(|run| run.answer = Answer::Unsupported);
+        }
+        self.answer(Ask::Protect, runs, |state, page, _, protection| {
+            let there = state.pages.get_mut(&page).expect("what is protected is there");
+            there.protection = protection;
+        });
+    }
+
+    fn split(&self, runs: &mut [Run<()>]) {
+        self.answer(Ask::Split, runs, |state, page, _, ()| {
+            let there = state.pages.get_mut(&page).expect("what is split is there");
+            assert!(std::mem::take(&mut there.in_block), "it is no block");
+        });
+    }
+
+    fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber)) {
+        let able = self.state().able;
+        if !able.harvests {
+            return runs.iter_mut().for_each(|run| run.answer = Answer::Unsupported);
+        }
+        let mut found = Vec::new();
+        self.answer(Ask::Harvest, runs, |state, page, _, touch| {
+            let Some(there) = state.pages.get_mut(&page) else { return };
+            let mark = match touch {
+                Touch::Accessed => &mut there.accessed,
+                Touch::Written => &mut there.written,
+            };
+            if std::mem::take(mark) {
+                found.push(PageNumber::containing(page * PAGE));
+            }
+        });
+        found.into_iter().for_each(touched);
+    }
+}
