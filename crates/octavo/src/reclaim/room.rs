@@ -83,7 +83,7 @@ async fn try_make_room_away(
     start: Instant,
     waiter: &mut Waiter<'_>,
 ) -> Result<()> {
-    engine.swap.forget_failure();
+    let failures = engine.swap.failures();
     let mut fruitless = 0;
     loop {
         let needed_bytes = engine.frames.away_cost_bytes(pages);
@@ -97,7 +97,7 @@ async fn try_make_room_away(
         }
         fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
         if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
-            return Err(obstacle(engine));
+            return Err(obstacle(engine, failures));
         }
         waiter.give_way().await;
     }
