@@ -1,8 +1,8 @@
-//! Frames that are away: numbers, words and owners for pages whose bytes lie outside the arena.
+//! Away frames: numbers, words and owners for pages whose bytes lie outside the arena.
 //!
-//! A page of a space with a translation may have its bytes at the translation's side, in another process for instance. The
-//! page is then shown by an away frame. Its number lies behind the arena's last frame. It has words like any frame, so the
-//! reverse map, the LRU, pins and uses work as for others; it has no bytes here.
+//! A page of a space with a translation may have its bytes at the translation's side, in another process for
+//! instance. An away frame then shows the page. Its number lies behind the arena's last frame. It has words
+//! like any frame, so the reverse map, the LRU, pins and uses work as for others. It has no bytes here.
 //!
 //! ```text
 //!   0 ............ end of the zones        the away zone
@@ -11,15 +11,15 @@
 //!  +----------------------------------+---------------------------+
 //! ```
 //!
-//! An allocated away block carries the mark ISOLATING, which sends its free past the per-CPU lists to this zone. So an
-//! ordinary free costs nothing for it.
+//! An allocated away block carries the mark ISOLATING, which sends its free past the per-CPU lists to this
+//! zone. So an ordinary free pays nothing for away frames.
 //!
-//! A page that came from a store may keep its place there while it is clean: [`AwayFrames::kept`] names the place, and the
-//! frame holds a reference to it. Whoever holds the page's entry busy reads and changes that word; after the last hold,
-//! whoever frees the frame.
+//! A page that came from a store may keep its place there while it is clean. [`AwayFrames::kept`] names the
+//! place, and the frame holds a reference to it. The thread that holds the page's entry busy reads and
+//! changes that word. After the last hold, the thread that frees the frame does.
 //!
-//! Locking: one lock over the free lists, a leaf. Cost of an allocation or a free: the lock, and one read-modify-write of the
-//! budget.
+//! Locking: one lock over the free lists, a leaf. An allocation or a free costs the lock, and one
+//! read-modify-write of the budget.
 
 use crate::frame::buddy::{Buddy, Shelf};
 use crate::frame::state::Kind;
@@ -29,7 +29,7 @@ use crate::frame::zone::Arena;
 use crate::sync::{AtomicU32, Mutex, Ordering, WordArray};
 use crate::units::{CHUNK_FRAMES, ChunkId, FrameId, Order};
 
-/// Bytes of words that come with a chunk of away frames.
+/// Bytes of the words of one chunk of away frames.
 const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
 
 /// The away zone.
@@ -37,7 +37,7 @@ const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
 pub(crate) struct AwayFrames {
     first: FrameId,
     chunks: u32,
-    /// By frame: the place that a clean page keeps.
+    /// The place that a clean page keeps, by frame.
     kept: WordArray<StoredWord>,
     free: Mutex<Free>,
     used_frames: AtomicU32,
@@ -51,10 +51,10 @@ struct Free {
 }
 
 impl AwayFrames {
-    /// `chunks` chunks of numbers from `first` on.
+    /// Makes a zone of `chunks` chunks, whose numbers begin at `first`.
     ///
     /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's error, when the address space is exhausted.
     pub(crate) fn new(first: FrameId, chunks: u32) -> std::io::Result<Self> {
         Ok(Self {
             first,
@@ -65,7 +65,7 @@ impl AwayFrames {
         })
     }
 
-    /// Numbers of away frames are below this.
+    /// Returns the end of the numbers of away frames.
     pub(crate) fn end(&self) -> u32 {
         self.first.0 + self.chunks * CHUNK_FRAMES
     }
@@ -79,25 +79,26 @@ impl AwayFrames {
         self.used_frames.load(Ordering::Relaxed)
     }
 
-    /// Where a clean page keeps its place.
+    /// Returns the word for the place that a clean page keeps.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         &self.kept[(frame.0 - self.first.0) as usize]
     }
 
-    /// Chunks that had a frame in use at some time.
+    /// Returns the chunks that had a frame in use at some time.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         let first = ChunkId::of(self.first).0;
         (first..first + self.free.lock().reached).map(ChunkId)
     }
 
-    /// Bytes charged: pages in use, and words.
+    /// Returns the bytes charged, for pages in use and for words.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let words = u64::from(self.free.lock().reached) * CHUNK_WORDS_BYTES;
         u64::from(self.used_frames()) * Order::ZERO.bytes() as u64 + words
     }
 
-    /// Takes a block off the free lists, in state Cached, and charges its pages. `None`: the budget has no room for it, or there are
-    /// no numbers left. The charge leaves `spare_bytes` of the room for chunks.
+    /// Takes a block off the free lists, in state Cached, and charges its pages. The charge leaves
+    /// `spare_bytes` of the room for chunks. `None` means that the budget has no room, or that no numbers are
+    /// left.
     pub(crate) fn take(&self, arena: &Arena, order: Order, spare_bytes: u64) -> Option<FrameId> {
         if !arena.budget.charge_leaving(order.bytes() as u64, spare_bytes) {
             return None;
@@ -116,7 +117,7 @@ impl AwayFrames {
         block.map(|block| block.frame)
     }
 
-    /// Puts a chunk more on the free lists.
+    /// Puts one more chunk on the free lists.
     fn reach(&self, arena: &Arena, free: &mut Free) -> bool {
         if free.reached == self.chunks || !arena.budget.charge(CHUNK_WORDS_BYTES) {
             return false;

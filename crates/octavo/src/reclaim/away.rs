@@ -1,8 +1,8 @@
-//! Pages that are away, as reclaim sees them.
+//! Reclaim of pages that are away.
 //!
-//! Nobody marks their entries when they are used, so the translation is asked before candidates are judged. A page that is to
-//! go comes home first, in batches by space (`engine/homecoming.rs`), and goes on as any page at home. A clean page that keeps
-//! its place in a store goes from where it is.
+//! Nobody marks the entries of these pages when they are used. So the translation is asked before candidates
+//! are judged. A page that is to go comes home first, in batches by space (`engine/homecoming.rs`). Then it
+//! goes on as any page at home. A clean page that keeps its place in a store goes from where it is.
 
 use smallvec::SmallVec;
 
@@ -14,10 +14,10 @@ use crate::table::entry::State;
 use crate::table::translation::Touch;
 use crate::units::FrameId;
 
-/// Frames of a batch.
+/// The frames of a batch.
 type Frames = SmallVec<[IsolatedFrame; ISOLATED]>;
 
-/// What came of a batch of away frames.
+/// The outcome of a batch of away frames.
 #[derive(Debug, Default)]
 #[must_use = "frames that came home are in hand"]
 pub(super) struct CameHome {
@@ -25,18 +25,19 @@ pub(super) struct CameHome {
     pub(super) home: Frames,
     /// Pages that went without coming home.
     pub(super) freed: u64,
-    /// There was no slot for some, the translation held them, or they had to be written and may not.
+    /// Some pages stayed: there was no slot, the translation held them, or they needed a write that was not
+    /// allowed.
     pub(super) obstructed: bool,
 }
 
-/// Brings pages of away frames home. `clean`: only those go that need not be written.
+/// Brings pages of away frames home. With `clean`, only pages go that need no write.
 #[inline(never)]
 pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome {
     let mut came = CameHome::default();
     let mut leaving = SmallVec::<[(Owner, IsolatedFrame); ISOLATED]>::new();
     for frame in away {
         let owner = engine.rmap.owners(&engine.frames, frame.frame()).first().copied();
-        // With no slot to be had it would come home in vain.
+        // Without a slot, the page would come home in vain.
         let has_place = engine.is_kept(frame.frame()) || engine.swap.is_available();
         came.obstructed |= !has_place;
         match owner.filter(|_| has_place) {
@@ -88,7 +89,7 @@ fn bring_home(
     }
 }
 
-/// Marks the entries of candidates accessed that their other sides have used.
+/// Marks the entries of candidates accessed whose pages the other sides of translations have used.
 pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
     if !engine.has_translations() {
         return;
@@ -110,7 +111,7 @@ pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
         batch.ask(|runs| {
             translation.harvest(runs, &mut |touched| {
                 let walk = engine.table.walk(pages[0].0.space, touched);
-                // A hint: whatever is there now is in use.
+                // The mark is a hint. Any page that the entry shows now is in use.
                 if matches!(walk.entry().state(), State::Present(_)) {
                     walk.word().mark_accessed(walk.entry());
                 }

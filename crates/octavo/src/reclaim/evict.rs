@@ -1,4 +1,4 @@
-//! A batch of cold frames goes out to the stores of their pages.
+//! Eviction: a batch of cold frames goes out to the stores of their pages.
 //!
 //! ```text
 //! isolated, pinned
@@ -17,7 +17,7 @@
 //! one use (the store), one pin, clean: freed;  else ──────────────► back on a list
 //! ```
 //!
-//! Nobody waits for the device here: a batch that is on its way is counted as started.
+//! Nobody waits for the device here. A batch that is on its way counts as started.
 
 use smallvec::SmallVec;
 
@@ -30,12 +30,12 @@ use crate::store::{Going, Leaving, PutAway};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage};
 
-/// What came of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     /// Frames that are free now.
     pub(crate) freed: u64,
-    /// Frames on their way out: free when they are written, if nobody comes for them.
+    /// Frames on their way out. Each is free when it is written, if nobody comes for its page.
     pub(crate) started: u64,
     /// There was no slot, or something holds pages back.
     pub(crate) obstructed: bool,
@@ -43,23 +43,23 @@ pub(crate) struct Outcome {
     pub(crate) full: bool,
 }
 
-/// Which pages may go.
+/// The pages that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evict {
     All,
-    /// Those that need not be written.
+    /// Pages that need no write.
     Clean,
 }
 
 /// Frames of a batch, or of a part of it.
 type Candidates = SmallVec<[IsolatedFrame; ISOLATED]>;
 
-/// Moves out what can go of a batch.
+/// Moves a batch's pages out, as far as they can go.
 pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
     evict(engine, batch, Evict::All)
 }
 
-/// As [`evict_batch`].
+/// Moves the pages out that `what` names.
 pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut candidates, mut away) = (Candidates::new(), Candidates::new());
@@ -68,7 +68,7 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
             Verdict::Keep => engine.putback(frame, Place::Cold),
             Verdict::Evict if engine.frames.is_away(frame.frame()) => away.push(frame),
             Verdict::Split if engine.frames.is_away(frame.frame()) => {
-                // Its pages come by again.
+                // The block's pages come by again.
                 split_block_of(engine, frame.frame());
                 outcome.obstructed |= engine.frames.words(frame.frame()).order() != Order::ZERO;
                 engine.putback(frame, Place::Cold);
@@ -92,14 +92,15 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     outcome
 }
 
-/// Whether a page, or a block, has nowhere to go just now.
+/// Returns whether a page, or a block, has nowhere to go just now.
 fn must_stay(engine: &Engine, frame: FrameId, what: Evict) -> bool {
     let words = engine.frames.words(frame);
     let has_place = words.stored.page().is_some() || engine.swap.is_available();
     !has_place || what == Evict::Clean && words.holds.load().is_dirty()
 }
 
-/// Frames that their stores know: their entries become what the stores say, and what is dirty is sent on.
+/// Sends frames out whose stores know them. Their entries become what the stores say. Dirty pages go on to
+/// their stores.
 fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
     for (page, frame) in &going {
         unmap_owners(engine, *page, frame.frame());
@@ -108,8 +109,9 @@ fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
     outcome.freed += engine.evict_or_putback(away);
 }
 
-/// A block of 2 MiB goes to a slot of order 9: a whole cluster, so that its pages lie together on the device, and come back
-/// together. Without one it is only split, and its pages come by again.
+/// Sends a block of 2 MiB to a slot of order 9. That is a whole cluster, so the block's pages lie together on
+/// the device, and come back together. Without such a slot the block is only split, and its pages come by
+/// again.
 fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
     let head = block.frame();
     let first = engine.swap.allocate_huge();
@@ -128,7 +130,7 @@ fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
         let (page, frame) = (first.plus(index), head.plus(index));
         let words = engine.frames.words(frame);
         let isolated = is_split.then(|| engine.isolate(frame)).flatten();
-        // Asked of a frame in hand: nobody else gives it a place now.
+        // The frame is in hand when it is asked, so no other thread gives its page a place now.
         let (goes, stays) = match isolated {
             Some(frame) if words.stored.page().is_none() && words.order() == Order::ZERO => {
                 (Some(frame), None)
@@ -165,7 +167,7 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
 }
 
-/// What is to be seen of a candidate. Clears its mark.
+/// Looks at a candidate, and clears its mark.
 pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
     if engine.frames.words(frame).holds.load().is_held_by_others(1) {
         return Look::Busy;
@@ -173,14 +175,14 @@ pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
     if test_and_clear_accessed(engine, frame) { Look::Accessed } else { Look::Unused }
 }
 
-/// Whether any owner's entry was accessed since the last look.
+/// Returns whether any owner's entry was accessed since the last look.
 fn test_and_clear_accessed(engine: &Engine, frame: FrameId) -> bool {
     let mut accessed = false;
     for owner in engine.rmap.owners(&engine.frames, frame) {
         let walk = engine.table.walk(owner.space, owner.page);
         let seen = walk.entry();
         if seen.state() == State::Present(frame) && seen.is_accessed() {
-            // A lost race means that it is in use all the more.
+            // A lost race means that the page is in use all the more.
             let _ = walk.word().change(seen, seen.without_accessed());
             accessed = true;
         }
@@ -192,13 +194,14 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
     if let Some(&Owner { space, page }) = engine.rmap.owners(&engine.frames, frame).first() {
         let walk = engine.table.walk(space, page);
         if walk.level == 1 && walk.entry().state() == State::Present(frame) && walk.links_hold() {
-            // Whatever comes of it, the frame is put back, and looked at again.
+            // In each case the frame is put back, and looked at again.
             let _ = split_leaf(engine, space, page, &walk, 1);
         }
     }
 }
 
-/// The place that a frame's page keeps. A dirty page gives it up where its device does not do well, and others do.
+/// Returns the place that a frame's page keeps. A dirty page gives its place up where its device does not do
+/// well and other devices do.
 fn place_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
     let words = engine.frames.words(frame);
     let page = words.stored.page()?;
@@ -209,7 +212,7 @@ fn place_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
     words.stored.page()
 }
 
-/// Has swap take in, in runs, those candidates that no store keeps yet.
+/// Has swap take in those candidates that no store keeps yet, in runs.
 fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
     let mut fresh = SmallVec::<[(Option<Owner>, IsolatedFrame); ISOLATED]>::new();
@@ -219,7 +222,8 @@ fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Go
             None => fresh.push((engine.rmap.owners(&engine.frames, frame.frame()).first().copied(), frame)),
         }
     }
-    // Neighbours in a space become neighbours on the device. By owners as they were: they may change meanwhile.
+    // Neighbours in a space become neighbours on the device. The owners are those of a moment ago, and may
+    // change meanwhile.
     fresh.sort_unstable_by_key(|(owner, _)| owner.map(|owner| (owner.space, owner.page)));
     let mut places = SmallVec::<[Option<StoredPage>; ISOLATED]>::new();
     while places.len() < fresh.len() {
@@ -230,11 +234,11 @@ fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Go
         }
     }
     let mut fresh = fresh.into_iter().map(|(_, frame)| frame);
-    // Places first: they end first, and none of the frames is lost.
+    // Places come first in the zip. They end first, so none of the frames is lost.
     for (place, frame) in places.into_iter().zip(fresh.by_ref()) {
         match place {
             Some(page) => going.push((page, frame)),
-            // It was found dying.
+            // Swap found the frame dying.
             None => engine.unpin(frame.into_pin()),
         }
     }
@@ -250,11 +254,12 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
         if walk.entry().state() != State::Present(frame) || walk.level != 0 || !walk.links_hold() {
             continue;
         }
-        // Counted first: the entry must never lead to a place that may go. Refused: the store does not know the frame any more.
+        // The reference is counted first, because the entry must never lead to a place that may go. A refusal
+        // means that the store does not know the frame any more.
         if !store.add_reference(&engine.frames, page, frame) {
             return;
         }
-        // Only the accessed mark may have changed: then the page is in use, and stays.
+        // Only the accessed mark may have changed. Then the page is in use, and stays.
         let seen = walk.entry();
         if walk.word().change(seen, store.entry(seen, page)).is_ok() {
             engine.rmap.remember(&engine.frames, frame, owner);
@@ -269,8 +274,8 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
     }
 }
 
-/// Sends on what is dirty: the stores put it away at once, or it is on its way to a device, neighbours together. Gives those
-/// back that are in their places, and neither under way nor put back.
+/// Sends dirty pages on, neighbours together. The stores put them away at once, or start to write them to a
+/// device. Returns the frames whose pages are in their places, and that are neither under way nor put back.
 fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> Going {
     going.sort_unstable_by_key(|(page, _)| *page);
     let leaving = Leaving {
@@ -299,14 +304,15 @@ fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> G
     away
 }
 
-/// Where a page is that was put away.
+/// The whereabouts of a page that was put away.
 #[derive(Debug)]
 pub(super) enum Away {
     InPlace(IsolatedFrame),
     ToBeWritten(IsolatedFrame),
 }
 
-/// Wakes those who saw the frame under writeback. `None`: the page stays, and the frame was put back.
+/// Wakes threads that saw the frame under writeback. `None` means that the page stays, and that the frame was
+/// put back.
 pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway) -> Option<Away> {
     if let PutAway::Done { awaited: true } | PutAway::Refused { awaited: true } = put {
         engine.wake_io(frame.frame());
@@ -321,8 +327,8 @@ pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway
     }
 }
 
-/// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page; says how many.
-/// Fewer: a device is full, and the others stay in memory.
+/// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page. Returns how many it
+/// started. If they are fewer, a device is full, and the other pages stay in memory.
 pub(super) fn write_out(engine: &Engine, writing: Going) -> u64 {
     let mut runs = SmallVec::<[u16; ISOLATED]>::new();
     for run in writing.chunk_by(|(page, _), (next, _)| page.is_followed_by(*next)) {

@@ -1,22 +1,22 @@
-//! A frame's bytes move to another frame; the pages that show it do not notice.
+//! Migration: a page's bytes move to another frame. Programs that use the page notice nothing.
 //!
-//! Every entry that shows the frame is made busy; then, and only if nobody holds it, the bytes are copied and the
-//! entries are published again with the new frame. A frame that is pinned, kept by a store, with others waiting
-//! for it, or part of a huge leaf, stays where it is. Pages that are away have no bytes here, and are never met.
+//! The thread makes every entry busy that shows the frame. If nobody holds the frame then, it copies the
+//! bytes and publishes the entries again with the new frame. Some frames stay where they are: those that are
+//! pinned, kept by a store, waited for, part of a huge leaf, or installed at real addresses.
 
 use crate::counters::Counter;
 use crate::engine::{AllBusy, Engine};
 use crate::lru::{IsolatedFrame, Place};
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
-/// What came of a migration.
+/// The outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Migrated {
-    /// The frame is free; its page lives elsewhere.
+    /// The old frame is free. Its page has another.
     Moved,
-    /// It stays: somebody uses it just now.
+    /// The page stays, because somebody uses it just now.
     Kept,
-    /// There is no frame to move it to.
+    /// There is no frame to move the page to.
     NoFrame,
 }
 

@@ -1,30 +1,31 @@
-//! Away frames, as the allocator's callers see them.
+//! Away frames, for the allocator's callers.
 
 use super::{Block, FrameAllocator};
 use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// Free frames at home that let as many pages as reclaim moves at once go out.
+/// With so many free frames at home, as many pages can go out as reclaim moves at once.
 const LEAST_AT_HOME: u64 = 64;
 
 impl FrameAllocator {
-    /// A block that has numbers and words, and no bytes in the arena. It counts against the budget by the page, and is freed as any
-    /// block. `None`: the budget has no room for it. Where few frames are free at home, room is left for one chunk there: pages that are
-    /// away need frames at home on their way out.
+    /// Allocates a block that has numbers and words, but no bytes in the arena. It counts against the budget
+    /// by the page, and is freed as any block. `None` means that the budget has no room for it. Where few
+    /// frames are free at home, it leaves room for one chunk there. Away pages need frames at home on their
+    /// way out.
     pub(crate) fn alloc_away(&self, order: Order) -> Option<Block> {
         let frame = self.away.take(&self.arena, order, self.spare_bytes());
         self.check_watermark();
         let frame = frame?;
         let state = &self.words(frame).state;
         state.hand_out(order);
-        // Its free goes to the away zone, past the per-CPU lists.
+        // The mark sends the block's free to the away zone, past the per-CPU lists.
         let is_marked = state.mark_isolating();
         debug_assert!(is_marked, "it has just been handed out");
         Some(Block { frame, order, zeroed: false })
     }
 
-    /// The room for chunks that `pages` away pages take now.
+    /// Returns the room for chunks that `pages` away pages take now.
     pub(crate) fn away_cost_bytes(&self, pages: u64) -> u64 {
         pages * PAGE_BYTES as u64 + self.spare_bytes()
     }
@@ -34,23 +35,23 @@ impl FrameAllocator {
         if is_home_roomy { 0 } else { online_cost_bytes(true) }
     }
 
-    /// Whether a frame is away: its bytes are not in the arena.
+    /// Returns whether a frame is away, so that its bytes are not in the arena.
     #[inline]
     pub(crate) fn is_away(&self, frame: FrameId) -> bool {
         self.away.contains(frame)
     }
 
-    /// The place in a store that the clean page of an away frame keeps.
+    /// Returns the place in a store that the clean page of an away frame keeps.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         self.away.kept(frame)
     }
 
-    /// Bytes of pages that are away.
+    /// Returns the bytes of pages that are away.
     pub(crate) fn away_bytes(&self) -> u64 {
         u64::from(self.away.used_frames()) * PAGE_BYTES as u64
     }
 
-    /// As [`FrameAllocator::reached_chunks`], of away frames.
+    /// Does what [`FrameAllocator::reached_chunks`] does, for away frames.
     pub(crate) fn reached_away_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         self.away.reached_chunks()
     }
