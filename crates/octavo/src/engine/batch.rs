@@ -1,4 +1,5 @@
-//! Asking a translation about many pages at once: neighbours are joined to runs, and each page gets its own answer.
+//! Questions to a translation about many pages at once. Neighbours are joined to runs, and each page gets its
+//! own answer.
 
 use smallvec::SmallVec;
 
@@ -8,12 +9,12 @@ use crate::table::Protection;
 use crate::table::translation::{Answer, Bytes, Install, Remove, Run, Touch};
 use crate::units::PageNumber;
 
-/// From one question to the next about memory that somebody holds.
+/// The time between two questions about memory that somebody holds.
 const ASK_EVERY: Duration = Duration::from_micros(100);
 
-/// What may be asked of a run.
+/// A question about a run.
 pub(crate) trait Ask: Copy + PartialEq {
-    /// The same, of what comes so many pages later.
+    /// Returns the same question for pages that come so many pages later.
     fn after(self, pages: u32) -> Self;
 }
 
@@ -49,15 +50,15 @@ impl Ask for () {
     fn after(self, _: u32) -> Self {}
 }
 
-/// Pages to be asked about together. Up to [`TRANSLATED`] leaves are on the stack.
+/// The pages of one question. Up to [`TRANSLATED`] leaves are on the stack.
 #[derive(Debug)]
 pub(crate) struct Batch<A> {
     runs: SmallVec<[Run<A>; TRANSLATED]>,
-    /// Pages of each leaf.
+    /// The number of pages of each leaf.
     leaves: SmallVec<[u32; TRANSLATED]>,
 }
 
-/// What came of each leaf.
+/// The answers, one for each leaf.
 pub(crate) type Answers = SmallVec<[Answer; TRANSLATED]>;
 
 impl<A: Ask> Batch<A> {
@@ -76,7 +77,7 @@ impl<A: Ask> Batch<A> {
         }
     }
 
-    /// Asks, and says what came of each leaf, in turn.
+    /// Asks, and returns the answer for each leaf, in order.
     pub(crate) fn ask(mut self, ask: impl FnOnce(&mut [Run<A>])) -> Answers {
         if !self.runs.is_empty() {
             ask(&mut self.runs);
@@ -94,8 +95,8 @@ impl<A: Ask> Batch<A> {
         answers
     }
 
-    /// Asks until all is done: whoever holds the memory lets go in time, and there is no answer but to wait. False: part of it is
-    /// unsupported, and is as it was.
+    /// Asks until all is done. The caller has no choice but to wait, and a holder of the memory lets go in
+    /// time. Returns false where a part is unsupported; that part is as it was.
     pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> bool {
         let mut is_supported = true;
         loop {
@@ -120,13 +121,13 @@ impl<A: Ask> Batch<A> {
     }
 }
 
-/// What the answer for a run says of the `count` pages that begin `at` pages into it.
+/// Returns the part of a run's answer that concerns `count` pages, which begin `at` pages into the run.
 fn answer_for<A>(run: &Run<A>, at: u32, count: u32) -> Answer {
     let done = run.done();
     match run.answer {
         _ if at + count <= done => Answer::Done,
         _ if at < done => Answer::Partly(done - at),
-        // What is behind the part that is done may be asked for again.
+        // The pages behind the part that is done may be asked for again.
         Answer::Partly(_) => Answer::Busy,
         answer => answer,
     }

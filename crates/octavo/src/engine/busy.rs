@@ -1,4 +1,5 @@
-//! All entries that show one frame, or one block, busy at once: whoever has them may move the frame, or split the block.
+//! All entries that show one frame, or one block, are busy at once. The thread that made them busy may move
+//! the frame, or split the block.
 
 use smallvec::SmallVec;
 
@@ -7,7 +8,7 @@ use crate::rmap::{Owner, Owners};
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::units::FrameId;
 
-/// Entries made busy, each with its owner, what it was, and what it is.
+/// Entries made busy: each with its owner, as it was before, and as it is now.
 #[must_use = "busy entries are to be published"]
 pub(crate) struct AllBusy<'e> {
     engine: &'e Engine,
@@ -15,8 +16,8 @@ pub(crate) struct AllBusy<'e> {
 }
 
 impl<'e> AllBusy<'e> {
-    /// Makes every entry at `level` busy through which `owners` show the frame. `None`: one of them does not, or somebody
-    /// else is changing it; then all are as they were.
+    /// Makes every entry at `level` busy through which `owners` show the frame. `None` means that one of them
+    /// does not show it, or that another thread is changing one. Then all entries are as they were.
     pub(crate) fn make(engine: &'e Engine, frame: FrameId, level: usize, owners: &Owners) -> Option<Self> {
         let mut busy = Self { engine, entries: SmallVec::new() };
         for owner in owners {
@@ -32,19 +33,19 @@ impl<'e> AllBusy<'e> {
         Some(busy)
     }
 
-    /// Whether these are all uses of the frame, and nobody but the caller, who holds `own` pins, holds it. It stays so until
-    /// the entries are published.
+    /// Returns whether these are all uses of the frame, and whether only the caller, who has `own` pins,
+    /// holds it. The answer stays true until the entries are published.
     pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
         let words = self.engine.frames.words(frame);
         !words.holds.pinned_by_others(own) && words.uses.get() == self.entries.len() as u32
     }
 
-    /// Publishes them as they were.
+    /// Publishes the entries as they were.
     pub(crate) fn restore(self) {
         self.publish(|_, before, busy| busy.to_what_was(before));
     }
 
-    /// Publishes what `to` says of each: by its owner, what it was, and what it is.
+    /// Publishes an entry that `to` returns for each, from its owner, the entry before, and the busy entry.
     pub(crate) fn publish(self, mut to: impl FnMut(Owner, Entry, Entry) -> Entry) {
         for (owner, word, before, busy) in self.entries {
             self.engine.publish(word, to(owner, before, busy));

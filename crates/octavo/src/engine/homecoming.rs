@@ -6,13 +6,14 @@
 //!        └────────────┴── refused, or no frame at home: as it was
 //! ```
 //!
-//! An away frame that was filled from a store keeps the page's place there until the page is written (`frame/away.rs`). A
-//! page that is clean and keeps its place goes out without coming home. A page that its other side may write unnoticed is
-//! first protected, and then harvested; so a store either comes before the harvest, which tells of it, or becomes a fault that
-//! waits for the entry. A page of which nothing can be learned counts as written.
+//! An away frame that was filled from a store keeps the page's place there until the page is written
+//! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. A page that its
+//! other side may write unnoticed is first protected, and then harvested. So each store comes before the
+//! harvest, which tells of it, or becomes a fault that waits for the entry. A page of which the harvest
+//! learns nothing counts as written.
 //!
-//! While an entry is Busy nobody else asks the translation about its page. The frame at home is in nobody's hands but the
-//! caller's until the entry is published. An away frame has one owner, and never stands in a store.
+//! While an entry is Busy, no other thread asks the translation about its page. Until the entry is published,
+//! only the caller has the frame at home. An away frame has one owner, and never stands in a store.
 
 use smallvec::SmallVec;
 
@@ -28,32 +29,32 @@ use crate::table::translation::{Answer, Home, Remove, Touch, Translation};
 use crate::table::{Protection, SpaceId};
 use crate::units::{FrameId, Order, PageNumber};
 
-/// Why pages come home.
+/// The reason why pages come home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Homecoming {
     /// A handle wants them.
     ToStay,
     /// They are evicted. Clean pages need not come home.
     ToGoOut,
-    /// They are evicted where they are clean. Others stay away.
+    /// They are evicted where they are clean. Other pages stay away.
     IfClean,
 }
 
-/// What came of a page.
+/// The outcome for a page.
 #[derive(Debug)]
 #[must_use = "a frame at home is in hand"]
 pub(crate) enum Came {
-    /// Its bytes are in this frame, which is on no list yet.
+    /// The page's bytes are in this frame, which is on no list yet.
     Home(IsolatedFrame),
-    /// Its entry leads to its place in the store.
+    /// The page's entry leads to its place in the store.
     Out,
     /// There is no frame at home.
     NoFrame,
-    /// It is written, and was to go only if it is clean.
+    /// The page is dirty, and was to go only if it is clean.
     Dirty,
     /// The entry says something else by now.
     Changed,
-    /// The translation does not let it go.
+    /// The translation does not let the page go.
     Refused(Answer),
 }
 
@@ -68,8 +69,8 @@ struct Coming<'e> {
 }
 
 impl Engine {
-    /// Brings pages of one space home; `pages` are sorted, and [`TRANSLATED`] at the most. `each` is told what came of each away
-    /// frame, in any order. The caller keeps the away frames from being freed.
+    /// Brings pages of one space home. `pages` are sorted, and at most [`TRANSLATED`]. `each` gets the
+    /// outcome for each away frame, in any order. The caller keeps the away frames from being freed.
     pub(crate) fn bring_home(
         &self,
         space: SpaceId,
@@ -97,7 +98,7 @@ impl Engine {
                 continue;
             }
             if !is_clean && is_room {
-                // The second call asks all CPUs, which is tried once.
+                // The second call asks all CPUs. It is tried once.
                 let at_hand = self.frames.alloc_if_at_hand(Order::ZERO);
                 page.home = at_hand.or_else(|| self.frames.alloc(Order::ZERO));
                 is_room = page.home.is_some();
@@ -109,7 +110,8 @@ impl Engine {
             batch.add(page.page, 1, Remove { to: page.home.as_ref().map(Block::frame) });
             leaving.push(page);
         }
-        // What made the frames ours comes before their new bytes, for loads that still look at an old entry.
+        // Release: the steps that made the frames ours come before their new bytes, for loads that still look
+        // at an old entry.
         fence(Ordering::Release);
         let answers = batch.ask(|runs| translation.remove(Home::new(self.frames.bytes()), runs));
         for (page, answer) in leaving.into_iter().zip(answers) {
@@ -171,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// Whether the page of an away frame is clean, and keeps its place in a store.
+    /// Returns whether the page of an away frame is clean, and keeps its place in a store.
     pub(crate) fn is_kept(&self, away: FrameId) -> bool {
         !self.frames.words(away).holds.load().is_dirty() && self.frames.kept(away).page().is_some()
     }
@@ -184,7 +186,7 @@ impl Engine {
         came
     }
 
-    /// The other side reaches the page no more.
+    /// Publishes a page that the other side can no longer reach.
     fn arrive(&self, owner: Owner, page: Coming<'_>) -> Came {
         let Coming { away, word, busy, home, .. } = page;
         let came = match home {
@@ -196,7 +198,7 @@ impl Engine {
                     words.holds.mark_no_compress();
                 }
                 let (pin, _) = PinnedFrame::take(frame, words);
-                // What may be done with it, the next access asks the region.
+                // The next access asks the region for the page's permissions.
                 self.publish(word, busy.to_present(frame, Protection::NONE).without_accessed());
                 Came::Home(IsolatedFrame::new(pin))
             }
@@ -214,7 +216,8 @@ impl Engine {
         came
     }
 
-    /// The page of an away frame was written, or is nobody's any more: its place in the store need not keep the bytes.
+    /// Gives up an away page's place in its store. The page was written, or has no owner any more, so the
+    /// place need not keep the bytes.
     pub(crate) fn give_place_up(&self, away: FrameId) {
         let kept = self.frames.kept(away);
         if let Some(place) = kept.page() {

@@ -1,8 +1,9 @@
-//! A huge leaf becomes a node of 512 small leaves.
+//! Splitting: a huge leaf becomes a node of 512 small leaves.
 //!
-//! The entry is busy while it happens, so accesses wait; the block's frames stay where they are, and become
-//! frames of their own. A block that several pages show is split for all of them at once, since frames of their own have
-//! pins and uses of their own. A block that somebody pins cannot be split: its pins are counted on its head.
+//! The entry is busy meanwhile, so accesses wait. The block's frames stay where they are, and become frames
+//! of their own. A block that several pages show is split for all of them at once, since frames of their own
+//! have pins and uses of their own. A block that somebody pins cannot be split: its pins are counted on its
+//! head.
 
 use smallvec::SmallVec;
 
@@ -14,32 +15,34 @@ use crate::table::translation::Answer;
 use crate::table::{SpaceId, Walk};
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PageNumber};
 
-/// What came of a split.
+/// The outcome of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// The leaf is a node now: walk again.
+    /// The leaf is a node now. The caller walks again.
     Done,
-    /// Somebody else changed the entry: walk again.
+    /// Another thread changed the entry. The caller walks again.
     Changed,
-    /// No table node is to be had.
+    /// There is no table node to be had.
     NoNode,
-    /// The block is pinned, the translation does not let it be split, or somebody else that shows it is changing that just now.
+    /// The block is pinned, or the translation does not let it be split, or another space that shows it is
+    /// changing that just now.
     Pinned,
 }
 
-/// Nodes to be, one for each owner of a block. Those that are left when it ends go back.
+/// The nodes to be, one for each owner of a block. Nodes that are left when this ends go back.
 struct Nodes<'e> {
     engine: &'e Engine,
     nodes: SmallVec<[NodeId; 2]>,
 }
 
 impl<'e> Nodes<'e> {
-    /// `None`: there are not so many.
+    /// Takes the nodes. `None` means that there are not so many.
     fn take(engine: &'e Engine, count: usize, own_pins: u32) -> Option<Self> {
         let pool = &engine.table.nodes;
         let mut taken = Self { engine, nodes: SmallVec::new() };
         for _ in 0..count {
-            // With a pin of its own it is reclaim, which has to split a block to move it out when nothing is left.
+            // A caller with a pin of its own is reclaim. It has to split a block to move it out when no other
+            // memory is left.
             taken.nodes.push(if own_pins == 0 { pool.take() } else { pool.take_for_reclaim() }?);
         }
         Some(taken)
@@ -99,7 +102,7 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     }
     let Some(mut nodes) = Nodes::take(engine, owners.len(), own_pins) else { return Split::NoNode };
     let Some(busy) = AllBusy::make(engine, head, 1, &owners) else {
-        // Another owner's entry may be in somebody's hands for a while.
+        // Another owner's entry may be in a thread's hands for a while.
         return if owners.len() == 1 { Split::Changed } else { Split::Pinned };
     };
     if !busy.have_it_alone(head, own_pins) || !is_split_away(engine, owner, head) {
@@ -117,7 +120,8 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     Split::Done
 }
 
-/// Whether the translation takes note that a block which is away is asked for page by page from now on. One at home needs no note.
+/// Returns whether the translation takes note that a block is asked for page by page from now on. Only a
+/// block that is away needs the note.
 fn is_split_away(engine: &Engine, owner: Owner, head: FrameId) -> bool {
     if !engine.frames.is_away(head) {
         return true;
@@ -129,7 +133,8 @@ fn is_split_away(engine: &Engine, owner: Owner, head: FrameId) -> bool {
         .is_some_and(|translation| batch.ask(|runs| translation.split(runs))[0] == Answer::Done)
 }
 
-/// 512 frames out of one block: each live, in use at its owners' own pages, dirty as the block was, and on the LRU.
+/// Makes 512 frames out of one block. Each is live, in use at its owners' own pages, dirty if the block was,
+/// and on the LRU.
 fn split_frames(engine: &Engine, owners: &Owners, head: FrameId) {
     let holds = engine.frames.words(head).holds.load();
     let (first, others) = owners.split_first().expect("a block that is split has an owner");

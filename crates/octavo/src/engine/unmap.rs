@@ -1,11 +1,11 @@
-//! Clearing a range of a table, and changing what may be done with one.
+//! Clearing a range of a table, and changing the permissions of one.
 //!
 //! The caller holds the space's layout lock, has changed the regions first, and has then split the blocks over the range's
 //! edges (`edges.rs`). The head of `table/mod.rs` has the rules that make clearing safe against faults under way and late
 //! walkers.
 //!
-//! Pages that are away are Busy while the translation is asked, many at once. Nobody blocks on another's Busy entry meanwhile:
-//! the batch is asked first.
+//! Pages that are away are Busy while the translation is asked, many at once. Before the thread blocks on
+//! another's Busy entry, it asks for its own batch.
 
 use smallvec::SmallVec;
 
@@ -17,11 +17,11 @@ use crate::table::translation::{Home, Remove};
 use crate::table::{PageNumberRange, Protection, span};
 use crate::units::{FrameId, PageNumber};
 
-/// What happens to what a table has in a range.
+/// The change to the entries of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Clear,
-    /// As Clear, and nobody can fault in this space any more: it is being dropped.
+    /// As Clear, in a space that is being dropped. Nobody can fault in it any more.
     ClearLast,
     Protect(Protection),
 }
@@ -33,7 +33,7 @@ struct Changing<'a> {
     range: PageNumberRange,
     change: Change,
     away: SmallVec<[AwayLeaf<'a>; TRANSLATED]>,
-    /// Whether the translation could do all that it was asked for.
+    /// Whether the translation could do everything that it was asked for.
     is_done: bool,
 }
 
@@ -44,7 +44,7 @@ struct AwayLeaf<'a> {
     word: &'a EntryWord,
     before: Entry,
     busy: Entry,
-    /// `None`: it is to be empty.
+    /// The permissions that are left. `None` means that the leaf is to be empty.
     narrowed: Option<Protection>,
 }
 
@@ -59,9 +59,9 @@ pub(crate) fn clear_space(engine: &Engine, space: &SpaceState) {
     Changing::new(engine, space, range, Change::ClearLast).clear_root();
 }
 
-/// Gives every present page of the range these permissions, and makes faults under way look again. A zero page that may no
-/// longer be read becomes empty. A page that is away only loses permissions; a fault gives it more. False: the space's
-/// translation cannot take permissions away from some of the pages.
+/// Gives every present page of the range these permissions, and makes faults under way look again. A zero
+/// page that may no longer be read becomes empty. A page that is away only loses permissions; a fault gives
+/// it more. Returns false where the space's translation cannot take permissions away from some of the pages.
 pub(crate) fn protect_range(
     engine: &Engine,
     space: &SpaceState,
@@ -76,13 +76,14 @@ pub(crate) fn protect_range(
     changing.is_done
 }
 
-/// The root and its node, as faults under way will find them, or find that the regions have changed. `None`: there is no node.
+/// Returns the root and its node. Faults under way will find them, or will find that the regions have
+/// changed. `None` means that there is no node.
 fn root_when_not_busy(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> {
     let root = engine.table.root(space.id);
     loop {
         let seen = root.load();
         match seen.state() {
-            // A fault that makes the root taller either did so before, or looks at the regions when it goes on.
+            // A fault that makes the root taller did so before, or looks at the regions when it goes on.
             State::Node(_) if !root.confirm(seen) => {}
             State::Node(node) => return Some((seen, node)),
             // A fault may be about to put a node here. After the bump it looks at the regions again.
@@ -118,12 +119,12 @@ impl<'a> Changing<'a> {
         }
     }
 
-    /// False: the entry has changed meanwhile, and is to be looked at again.
+    /// Returns false where the entry has changed meanwhile, and is to be looked at again.
     fn change_entry(&mut self, word: &'a EntryWord, level: usize, page: PageNumber) -> bool {
         let seen = word.load();
         match seen.state() {
             State::Busy => {
-                // It may be one of ours, on the second way through a node.
+                // The entry may be one of this thread's own, on the second way through a node.
                 self.ask();
                 self.engine.block_on_entry(word);
                 false
@@ -153,7 +154,7 @@ impl<'a> Changing<'a> {
                 word.set_unshared(seen.to_empty());
                 self.end_zeros(level)
             }
-            // A huge zero leaf may lose pages outside the range too: they read as zeros again by a fault.
+            // A huge zero leaf may lose pages outside the range too. A fault makes them read as zeros again.
             State::Zero => word.change(seen, seen.to_empty()).is_ok() && self.end_zeros(level),
             State::Present(frame) => {
                 let cleared = word.change(seen, seen.to_empty()).is_ok();
@@ -213,7 +214,7 @@ impl<'a> Changing<'a> {
         self.engine.disown(frame, Owner { space: self.space.id, page });
     }
 
-    /// Puts a leaf with those of which the translation is asked next.
+    /// Adds a leaf to those about which the translation is asked next.
     fn make_busy(
         &mut self,
         word: &'a EntryWord,
@@ -248,7 +249,7 @@ impl<'a> Changing<'a> {
             }
         }
         let home = Home::new(self.engine.frames.bytes());
-        // The bytes are nobody's any more: every translation can do that.
+        // Nobody wants the bytes any more. Every translation can do that.
         remove.insist(|runs| translation.remove(home, runs));
         let is_protected = protect.insist(|runs| translation.protect(runs));
         self.is_done &= is_protected;
@@ -256,7 +257,7 @@ impl<'a> Changing<'a> {
             match (narrowed, before.state()) {
                 (Some(narrowed), State::Present(frame)) => {
                     if !is_protected {
-                        // The other side may still store to it, and the entry no longer says so.
+                        // The other side may still store to the page, and the entry no longer says so.
                         self.engine.frames.words(frame).holds.mark_dirty();
                     }
                     self.engine.publish(word, busy.to_what_was(before).with_protection(narrowed));
@@ -273,8 +274,8 @@ impl<'a> Changing<'a> {
         }
     }
 
-    /// Unlinks a node that the range covers and bumps its entries once more, so that late walkers cannot take what
-    /// they see for what they knew. Then it is anyone's.
+    /// Unlinks a node that the range covers, and bumps its entries once more. So late walkers cannot mistake
+    /// its new entries for those that they knew. Then other pages may have the node.
     fn recycle(
         &mut self,
         word: &EntryWord,

@@ -18,17 +18,18 @@
 //! Node     node (level in READ|WRITE for a root)   a table one level down
 //! ```
 //!
-//! Every transition that changes what the word means adds one to the version, through unmap and the reuse of
-//! the node that holds the word. ACCESSED and WAITERS are flags on a meaning and leave the version alone.
+//! Every transition that changes the meaning of the word adds one to the version, through unmap and the reuse
+//! of the node that holds the word. ACCESSED and WAITERS are flags on a meaning, and leave the version alone.
 //!
 //! The version makes an optimistic load sound: equal words before and after mean that nothing happened in
-//! between. To be fooled, a reader must sleep between two adjacent loads for exactly a multiple of 2^24
-//! transitions of this one word, ending on the same frame; see `docs/state-words.md`. A pin does not rely on
-//! the version: it holds the frame before it re-reads.
+//! between. To be fooled, a reader must sleep between two adjacent loads. In that time exactly a multiple of
+//! 2^24 transitions of this one word must pass, and end on the same frame (see `docs/state-words.md`). A pin
+//! does not rely on the version: it holds the frame before it reads the entry again.
 //!
-//! Room for copy on write: bit 6 of a Present or Swapped entry will say that the page is shared until somebody writes it.
-//! WRITE is clear beside it, so that a hit for reading is a hit and a write is a fault, at no cost to either. An entry
-//! that goes out and comes back takes the bit along; so nothing here may lose it (a test), and none of its users exist.
+//! There is room for copy on write. Bit 6 of a Present or Swapped entry will say that the page is shared
+//! until somebody writes it. WRITE is clear beside it. So a read is a hit and a write is a fault, at no cost
+//! to either. An entry that goes out and comes back takes the bit along. A test checks that no transition
+//! here loses the bit, although nothing sets it yet.
 
 use std::fmt;
 
@@ -52,16 +53,16 @@ const SWAPPED: u64 = 3;
 const BUSY: u64 = 4;
 const NODE: u64 = 5;
 
-/// Index of a table node.
+/// The index of a table node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeId(pub(crate) u32);
 
-/// What a page may be used for.
+/// The accesses that a page permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Protection {
     /// Loads, reads and read pins are allowed.
     pub read: bool,
-    /// Stores, writes and write pins are allowed; implies `read`.
+    /// Stores, writes and write pins are allowed. This implies `read`.
     pub write: bool,
 }
 
@@ -73,22 +74,22 @@ impl Protection {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self { read: true, write: true };
 
-    /// What both allow.
+    /// Returns the accesses that both allow.
     pub(crate) fn both(self, other: Self) -> Self {
         Self { read: self.read && other.read, write: self.write && other.write }
     }
 
-    /// The same without writing.
+    /// Returns the same without writing.
     pub(crate) fn read_only(self) -> Self {
         Self { write: false, ..self }
     }
 
-    /// The same with reading, where writing is allowed.
+    /// Returns the same with reading, where writing is allowed.
     pub(crate) fn normal(self) -> Self {
         Self { read: self.read || self.write, ..self }
     }
 
-    /// Whether `access` is allowed.
+    /// Returns whether `access` is allowed.
     #[inline]
     pub fn allows(self, access: Access) -> bool {
         match access {
@@ -103,16 +104,16 @@ impl Protection {
     }
 }
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Reads bytes.
+    /// The access reads bytes.
     Read,
-    /// Writes bytes (and may read them).
+    /// The access writes bytes, and may read them.
     Write,
 }
 
-/// What an entry means, taken apart.
+/// The meaning of an entry, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Empty,
@@ -123,7 +124,7 @@ pub(crate) enum State {
     Node(NodeId),
 }
 
-/// The word as read at one moment.
+/// A snapshot of the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
@@ -146,13 +147,13 @@ impl Entry {
         }
     }
 
-    /// The frame, if a read may go straight to its home.
+    /// Returns the frame, if a read may go straight to its home.
     #[inline(always)]
     pub(crate) fn readable_at_home(self) -> Option<FrameId> {
         (self.0 & (STATE | READ | AWAY) == PRESENT | READ).then_some(FrameId(self.payload()))
     }
 
-    /// The frame, if `access` may go straight to its home.
+    /// Returns the frame, if `access` may go straight to its home.
     #[inline(always)]
     pub(crate) fn usable_at_home(self, access: Access) -> Option<FrameId> {
         let need = match access {
@@ -162,13 +163,13 @@ impl Entry {
         (self.0 & (STATE | need | AWAY) == PRESENT | need).then_some(FrameId(self.payload()))
     }
 
-    /// The node one level down.
+    /// Returns the node one level down.
     #[inline(always)]
     pub(crate) fn node(self) -> Option<NodeId> {
         (self.0 & STATE == NODE).then_some(NodeId(self.payload()))
     }
 
-    /// Level of a root's node: 0 covers 2 MiB, 3 covers 256 TiB.
+    /// Returns the level of a root's node: 0 covers 2 MiB, 3 covers 256 TiB.
     #[inline(always)]
     pub(crate) fn root_level(self) -> usize {
         (self.0 >> 3) as usize & 3
@@ -194,7 +195,7 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
-    /// Whether the page, or its zeros, are at the translation's side.
+    /// Returns whether the page, or its zeros, are at the translation's side.
     #[inline(always)]
     pub(crate) fn is_away(self) -> bool {
         self.0 & AWAY != 0
@@ -207,7 +208,7 @@ impl Entry {
 
     #[inline]
     fn next(self, meaning: u64) -> Self {
-        // Wraps at 2^24; see the module doc.
+        // The version wraps at 2^24: see the module doc.
         Self((self.0 & !(VERSION_ONE - 1)).wrapping_add(VERSION_ONE) | meaning)
     }
 
@@ -215,12 +216,12 @@ impl Entry {
     pub(crate) fn to_empty(self) -> Self {
         self.next(EMPTY)
     }
-    /// Zero, and accessed as far as anyone asks: nobody evicts zeros, so no reader need mark them.
+    /// Makes a zero entry. It counts as accessed: nobody evicts zeros, so no reader need mark them.
     #[inline]
     pub(crate) fn to_zero(self) -> Self {
         self.next(ZERO | ACCESSED)
     }
-    /// As [`Entry::to_zero`], of zeros that the translation shows as well.
+    /// Makes a zero entry as [`Entry::to_zero`] does, of zeros that the translation shows as well.
     pub(crate) fn to_zero_away(self) -> Self {
         self.next(ZERO | ACCESSED | AWAY)
     }
@@ -228,22 +229,22 @@ impl Entry {
     pub(crate) fn to_busy(self) -> Self {
         self.next(BUSY)
     }
-    /// Present and just accessed.
+    /// Makes an entry that is present and just accessed.
     #[inline]
     pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
         self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
     }
-    /// Present and just accessed, through an away frame.
+    /// Makes an entry that is present and just accessed, through an away frame.
     pub(crate) fn to_away(self, frame: FrameId, protection: Protection) -> Self {
         Self(self.to_present(frame, protection).0 | AWAY)
     }
-    /// All that `before`, a present entry, said, of another frame.
+    /// Makes an entry that says of another frame all that the present entry `before` said.
     pub(crate) fn to_present_as(self, before: Entry, frame: FrameId) -> Self {
         debug_assert!(before.0 & STATE == PRESENT);
         let rest = before.0 & (VERSION_ONE - 1) & !(u64::from(u32::MAX) << PAYLOAD_SHIFT);
         self.next(rest | u64::from(frame.0) << PAYLOAD_SHIFT)
     }
-    /// What `before` meant; its accessed mark too.
+    /// Makes an entry with the meaning of `before`, and its accessed mark too.
     pub(crate) fn to_what_was(self, before: Entry) -> Self {
         debug_assert!(!before.is_busy());
         self.next(before.0 & (VERSION_ONE - 1))
@@ -256,23 +257,24 @@ impl Entry {
     pub(crate) fn to_node(self, node: NodeId) -> Self {
         self.next(NODE | u64::from(node.0) << PAYLOAD_SHIFT)
     }
-    /// A root's link, which carries the level of the node it leads to.
+    /// Makes a root's link, which carries the level of the node that it leads to.
     #[inline]
     pub(crate) fn to_root(self, node: NodeId, level: usize) -> Self {
         self.next(NODE | (level as u64) << 3 | u64::from(node.0) << PAYLOAD_SHIFT)
     }
-    /// The same meaning again under a later version: what an earlier reader saw no longer matches.
+    /// Makes an entry with the same meaning under a later version. The word that an earlier reader saw no
+    /// longer matches.
     #[inline]
     pub(crate) fn to_same(self) -> Self {
         debug_assert!(!self.is_busy());
         self.next(self.0 & (VERSION_ONE - 1))
     }
-    /// The same frame with other permissions.
+    /// Makes an entry with the same frame and other permissions.
     #[inline]
     pub(crate) fn with_protection(self, protection: Protection) -> Self {
         self.next(self.0 & (VERSION_ONE - 1) & !(READ | WRITE) | protection.bits())
     }
-    /// The same frame, its accessed mark cleared. No change of meaning.
+    /// Makes an entry with the same frame, and its accessed mark cleared. The meaning does not change.
     #[inline]
     pub(crate) fn without_accessed(self) -> Self {
         Self(self.0 & !ACCESSED)
@@ -289,43 +291,44 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// The word.
+/// The word of an entry.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(transparent)]
 pub(crate) struct EntryWord(AtomicU64);
 
 impl EntryWord {
-    /// Acquire: what the word leads to was prepared before it was published.
+    /// Acquire: everything that the word leads to was prepared before it was published.
     #[inline(always)]
     pub(crate) fn load(&self) -> Entry {
         Entry(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether the word still is `seen`, but for its accessed mark. Call after an acquire fence or a
-    /// read-modify-write that acquires, so that what was read in between happened before.
+    /// Returns whether the word is still `seen`, but for its accessed mark. The caller first makes an acquire
+    /// fence or an acquiring read-modify-write, so that its reads in between happened before.
     #[inline(always)]
     pub(crate) fn still_is(&self, seen: Entry) -> bool {
         (self.0.load(Ordering::Relaxed) ^ seen.0) & !ACCESSED == 0
     }
 
-    /// One step of the state machine; the word as it is now where it was not `from`.
+    /// Makes one step of the state machine. Returns the present word where it was not `from`.
     #[inline]
     pub(crate) fn change(&self, from: Entry, to: Entry) -> Result<(), Entry> {
-        // Release publishes what the new meaning leads to; acquire orders the changer after the one before.
+        // Release publishes all that the new meaning leads to. Acquire orders this change after the one
+        // before.
         match self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(()),
             Err(now) => Err(Entry(now)),
         }
     }
 
-    /// Whether the word is `seen` now. A read-modify-write: who changes the word later has seen what the caller did
-    /// before, and what was changed earlier is seen here.
+    /// Returns whether the word is `seen` now. It is a read-modify-write. A thread that changes the word
+    /// later has seen the caller's work before this, and the caller sees earlier changes.
     pub(crate) fn confirm(&self, seen: Entry) -> bool {
         self.change(seen, seen).is_ok()
     }
 
-    /// Ends the caller's own Busy. True: somebody waits, and is to be woken.
+    /// Ends the caller's own Busy. Returns true where somebody waits and is to be woken.
     #[inline]
     #[must_use = "those who wait must be woken"]
     pub(crate) fn publish(&self, to: Entry) -> bool {
@@ -334,14 +337,15 @@ impl EntryWord {
         before & WAITERS != 0
     }
 
-    /// A plain store, for an entry that nobody else can reach: one of a node not yet linked, or of a space
-    /// being dropped.
+    /// Makes a plain store, for an entry that no other thread can reach: one of a node that is not yet
+    /// linked, or of a space that is being dropped.
     #[inline]
     pub(crate) fn set_unshared(&self, to: Entry) {
         self.0.store(to.0, Ordering::Release);
     }
 
-    /// Asks the one who is changing the entry to wake waiters. False: nobody is changing it any more.
+    /// Asks the thread that is changing the entry to wake waiters. Returns false where no thread is changing
+    /// it any more.
     pub(crate) fn announce_waiter(&self) -> bool {
         let mut seen = self.0.load(Ordering::Acquire);
         while seen & STATE == BUSY {
@@ -353,11 +357,12 @@ impl EntryWord {
         false
     }
 
-    /// Marks the page accessed, where `seen` says it is not.
+    /// Marks the page accessed, where `seen` says that it is not.
     #[inline(always)]
     pub(crate) fn mark_accessed(&self, seen: Entry) {
         if !seen.is_accessed() {
-            // Only on the meaning that was seen; a hint that may be lost. Relaxed: it orders nothing.
+            // The mark goes only on the meaning that was seen. It is a hint that may be lost. Relaxed: it
+            // orders nothing.
             let _ = self.0.compare_exchange(seen.0, seen.0 | ACCESSED, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -430,7 +435,7 @@ mod tests {
             out.to_same(),
         ];
         assert!(kept.iter().all(|entry| entry.0 & ASIDE != 0), "{kept:?}");
-        // It is no meaning of other states, where it would be taken for somebody who waits.
+        // The flag is no meaning in other states, where it would be taken for a waiter.
         let others = [shared.to_busy(), shared.to_empty(), shared.to_zero(), shared.to_node(NodeId(1))];
         assert!(others.iter().all(|entry| entry.0 & ASIDE == 0), "{others:?}");
         let word = EntryWord::default();

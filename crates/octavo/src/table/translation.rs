@@ -1,8 +1,9 @@
-//! The seam between Octavo's table and whatever else translates addresses: the counterpart of an architecture's
+//! The seam between Octavo's table and another translator of addresses: the counterpart of an architecture's
 //! `set_pte` and `flush_tlb`.
 //!
-//! Handles translate by Octavo's own entries, and need nothing of this. A space *with a translation* is also reached in
-//! another way: by a program's own addresses, for instance. Each of its pages has its bytes in one place at a time:
+//! Handles translate by Octavo's own entries, and need nothing of this. A space *with a translation* is also
+//! reached in another way: by a program's own addresses, for instance. Each of its pages has its bytes in one
+//! place at a time:
 //!
 //! ```text
 //!                 install
@@ -11,54 +12,55 @@
 //!                 remove
 //! ```
 //!
-//! A page of zeros has no bytes; the other side may show it as well. Eviction, migration and swap-in deal with pages at
-//! home only: a page that is away comes home first (`engine/homecoming.rs`), and goes away again in a fault
-//! (`fault/away.rs`).
+//! A page of zeros has no bytes, and the other side may show it as well. Eviction, migration and swap-in deal
+//! with pages at home only. A page that is away comes home first (`engine/homecoming.rs`), and goes away
+//! again in a fault (`fault/away.rs`).
 //!
-//! Octavo asks in batches of [`Run`]s, and the translation answers for each run. While a page is asked about, its entry is
-//! Busy: nobody else asks about the page, and no handle reaches it. Only [`Touch::Accessed`] is asked of pages in use. An
-//! answer counts at once: when a call returns, the pages are as the answers say, also for accesses that were under way. A
-//! call should be short, since other faults on its pages wait for it. Any thread may make it. The translation must not call
-//! the space's own functions from inside.
+//! Octavo asks in batches of [`Run`]s, and the translation answers for each run. While a page is asked about,
+//! its entry is Busy: no other thread asks about the page, and no handle reaches it. Only [`Touch::Accessed`]
+//! is asked of pages in use. An answer counts at once: when a call returns, the pages are as the answers say,
+//! also for accesses that were under way. A call should be short, since other faults on its pages wait for
+//! it. Any thread may make it. The translation must not call the space's own functions from inside.
 //!
-//! **Who learns of stores.** A page that is installed for reading is not written unnoticed: a store becomes a fault for
-//! writing ([`Space::fault_translated`](crate::space::Space::fault_translated)). A translation that cannot see to that answers
-//! Unsupported. Octavo then installs the page for writing too. Before such a page goes, Octavo asks for its protection, and
-//! then whether it was written ([`Touch::Written`]). So no store falls in between.
+//! **Who learns of stores.** A page that is installed for reading is not written unnoticed. A store to it
+//! becomes a fault for writing ([`Space::fault_translated`](crate::space::Space::fault_translated)). A
+//! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
+//! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
+//! ([`Touch::Written`]). So no store falls in between.
 
 use octavo_platform::ArenaBytes;
 
 use crate::table::entry::Protection;
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// All of it is done.
     Done,
-    /// Only so many pages are done, from the start. The rest is as it was, and may be asked for again.
+    /// Only so many pages are done, from the start. The rest is as it was, and Octavo may ask for it again.
     Partly(u32),
     /// Nothing is done: somebody holds the memory. Try again later.
     Busy,
-    /// Nothing is done, and never will be for this run.
+    /// Nothing is done, and nothing ever will be done for this run.
     Unsupported,
 }
 
-/// Pages one after the other, what is asked for them, and the answer.
+/// Pages one after the other, the question about them, and the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<A> {
     /// The first page.
     pub page: PageNumber,
     /// How many there are.
     pub count: u32,
-    /// What is asked.
+    /// The question.
     pub ask: A,
-    /// What came of it: Busy until the translation says otherwise.
+    /// The answer. It is Busy until the translation says otherwise.
     pub answer: Answer,
 }
 
 impl<A> Run<A> {
-    /// Says how many pages are done, from the start.
+    /// Returns how many pages are done, from the start.
     pub fn done(&self) -> u32 {
         match self.answer {
             Answer::Done => self.count,
@@ -75,33 +77,33 @@ pub enum Bytes {
     ZeroPages,
     /// Zeros in memory of their own, in place of nothing or of zeros without.
     Zeros,
-    /// A copy of the bytes of this home frame and those that follow it, in memory of its own.
+    /// A copy of the bytes of this home frame and of those that follow it, in memory of its own.
     Frames(FrameId),
 }
 
 /// Asks for pages to show bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Install {
-    /// Which bytes.
+    /// The bytes.
     pub bytes: Bytes,
-    /// What may be done with them unnoticed.
+    /// The accesses that the other side may make unnoticed.
     pub protection: Protection,
 }
 
 /// Asks for pages to reach nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remove {
-    /// Where their bytes are to go: this home frame and those that follow it. `None`: nobody wants the bytes. Bytes and removal
-    /// are one step: no store comes between them.
+    /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
+    /// wants the bytes. The bytes and the removal are one step: no store comes between them.
     pub to: Option<FrameId>,
 }
 
-/// What may have been done to a page unnoticed.
+/// An access to a page that Octavo did not notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// It was read or written. A hint, by which reclaim tells which pages are in use.
+    /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
     Accessed,
-    /// It was written. Octavo relies on it.
+    /// The page was written. Octavo relies on it.
     Written,
 }
 
@@ -114,7 +116,7 @@ impl<'a> Home<'a> {
         Self(bytes)
     }
 
-    /// The address of a frame's bytes, for a system call. Others may be reading them.
+    /// Returns the address of a frame's bytes, for a system call. Others may be reading them.
     ///
     /// # Panics
     /// When the frame is not at home.
@@ -122,39 +124,41 @@ impl<'a> Home<'a> {
         self.0.pointer(frame.home_offset())
     }
 
-    /// Copies a frame's bytes out.
+    /// Copies bytes out of a frame.
     ///
     /// # Panics
-    /// As [`Home::pointer`].
+    /// As for [`Home::pointer`].
     pub fn copy_out(self, frame: FrameId, to: &mut [u8; PAGE_BYTES]) {
         self.0.copy_out(frame.home_offset(), to);
     }
 
-    /// Copies a frame's bytes in.
+    /// Copies bytes into a frame.
     ///
     /// # Panics
-    /// As [`Home::pointer`].
+    /// As for [`Home::pointer`].
     pub fn copy_in(self, frame: FrameId, from: &[u8; PAGE_BYTES]) {
         self.0.copy_in(frame.home_offset(), from);
     }
 }
 
-/// Who translates the addresses of a space in another way. The head of `table/translation.rs` says what it may rely on.
+/// A translator that reaches the pages of a space in another way. The head of `table/translation.rs` says
+/// which rules it may rely on.
 pub trait Translation: Send + Sync {
-    /// Makes pages show bytes. They reach nothing so far, or zero pages that were installed.
+    /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
 
-    /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches nothing already, since
-    /// the program has unmapped it, is done; its bytes are zeros.
+    /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches
+    /// nothing already is done, and its bytes are zeros: the program has unmapped it.
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]);
 
-    /// Changes what may be done with installed pages unnoticed.
+    /// Changes the accesses that installed pages allow unnoticed.
     fn protect(&self, runs: &mut [Run<Protection>]);
 
-    /// Is told that the 512 pages of a run, which were installed together, are asked for one by one from now on.
+    /// Takes note that the 512 pages of a run, which were installed together, are asked for one by one from
+    /// now on.
     fn split(&self, runs: &mut [Run<()>]);
 
-    /// Tells `touched` which pages of the runs were touched since they were installed, or were harvested last, and forgets it. A
-    /// translation that knows nothing of a run answers Unsupported.
+    /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and
+    /// forgets it. A translation that knows nothing of a run answers Unsupported.
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }
