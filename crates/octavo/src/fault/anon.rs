@@ -1,5 +1,5 @@
-//! Faults on anonymous pages that have no bytes yet, or are written whole: zero pages for readers, frames and blocks for
-//! writers.
+//! Faults on anonymous pages that have no bytes yet, or that are written whole. Readers get zero pages, and
+//! writers get frames and blocks.
 
 use crate::counters::Counter;
 use crate::fault::{Fault, Huge, Outcome, Step};
@@ -12,7 +12,8 @@ use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
 
 impl Fault<'_> {
-    /// 2 MiB of zeros without a frame: one compare-and-swap, and what the zero page's mode costs.
+    /// Installs 2 MiB of zeros without a frame. It costs one compare-and-swap, and the count of the zero
+    /// page's mode.
     pub(super) fn install_huge_zero(&mut self, walk: &Walk<'_>) -> Step {
         if !self.engine.huge_zero.get(&self.space.used_huge_zero, &self.engine.frames) {
             self.engine.counters.count(Counter::HugeFaultFallback);
@@ -35,8 +36,8 @@ impl Fault<'_> {
         }
     }
 
-    /// A frame of zeros, in place of nothing or of the small zero page; or with the bytes that are to be written over the
-    /// page, also in place of one that is out.
+    /// Installs a frame of zeros, in place of nothing or of the small zero page. Or installs a frame with the
+    /// bytes that are to be written over the page, also in place of a page that is out.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(over) = self.check_quota(1) {
             return over;
@@ -51,9 +52,10 @@ impl Fault<'_> {
             return Step::End(Outcome::NeedsFrame);
         };
         if let Some(bytes) = self.bytes {
-            // What made the frame ours comes before its new bytes, for loads that still look at an old entry.
+            // Release: the steps that made the frame ours come before its new bytes, for loads that still
+            // look at an old entry.
             fence(Ordering::Release);
-            // Before the entry is touched: the bytes may lie where reading them takes its time.
+            // The bytes are read before the entry is touched: they may lie where reading takes its time.
             self.engine.frames.bytes().copy_in(block.frame().home_offset(), bytes);
             return self.install_ready(walk, region, block);
         }
@@ -82,14 +84,16 @@ impl Fault<'_> {
             return Step::Again;
         }
         if let State::Swapped(slot) = entry.state() {
-            // As an unmap does: what is in the swap cache for the slot, or on its way there, goes with the last reference.
+            // As in an unmap: a frame in the swap cache for the slot, also one on its way there, goes with
+            // the last reference.
             let orphan = self.engine.swap.cache.drop_reference(&self.engine.frames, slot);
             self.engine.release_orphan(orphan);
         }
         Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
     }
 
-    /// A 2 MiB block, in place of nothing or of a huge zero leaf. Without one, base pages.
+    /// Installs a 2 MiB block, in place of nothing or of a huge zero leaf. Without a block, the fault takes
+    /// base pages.
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(over) = self.check_quota(u64::from(CHUNK_FRAMES)) {
             return over;
@@ -111,7 +115,8 @@ impl Fault<'_> {
         let (word, entry, page) = (walk.word(), walk.entry(), self.page.huge_start());
         let busy = entry.to_busy();
         if word.change(entry, busy).is_err() {
-            // Somebody else is at it; whatever comes of that, this fault looks for a block again if it must.
+            // Another thread is changing the entry. Whatever it does, this fault looks for a block again if
+            // it must.
             self.huge = Huge::Untried;
             self.engine.frames.give_back(block);
             return Step::Again;
@@ -129,7 +134,7 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
-    /// The block becomes a page's; it is to be published, or disowned.
+    /// Gives the block to a page. The caller publishes it, or disowns it.
     pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         let frame = self.engine.adopt(block, self.owner(page));
         if !region.options.compress {

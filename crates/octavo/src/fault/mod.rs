@@ -1,8 +1,9 @@
 //! A fault: the slow path that makes an entry usable.
 //!
-//! A fault is a machine that is polled. It never blocks: where it must wait (somebody else is changing the entry, a
-//! device is reading) it leaves a waker and answers Pending; where it lacks memory it says what of, and room is made by work
-//! that can be awaited as well. Blocking ([`resolve`]) and awaiting ([`resolve_async`]) differ in their [`Waiter`] only.
+//! A fault is a machine that is polled. It never blocks. Where it must wait (another thread is changing the
+//! entry, a device is reading), it leaves a waker and answers Pending. Where it lacks memory, it says which
+//! kind, and room is made by work that can be awaited as well. Blocking ([`resolve`]) and awaiting
+//! ([`resolve_async`]) differ in their [`Waiter`] only.
 //!
 //! ```text
 //!   walk ─► look up the region ─► links still hold? ─► by the entry:
@@ -16,10 +17,10 @@
 //!     Present             done
 //! ```
 //!
-//! Each step changes the entry by one compare-and-swap from exactly the word that was read before the region was looked
-//! up; the head of `table/mod.rs` says why that makes it safe against unmap and recycled nodes. Cost of a zero-page
-//! read fault: one compare-and-swap. Of a write fault with a frame zeroed ahead: the swap and the read-modify-write
-//! that makes the frame live, and one for its place on the LRU.
+//! Each step changes the entry by one compare-and-swap, from exactly the word that was read before the region
+//! was looked up. The head of `table/mod.rs` says why that makes it safe against unmap and recycled nodes. A
+//! zero-page read fault costs one compare-and-swap. A write fault with a frame zeroed ahead costs the swap,
+//! the read-modify-write that makes the frame live, and one for its place on the LRU.
 
 mod anon;
 mod away;
@@ -50,34 +51,35 @@ use away::Via;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
-/// How a fault ended, or what it lacks to go on.
+/// The end of a fault, or the lack that keeps it from going on.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The entry is usable, or was a moment ago.
     Usable,
     /// The page holds the bytes that were to be written over it.
     Written,
-    /// No frame. Make room and poll again.
+    /// There is no frame. The caller makes room and polls again.
     NeedsFrame,
-    /// No block of order 9. Compact, say what came of it, and poll again.
+    /// There is no block of order 9. The caller compacts, tells the fault the result, and polls again.
     NeedsHuge,
-    /// No table node. Make room and poll again.
+    /// There is no table node. The caller makes room and polls again.
     NeedsNode,
-    /// The device has no room for a read. Wait for a transfer to end that had not when [`Engine::ends`] said so, and poll again.
+    /// The device has no room for a read. The caller waits for a transfer to end that had not ended when
+    /// [`Engine::ends`] had this value, and polls again.
     DeviceFull(u64),
-    /// The budget has no room for so many pages that are away. Make room and poll again.
+    /// The budget has no room for so many pages that are away. The caller makes room and polls again.
     NeedsAway(u64),
-    /// The space is at its quota. Make room for so many pages there and poll again.
+    /// The space is at its quota. The caller makes room for so many pages there and polls again.
     OverQuota(u64),
-    /// It cannot be.
+    /// The access cannot be served.
     Failed(Error),
 }
 
-/// How far one poll got.
+/// The result of one poll.
 enum Step {
-    /// Walk again.
+    /// The fault walks again.
     Again,
-    /// Pending: the waker is left with someone.
+    /// The fault is pending, and somebody has its waker.
     Wait,
     End(Outcome),
 }
@@ -85,11 +87,11 @@ enum Step {
 /// Whether this fault may still look for a block of order 9.
 #[derive(Debug, PartialEq, Eq)]
 enum Huge {
-    /// Ask the allocator.
+    /// The fault asks the allocator.
     Untried,
-    /// It had none; compaction made this, or nothing.
+    /// The allocator had none. Compaction made this block, or made none.
     Compacted(Option<Block>),
-    /// Use base pages.
+    /// The fault uses base pages.
     GivenUp,
 }
 
@@ -97,21 +99,21 @@ enum Huge {
 pub(crate) struct Fault<'a> {
     engine: &'a Engine,
     space: &'a SpaceState,
-    /// What the caller asked for, to be named where it cannot be had.
+    /// The address that the caller asked for. Errors name it.
     address: u64,
     page: PageNumber,
     access: Access,
-    /// What is about to be written over all of the page.
+    /// The bytes that are about to be written over all of the page.
     bytes: Option<&'a [u8]>,
     counted: bool,
     huge: Huge,
     reading: Option<Reading>,
     via: Via,
-    /// Zeros are to have memory of their own, as the translation shows no others.
+    /// Zeros need memory of their own, since the translation shows no others.
     wants_memory: bool,
-    /// Times a translation said Busy.
+    /// How often a translation said Busy.
     refusals: u32,
-    /// A read failed that was not for this page alone: the next is.
+    /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
     waiter: Waiter<'a>,
 }
@@ -145,11 +147,11 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Brings about what a pending fault waits for, if that can be done from here.
+    /// Brings about the event that a pending fault waits for, if that can be done from here.
     fn drive(&self) -> bool {
         let Some(reading) = &self.reading else { return false };
         if let Some(until) = self.waiter.until() {
-            // Woken when the read ends, or to give it up.
+            // The waker of this fault, which is called when the read ends or is to be given up.
             self.engine.swap.serve();
             park_for(self.engine.machine.clock.sleep_until(until));
             return true;
@@ -157,7 +159,7 @@ impl<'a> Fault<'a> {
         self.engine.drive(reading.frame()) == Waited::Progress
     }
 
-    /// Goes as far as it can. Pending: the waker will be called.
+    /// Goes as far as it can. Where it is pending, the waker will be called.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
         loop {
             let waiting = if self.reading.is_some() { self.wait_for_read(waker) } else { None };
@@ -186,7 +188,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// What compaction came to, after [`Outcome::NeedsHuge`].
+    /// Takes the result of compaction, after [`Outcome::NeedsHuge`].
     fn set_compacted(&mut self, block: Option<Block>) {
         self.huge = Huge::Compacted(block);
     }
@@ -219,7 +221,7 @@ impl<'a> Fault<'a> {
             return self.count(|_| step);
         }
         match self.step_at_home(walk, region, waker) {
-            // It is usable for handles. Next it goes away.
+            // The page is usable for handles. Next it goes away.
             Step::End(Outcome::Usable | Outcome::Written) if self.via != Via::Handle => Step::Again,
             step => step,
         }
@@ -231,7 +233,8 @@ impl<'a> Fault<'a> {
             State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
                 Waiting::Registered => Step::Wait,
                 Waiting::Retry => {
-                    // Just over, or so many wait that there is no room to: either way others should run.
+                    // The change is just over, or too many waiters stand in line. In both cases other threads
+                    // should run.
                     thread::yield_now();
                     Step::Again
                 }
@@ -249,7 +252,7 @@ impl<'a> Fault<'a> {
             State::Empty if walk.level == 1 && write && self.wants_block(region) => {
                 self.count(|fault| fault.install_block(walk, region))
             }
-            // An empty link, or a root too small for the page.
+            // Puts a node under an empty link, or under a root too small for the page.
             State::Empty | State::Node(_) if walk.level > 0 => self.grow(walk),
             State::Empty if !write => self.count(|fault| fault.install_small_zero(walk)),
             State::Empty | State::Zero => self.count(|fault| fault.install_frame(walk, region)),
@@ -257,7 +260,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Whether room has to be made among the space's own pages, before it gets `pages` more.
+    /// Returns whether room has to be made among the space's own pages before the space gets `pages` more.
     fn check_quota(&self, pages: u64) -> Option<Step> {
         let quota = self.space.quota.pages()?;
         let resident = self.engine.space_use.get(self.space.id, Figure::Resident);
@@ -278,7 +281,8 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::Usable);
         }
         if !entry.protection().allows(self.access) {
-            // The region allows it: a protect() that widened it has not come by here yet.
+            // The region allows the access: a protect() that widened the permissions has not come by here
+            // yet.
             let _ = walk.word().change(entry, entry.with_protection(region.options.protection));
             return Step::Again;
         }
@@ -304,7 +308,8 @@ impl<'a> Fault<'a> {
             HugePolicy::Advised => region.options.huge,
             HugePolicy::Never => false,
         };
-        // A few blocks at the least: else each would push everything else of the space out.
+        // The quota must have room for a few blocks. Otherwise each block would push everything else of the
+        // space out.
         let fits = self.space.quota.pages().is_none_or(|quota| quota >= 4 * u64::from(CHUNK_FRAMES));
         asked && fits && self.huge != Huge::GivenUp && region.contains_huge(self.page)
     }
@@ -325,7 +330,7 @@ impl Drop for Fault<'_> {
     /// A fault given up in the middle leaves the entry as it found it.
     fn drop(&mut self) {
         if self.engine.check_process().is_err() {
-            // In a forked child locks may be held for ever, and nothing is its own.
+            // In a forked child locks may be held for ever, and no memory is the child's own.
             std::mem::forget((self.reading.take(), std::mem::replace(&mut self.huge, Huge::GivenUp)));
             return;
         }
@@ -337,7 +342,7 @@ impl Drop for Fault<'_> {
 /// Resolves the fault of an access at `address`, blocking as long as it takes.
 ///
 /// # Errors
-/// What stands in the way of the access; nothing has changed then.
+/// The obstacle to the access. Nothing has changed then.
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
@@ -349,8 +354,8 @@ pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access:
     }
 }
 
-/// As [`resolve`], for a page that `bytes` are to be written over, all of it: it need not be zeroed, or read, before. Says
-/// whether that is done; else the page is usable for it.
+/// Does what [`resolve`] does, for a page that `bytes` are to be written over whole. The page need not be
+/// zeroed or read before. Returns whether the bytes are written. If not, the page is usable for writing them.
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve_written(
@@ -368,7 +373,8 @@ pub(crate) fn resolve_written(
     }
 }
 
-/// A fault to be awaited, which never blocks whoever polls it. Dropping it in the middle leaves the page as it was.
+/// Begins a fault to be awaited, which never blocks the thread that polls it. To drop it in the middle leaves
+/// the page as it was.
 pub(crate) async fn resolve_async(
     engine: &Engine,
     space: &SpaceState,
@@ -381,11 +387,11 @@ pub(crate) async fn resolve_async(
     fault.provide(outcome).await.map(|_| ())
 }
 
-/// As [`resolve_async`], for the other side of the space's translation.
+/// Does what [`resolve_async`] does, for the other side of the space's translation.
 ///
 /// # Errors
-/// `Unsupported` where the space has no translation, or the translation cannot show the page; `Busy` where somebody holds its
-/// memory.
+/// `Unsupported` where the space has no translation, or where the translation cannot show the page. `Busy`
+/// where somebody holds its memory.
 pub(crate) async fn resolve_translated(
     engine: &Engine,
     space: &SpaceState,
@@ -400,7 +406,8 @@ pub(crate) async fn resolve_translated(
     fault.provide(outcome).await.map(|_| ())
 }
 
-/// Makes what the other side of the translation has at `address` a page of the space, or a block. Blocks as long as it takes.
+/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block.
+/// Blocks as long as it takes.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<()> {
     engine.check_process()?;
     check_translated(space)?;
@@ -418,7 +425,7 @@ fn check_translated(space: &SpaceState) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// How a fault ended.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resolved {
     Usable,
@@ -426,7 +433,8 @@ enum Resolved {
 }
 
 impl Fault<'_> {
-    /// Provides what the fault lacks, and polls on, until it is over. Apart from the first poll: most faults lack nothing.
+    /// Provides the things that the fault lacks, and polls on until it is over. It is apart from the first
+    /// poll, since most faults lack nothing.
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
         loop {
@@ -462,7 +470,7 @@ impl Fault<'_> {
             return self.block();
         }
         poll_fn(|context| {
-            // In a forked child nothing of this may be touched.
+            // A forked child may touch none of this.
             if let Err(error) = self.engine.check_process() {
                 return Poll::Ready(Outcome::Failed(error));
             }

@@ -1,8 +1,10 @@
-//! Faults on pages that went out: from the swap cache while they are on their way, else from the device.
+//! Faults on pages that went out. While a page is on its way, the fault takes it from the swap cache, and
+//! otherwise from the device.
 //!
-//! The entry stays Swapped while its page is read. The frame is in the swap cache under READING, as for pages read ahead, and
-//! whoever wants the page pins the frame and waits for it, each with a deadline of its own. So nobody who waits for a device
-//! keeps unmap, protect or another fault waiting, and a fault that gives up only drops its pin.
+//! The entry stays Swapped while its page is read. The frame is in the swap cache under READING, as for pages
+//! read ahead. Each thread that wants the page pins the frame and waits for it, with a deadline of its own.
+//! So nobody who waits for a device keeps unmap, protect or another fault waiting. A fault that gives up only
+//! drops its pin.
 //!
 //! ```text
 //!   entry Swapped(slot) ── in the cache? ── yes ─► pin the frame ──────────────┐
@@ -12,15 +14,16 @@
 //!        └──────────── the entry has changed: look again ◄── Swapped(slot) ─► Present(frame): one compare-and-swap
 //! ```
 //!
-//! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the entry again). The fault
-//! walks to the entry and looks up the region anew after each wait. Its entry, as long as it is unchanged, holds a reference
-//! to the slot. With a reference the slot is not freed, and a cached frame is neither detached nor orphaned; with a pin the
-//! frame is not evicted, migrated or freed. So a frame that is pinned, found at the slot and free of errors is the page's
-//! until the entry changes. The fault adds its use and its owner first, and takes them back where the swap fails. An unmap or
-//! a protect changes the region and then the entry's version, so what this fault knew of the old region no longer matches.
+//! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
+//! entry again). After each wait, the fault walks to the entry and looks up the region anew. While its entry
+//! is unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame
+//! is neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that
+//! is pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its
+//! use and its owner first, and takes them back where the swap fails. An unmap or a protect changes the
+//! region and then the entry's version. So the old region's permissions no longer match the entry.
 //!
-//! Cost of a fault that finds its page in the cache: a pin, a use, an owner, the swap of the entry, and the slot's lock to
-//! drop the reference.
+//! A fault that finds its page in the cache costs a pin, a use, an owner, and the swap of the entry. To drop
+//! the reference it also takes the slot's lock.
 
 use std::task::Waker;
 
@@ -41,33 +44,33 @@ use crate::units::{FrameId, Order, SwapSlot};
 /// A window is at most one page in so many of the budget.
 const WINDOW_SHARE: u64 = 128;
 
-/// A page on its way in: its frame was in the swap cache at the slot, and is pinned.
+/// A page on its way in. Its frame was in the swap cache at the slot, and is pinned.
 #[derive(Debug)]
 pub(super) struct Reading {
     slot: SwapSlot,
     pin: PinnedFrame,
-    /// Others' pages are read with it, or another reads it.
+    /// Pages of others are read with it, or another fault reads it.
     together: bool,
-    /// What [`Engine::ends`] said before.
+    /// The value of [`Engine::ends`] before.
     ends: u64,
-    /// When a wait for a device that is timed began.
+    /// The start of a wait for a device, where the wait is timed.
     began: Option<Instant>,
 }
 
 impl Reading {
-    /// What is waited for while it is read.
+    /// The page that the fault waits for while it is read.
     pub(super) fn frame(&self) -> FrameId {
         self.pin.frame()
     }
 
-    /// Nobody wants it here any more: a read goes on without this fault.
+    /// Nobody wants the page here any more. Its read goes on without this fault.
     pub(super) fn give_up(self, engine: &Engine) {
         engine.unpin(self.pin);
     }
 }
 
 impl<'a> Fault<'a> {
-    /// The entry that `walk` led to says Swapped.
+    /// Serves an entry that says Swapped, at the end of `walk`.
     pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         if let Some(reading) = self.reading.take() {
             if reading.slot == slot {
@@ -85,7 +88,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The page is in the cache: another fault reads it, it was read ahead, or it is still on its way out.
+    /// The page is in the cache. Another fault reads it, it was read ahead, or it is still on its way out.
     fn join(
         &mut self,
         walk: &Walk<'a>,
@@ -115,7 +118,7 @@ impl<'a> Fault<'a> {
         self.end_wait(walk, region, reading)
     }
 
-    /// The page is nowhere but where its slot says: this fault reads it.
+    /// Only the slot has the page, so this fault reads it.
     fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, ends: u64) -> Step {
         let engine = self.engine;
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
@@ -150,7 +153,7 @@ impl<'a> Fault<'a> {
         self.end_wait(walk, region, reading)
     }
 
-    /// Sends the read to the device, with the pages to be read ahead. Says whether there are any.
+    /// Sends the read to the device, with the pages to be read ahead. Returns whether there are any.
     fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
         let window = self.look_ahead(region, false);
         let mut run = Run::new(self.engine);
@@ -176,16 +179,16 @@ impl<'a> Fault<'a> {
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 
-    /// When the wait for this page began, if it is to tell the pool what a device costs: one wait in some, where a thread
-    /// sleeps for it. What a future waits, its executor waits too.
+    /// Returns the start of the wait for this page, if it is to tell the pool how long a device takes. That
+    /// is one wait in some, where a thread sleeps for it. A future's wait would include its executor's.
     fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
         let timed = self.waiter.blocks() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
         timed.then(|| self.engine.machine.clock.now())
     }
 
-    /// A fault that its thread waits for may be read in place.
+    /// A fault for which its thread waits may be read in place.
     fn urgency(&self) -> Urgency {
-        // In place it could not be given up.
+        // A read in place could not be given up.
         if self.waiter.blocks() && self.engine.policy.io_timeout.is_none() {
             Urgency::Now
         } else {
@@ -193,7 +196,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Waits until nobody reads into the frame any more. Then the entry is to be looked at again.
+    /// Waits until nobody reads into the frame any more. Then the caller looks at the entry again.
     pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
         let frame = self.reading.as_ref()?.frame();
@@ -201,7 +204,7 @@ impl<'a> Fault<'a> {
         if !holds.load().is_reading() {
             return None;
         }
-        // It may have ended, and only have to be taken note of.
+        // The read may have ended, so that a thread only has to take note.
         engine.swap.flush();
         engine.poll_transfers();
         if self.waiter.is_too_late() && holds.load().is_reading() {
@@ -218,11 +221,12 @@ impl<'a> Fault<'a> {
         Some(Step::Again)
     }
 
-    /// The read has ended, or there was none: the entry, which still leads to the slot, shows the frame.
+    /// Has the entry show the frame. The read has ended, or there was none, and the entry still leads to the
+    /// slot.
     fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
         let engine = self.engine;
         let holds = engine.frames.words(reading.frame()).holds.load();
-        // A failed *write* also leaves the mark, on a frame whose bytes are good: it is dirty.
+        // A failed *write* also leaves the mark, on a frame whose bytes are good: that frame is dirty.
         if holds.is_failed() && !holds.is_dirty() {
             return self.fail(walk, reading);
         }
@@ -231,12 +235,13 @@ impl<'a> Fault<'a> {
                 .note_wait(self.engine.machine.clock.since(began).as_nanos() as u64);
         }
         if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot) {
-            // It was unmapped meanwhile, and what leads to the slot now is another page.
+            // The page was unmapped meanwhile. The entry leads to the slot as another page now.
             reading.give_up(engine);
             return Step::Again;
         }
         let step = self.show(walk, region, &reading);
-        // After the reference: until it is dropped under the slot's lock, this pin keeps `evict_run` away.
+        // The pin goes after the reference. Until the reference is dropped under the slot's lock, this pin
+        // keeps `evict_run` away.
         reading.give_up(engine);
         step
     }
@@ -244,7 +249,7 @@ impl<'a> Fault<'a> {
     /// Swapped becomes Present.
     fn show(&self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
         let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
-        // Asked first: of several who waited for the page only one will show it.
+        // The entry is read first: of several faults that waited for the page, only one will show it.
         if walk.word().load() != entry || !self.own(frame) {
             return Step::Again;
         }
@@ -255,7 +260,8 @@ impl<'a> Fault<'a> {
         self.end_swap_in(region, reading)
     }
 
-    /// One more use of the frame, by this page. False: the frame has lost its last use, and with it the page its slot.
+    /// Adds a use of the frame, for this page. Returns false where the frame has lost its last use, and so
+    /// the page its slot.
     fn own(&self, frame: FrameId) -> bool {
         let words = self.engine.frames.words(frame);
         let added = words.uses.try_add();
@@ -266,7 +272,7 @@ impl<'a> Fault<'a> {
         added
     }
 
-    /// The entry no longer leads to the slot.
+    /// Drops the reference of an entry that no longer leads to the slot.
     fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
         let (engine, frame) = (self.engine, reading.frame());
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
@@ -281,8 +287,9 @@ impl<'a> Fault<'a> {
         Step::End(Outcome::Usable)
     }
 
-    /// The page could not be had. If the entry is as it was, that is the access's failure; the next access tries again with
-    /// another frame. If the entry has changed, the page is elsewhere, and its slot may be nobody's any more.
+    /// Ends a fault whose page could not be had. If the entry is as it was, the access fails, and the next
+    /// access tries again with another frame. If the entry has changed, the page is elsewhere, and its slot
+    /// may have no page any more.
     fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
         let Reading { slot, pin, together, ends, .. } = reading;
         let engine = self.engine;
@@ -295,7 +302,7 @@ impl<'a> Fault<'a> {
         match why {
             Unread::NoRoom => Step::End(Outcome::DeviceFull(ends)),
             Unread::Failed(_) if together && !self.alone => {
-                // It may have been a neighbour's place that could not be read.
+                // The read may have failed at a neighbour's slot.
                 self.alone = true;
                 Step::Again
             }
