@@ -14,6 +14,7 @@
 //! | `space_use` | what each space uses, and its quota |
 //! | `split` | a huge leaf becomes 512 small ones |
 //! | `streams` | faults that follow each other, and what to read ahead of them |
+//! | `stretches` | whether readahead pays, by stretch of addresses |
 //! | `transfers` | pages under way to and from devices, and what follows |
 //! | `waiter` | who waits for devices, how, and until when |
 //!
@@ -29,6 +30,7 @@ mod space_state;
 mod space_use;
 mod split;
 mod streams;
+mod stretches;
 mod transfers;
 mod unmap;
 mod validate;
@@ -71,7 +73,7 @@ pub(crate) use homecoming::{Came, Homecoming};
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Split, split_leaf};
-pub(crate) use streams::{Streams, Window};
+pub(crate) use streams::{Hit, Streams, Window};
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, protect_range, unmap_range};
 pub(crate) use validate::validate_tables;

@@ -14,7 +14,7 @@ use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::table::entry::State;
-use crate::table::{PageNumberRange, SpaceId, Walk};
+use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, SwapSlot};
 
 /// What one call prefetches takes one page in so many of the budget at the most.
@@ -23,7 +23,7 @@ const PREFETCH_SHARE: u64 = 4;
 const MAKE_WAY: u64 = 64;
 
 /// Reads that are collected while their slots follow each other.
-pub(super) struct Run<'e> {
+pub(super) struct ReadAheadRun<'e> {
     engine: &'e Engine,
     first: SwapSlot,
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
@@ -33,7 +33,7 @@ pub(super) struct Run<'e> {
     is_refused: bool,
 }
 
-impl<'e> Run<'e> {
+impl<'e> ReadAheadRun<'e> {
     pub(super) fn new(engine: &'e Engine) -> Self {
         Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0, is_refused: false }
     }
@@ -70,15 +70,16 @@ enum Room {
     Made,
 }
 
-/// Adds the pages of a window that are out to `run`, as far as there are free frames.
-pub(super) fn add_window(run: &mut Run<'_>, space: SpaceId, window: Window, region: &Region) {
-    let engine = run.engine;
+/// Adds the pages of a window that are out to `run`, as far as there are free frames, and tells the space's streams how many.
+pub(super) fn add_window(run: &mut ReadAheadRun<'_>, space: &SpaceState, window: Window, region: &Region) {
+    let (engine, before) = (run.engine, run.started);
     for page in window.pages() {
-        if run.is_refused || !region.contains(page) || !add(run, &engine.table.walk(space, page), Room::Free)
-        {
+        let walk = engine.table.walk(space.id, page);
+        if run.is_refused || !region.contains(page) || !add(run, &walk, Room::Free) {
             break;
         }
     }
+    space.streams.note_read(window, run.started.saturating_sub(before) as u32);
 }
 
 /// Starts to read those pages of a range that are out, and returns. Says how many it started to read: as many as a part of
@@ -88,7 +89,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let resident = engine.space_use.get(space.id, Figure::Resident);
     let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
-    let mut run = Run::new(engine);
+    let mut run = ReadAheadRun::new(engine);
     for walk in engine.table.walks(space.id, range) {
         if run.is_refused || run.started >= most || !add(&mut run, &walk, Room::Made) {
             break;
@@ -100,7 +101,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
 }
 
 /// Adds the page that `walk` led to, if it is out. False: there is no frame for it.
-fn add(run: &mut Run<'_>, walk: &Walk<'_>, room: Room) -> bool {
+fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let engine = run.engine;
     let State::Swapped(slot) = walk.entry().state() else { return true };
     if !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot) {

@@ -28,8 +28,8 @@
 use std::task::Waker;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, Window};
-use crate::fault::readahead::{Run, add_window};
+use crate::engine::{Engine, Figure, Hit, Window};
+use crate::fault::readahead::{ReadAheadRun, add_window};
 use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
@@ -101,13 +101,15 @@ impl<'a> Fault<'a> {
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
         let mut reading = Reading { slot, pin, together: true, ends, began: None };
+        let mut hit = Hit::Cached;
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
             reading.began = self.timed_from(slot);
+            hit = Hit::ReadAhead;
         }
-        if let Some(window) = self.look_ahead(region, true) {
-            let mut run = Run::new(engine);
-            add_window(&mut run, self.space.id, window, region);
+        if let Some(window) = self.look_ahead(region, hit) {
+            let mut run = ReadAheadRun::new(engine);
+            add_window(&mut run, self.space, window, region);
             run.submit(Urgency::Queued);
             engine.swap.flush();
         }
@@ -155,13 +157,13 @@ impl<'a> Fault<'a> {
 
     /// Sends the read to the device, with the pages to be read ahead. Returns whether there are any.
     fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
-        let window = self.look_ahead(region, false);
-        let mut run = Run::new(self.engine);
+        let window = self.look_ahead(region, Hit::None);
+        let mut run = ReadAheadRun::new(self.engine);
         run.push(slot, transfer);
         match window {
             None => run.submit(self.urgency()),
             Some(window) => {
-                add_window(&mut run, self.space.id, window, region);
+                add_window(&mut run, self.space, window, region);
                 run.submit(Urgency::Queued);
             }
         }
@@ -169,7 +171,7 @@ impl<'a> Fault<'a> {
         window.is_some()
     }
 
-    fn look_ahead(&self, region: &Region, hit: bool) -> Option<Window> {
+    fn look_ahead(&self, region: &Region, hit: Hit) -> Option<Window> {
         if self.alone {
             return None;
         }
