@@ -142,6 +142,21 @@ pub(crate) trait PageStore {
         None
     }
 
+    /// Whether the store may have transfers in flight.
+    fn has_devices(&self) -> bool;
+
+    /// Starts the transfers that its devices have only collected so far.
+    fn flush(&self);
+
+    /// Completes the transfers that have ended.
+    fn poll(&self);
+
+    /// Has devices complete transfers by themselves: somebody waits for one, and cannot pull completions.
+    fn serve(&self);
+
+    /// For a thread that waits for transfers of the store, whichever. As [`Device::wait`](crate::io::Device::wait).
+    fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited;
+
     /// For whoever waits for the transfer of a page: completes transfers as long as `still_waiting`, or says that he may sleep. See
     /// [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;

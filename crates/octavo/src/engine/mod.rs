@@ -6,6 +6,7 @@
 //! | `batch` | asking a translation about many pages at once |
 //! | `build` | from what was chosen to the structures |
 //! | `busy` | all entries that show one frame, busy at once |
+//! | `devices` | what is asked of the devices of all stores |
 //! | `space_state` | what faults need to know of a space |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `homecoming` | pages that are away come home |
@@ -24,6 +25,7 @@
 mod batch;
 mod build;
 mod busy;
+mod devices;
 mod edges;
 mod homecoming;
 mod space_state;

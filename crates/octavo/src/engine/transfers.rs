@@ -172,7 +172,7 @@ impl Engine {
         // announce themselves first and ask to be served then.
         fence(Ordering::SeqCst);
         if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
-            self.swap.serve();
+            self.serve_devices();
         }
         true
     }
@@ -201,15 +201,15 @@ impl Engine {
     #[inline]
     pub(crate) fn poll_transfers(&self) {
         if self.transfers.are_under_way() {
-            self.swap.poll();
+            self.poll_devices();
         }
     }
 
     /// Has transfers under way end by themselves: nobody may be left to ask how they are.
     pub(crate) fn leave_transfers(&self) {
         if self.transfers.are_under_way() {
-            self.swap.flush();
-            self.swap.serve();
+            self.flush_devices();
+            self.serve_devices();
         }
     }
 
@@ -224,7 +224,7 @@ impl Engine {
         // Hints, both: they tell where to wait, not whether.
         match words.stored.page() {
             Some(page) => self.store(page).wait(page, words.prev.load(Ordering::Relaxed), &waiting),
-            None => self.swap.wait_for_any(&waiting),
+            None => self.wait_in_devices(&waiting),
         }
     }
 
@@ -295,8 +295,8 @@ impl Engine {
     }
 
     /// Waits until nothing is under way, or for so long. Says whether nothing is.
-    pub(crate) fn settle(&self, patience: Duration) -> bool {
-        self.swap.serve();
+    pub(crate) fn wait_for_transfers(&self, patience: Duration) -> bool {
+        self.serve_devices();
         self.wait_while(self.after(Some(patience)), &|| self.transfers.are_under_way())
     }
 
@@ -310,11 +310,11 @@ impl Engine {
         let ending = || self.transfers.are_ending();
         let still_waits =
             || waits() && !ending() && until.is_none_or(|until| self.machine.clock.now() < until);
-        self.swap.flush();
+        self.flush_devices();
         block_until_driven(
             |waker| self.poll_ends(waker, &still_waits),
             || {
-                if self.swap.wait_for_any(&still_waits) == Waited::Sleep {
+                if self.wait_in_devices(&still_waits) == Waited::Sleep {
                     // Woken by the next that ends; for a moment only, as what is waited for may not be under way yet.
                     park_for(MOMENT);
                 }

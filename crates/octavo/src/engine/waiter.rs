@@ -199,7 +199,7 @@ impl<'e> Waiter<'e> {
 
     async fn pend_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) {
         let engine = self.engine;
-        engine.swap.flush();
+        engine.flush_devices();
         std::future::poll_fn(|context| {
             engine.poll_transfers();
             let too_late = self.is_too_late();
@@ -213,7 +213,7 @@ impl<'e> Waiter<'e> {
             let waiting = engine.poll_ends(context.waker(), waits);
             if waiting.is_pending() {
                 // No thread of this future's sees to completions.
-                engine.swap.serve();
+                engine.serve_devices();
             }
             waiting
         })

@@ -493,7 +493,7 @@ impl<'a> Fault<'a> {
     /// Waits until the page has been written, so that its frame is in nobody's hands.
     fn wait_for_writeback(&mut self, frame: FrameId, waker: &Waker) -> Step {
         let engine = self.engine;
-        engine.swap.flush();
+        engine.flush_devices();
         engine.poll_transfers();
         if !engine.frames.words(frame).holds.load().is_writeback() {
             return Step::Again;
@@ -504,7 +504,7 @@ impl<'a> Fault<'a> {
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {
                 // Nobody drives a transfer that this fault did not begin.
-                engine.swap.serve();
+                engine.serve_devices();
                 Step::Wait
             }
             Waiting::Retry => Step::Again,

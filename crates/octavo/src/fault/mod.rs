@@ -152,7 +152,7 @@ impl<'a> Fault<'a> {
         let Some(reading) = &self.reading else { return false };
         if let Some(until) = self.waiter.until() {
             // The waker of this fault, which is called when the read ends or is to be given up.
-            self.engine.swap.serve();
+            self.engine.serve_devices();
             park_for(self.engine.machine.clock.sleep_until(until));
             return true;
         }

@@ -96,7 +96,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
         }
     }
     run.submit(Urgency::Queued);
-    engine.swap.flush();
+    engine.flush_devices();
     run.started
 }
 
@@ -111,7 +111,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     if block.is_none() && room == Room::Made {
         // Others may wait for what was collected: it does not wait for room.
         run.submit(Urgency::Queued);
-        engine.swap.flush();
+        engine.flush_devices();
         in_place(reclaim(engine, MAKE_WAY, Reclaimer::Direct, &mut Waiter::never(engine)));
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);

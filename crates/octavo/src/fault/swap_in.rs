@@ -111,7 +111,7 @@ impl<'a> Fault<'a> {
             let mut run = ReadAheadRun::new(engine);
             add_window(&mut run, self.space, window, region);
             run.submit(Urgency::Queued);
-            engine.swap.flush();
+            engine.flush_devices();
         }
         if holds.is_reading() {
             self.reading = Some(reading);
@@ -167,7 +167,7 @@ impl<'a> Fault<'a> {
                 run.submit(Urgency::Queued);
             }
         }
-        self.engine.swap.flush();
+        self.engine.flush_devices();
         window.is_some()
     }
 
@@ -207,7 +207,7 @@ impl<'a> Fault<'a> {
             return None;
         }
         // The read may have ended, so that a thread only has to take note.
-        engine.swap.flush();
+        engine.flush_devices();
         engine.poll_transfers();
         if self.waiter.is_too_late() && holds.load().is_reading() {
             self.waiter.note_silence();
@@ -215,7 +215,7 @@ impl<'a> Fault<'a> {
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() {
-                engine.swap.serve();
+                engine.serve_devices();
             }
             return Some(Step::Wait);
         }

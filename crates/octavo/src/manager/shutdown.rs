@@ -79,7 +79,7 @@ impl Manager {
         let until = clock.now() + PATIENCE;
         let left = || until.saturating_duration_since(clock.now());
         // In its hands, frames of dropped spaces are pinned.
-        let pinned = self.running.at_rest(until, || engine.settle(left()).then(|| pinned_for_long(engine)));
+        let pinned = self.running.at_rest(until, || engine.wait_for_transfers(left()).then(|| pinned_for_long(engine)));
         match pinned.flatten() {
             Some(0) => Ok(()),
             Some(frames) => {

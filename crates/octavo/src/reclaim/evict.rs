@@ -300,7 +300,7 @@ fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> G
     let started = write_out(engine, writing);
     outcome.started += started;
     outcome.full |= started < pages;
-    engine.swap.flush();
+    engine.flush_devices();
     away
 }
 

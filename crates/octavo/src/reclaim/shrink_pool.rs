@@ -38,7 +38,7 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
     }
     *engine.pool_victims.lock() = named;
     started += write_out(engine, going);
-    engine.swap.flush();
+    engine.flush_devices();
     started
 }
 
@@ -81,7 +81,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
         Brought::OnDevice => {
             // The page was written meanwhile, and somebody may wait for it already. So it is read.
             engine.start_read(slot.stored(), [pin], Urgency::Queued);
-            engine.swap.flush();
+            engine.flush_devices();
             return None;
         }
         // The page was unmapped meanwhile, so nobody asks for it.

@@ -1,4 +1,4 @@
-//! A second store, for tests: pages of one device by an index of the test's choice, and no slots.
+//! A second store, for tests: pages of four devices by an index of the test's choice, and no slots.
 //!
 //! It keeps its pages as a store of files will. Their entries become empty, count no references, and lead nowhere: whoever
 //! wants a page asks for it by its index. A page stays known while it is in memory, also when nothing shows it.
@@ -8,7 +8,7 @@ use std::io;
 
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator, PageIs, PinnedFrame};
-use crate::io::test_device::TestDevice;
+use crate::io::test_device::{Manner, TestDevice};
 use crate::io::{Device, Host, Job, Submitted, Transfer, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
@@ -17,12 +17,16 @@ use crate::sync::{Mutex, Shared};
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoreId, StoredPage};
 
-/// Places of its device.
-const CAPACITY: u32 = 256;
+/// Places of each device.
+const CAPACITY: u32 = 64;
+/// How each device completes transfers.
+const MANNERS: [Manner; 4] = [Manner::Inline, Manner::AtFlush, Manner::Served, Manner::Driven];
 
 /// The store.
+#[derive(Default)]
 pub(crate) struct Double {
-    pub(crate) device: TestDevice,
+    /// Those that a page was asked of, by their place in [`MANNERS`].
+    devices: Mutex<BTreeMap<usize, TestDevice>>,
     pages: Mutex<BTreeMap<StoredPage, Kept>>,
 }
 
@@ -33,16 +37,23 @@ enum Kept {
     Shadow(Shadow),
 }
 
-impl Default for Double {
-    fn default() -> Self {
-        Self { device: TestDevice::new(CAPACITY).named("the second store"), pages: Mutex::default() }
-    }
-}
-
 impl Double {
-    /// The page of an index.
-    pub(crate) fn page(index: u32) -> StoredPage {
-        StoredPage::new(StoreId::Double, index)
+    /// A page of the device that completes its transfers in this manner.
+    pub(crate) fn page(manner: Manner, index: u32) -> StoredPage {
+        let device = MANNERS.iter().position(|other| *other == manner).expect("a device of this manner");
+        StoredPage::new(StoreId::Double, device as u32 * CAPACITY + index)
+    }
+
+    /// The device that has a page.
+    pub(crate) fn device_of(&self, page: StoredPage) -> TestDevice {
+        let index = (page.index() / CAPACITY) as usize;
+        let open = || TestDevice::with_manner(CAPACITY, MANNERS[index]).named("the second store");
+        self.devices.lock().entry(index).or_insert_with(open).clone()
+    }
+
+    /// Those that are open. No device is called under the lock.
+    fn devices(&self) -> Vec<TestDevice> {
+        self.devices.lock().values().cloned().collect()
     }
 
     /// Pages that have a frame.
@@ -178,7 +189,8 @@ impl PageStore for Double {
     }
 
     fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
-        match self.device.submit(Transfer::new(host, job, job.first.index()), urgency) {
+        let transfer = Transfer::new(host, job, job.first.index() % CAPACITY);
+        match self.device_of(job.first).submit(transfer, urgency) {
             Submitted::Accepted => true,
             Submitted::Full(transfer) => {
                 transfer.take_back();
@@ -189,7 +201,28 @@ impl PageStore for Double {
 
     fn note_end(&self, _job: &Job, _result: &io::Result<()>) {}
 
-    fn wait(&self, _page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.device.wait(queue, still_waiting)
+    fn has_devices(&self) -> bool {
+        !self.devices.lock().is_empty()
+    }
+
+    fn flush(&self) {
+        self.devices().iter().for_each(Device::flush);
+    }
+
+    fn poll(&self) {
+        self.devices().iter().for_each(Device::poll);
+    }
+
+    fn serve(&self) {
+        self.devices().iter().for_each(Device::serve);
+    }
+
+    fn wait_for_any(&self, _still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.serve();
+        Waited::Sleep
+    }
+
+    fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.device_of(page).wait(queue, still_waiting)
     }
 }

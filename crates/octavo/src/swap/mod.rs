@@ -189,28 +189,6 @@ impl Swap {
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
-    // --- the devices ---
-
-    /// Starts what was only collected so far.
-    pub(crate) fn flush(&self) {
-        self.areas.flush();
-    }
-
-    /// Completes what has ended.
-    pub(crate) fn poll(&self) {
-        self.areas.poll();
-    }
-
-    /// For whoever waits for transfers, whichever. As [`Device::wait`].
-    pub(crate) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.areas.wait_for_any(still_waiting)
-    }
-
-    /// Somebody who cannot pull completions waits for one.
-    pub(crate) fn serve(&self) {
-        self.areas.serve();
-    }
-
     // --- how they do ---
 
     /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.

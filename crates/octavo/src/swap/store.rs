@@ -144,6 +144,26 @@ impl PageStore for Swap {
         area.note_end(job.direction, result);
     }
 
+    fn has_devices(&self) -> bool {
+        !self.areas.is_empty()
+    }
+
+    fn flush(&self) {
+        self.areas.flush();
+    }
+
+    fn poll(&self) {
+        self.areas.poll();
+    }
+
+    fn serve(&self) {
+        self.areas.serve();
+    }
+
+    fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
+        self.areas.wait_for_any(still_waiting)
+    }
+
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         self.areas.area_of(SwapSlot::named(page)).0.wait(queue, still_waiting)
     }

@@ -1,46 +1,49 @@
 //! A second store under the same transfers and the same eviction: pages without slots, whose entries become empty.
 
 use super::{MIB, PAGE, frame_at, take_and_migrate};
+use crate::Advice;
 use crate::Counter;
 use crate::Manager;
 use crate::config::HugePolicy;
 use crate::engine::{Engine, Figure};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
-use crate::io::test_device::EIO;
+use crate::io::test_device::{EIO, Manner, TestDevice};
 use crate::reclaim::Migrated;
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::space::Space;
 use crate::store::double::Double;
 use crate::table::Protection;
-use crate::units::{FrameId, Order, PageNumber};
+use crate::units::{FrameId, Order, PageNumber, StoredPage};
 
 const PAGES: u32 = 24;
 
 struct Shown {
+    /// How the pages' device completes transfers.
+    manner: Manner,
     manager: Manager,
     space: Space,
     at: u64,
 }
 
-/// A space that shows the first pages of the second store, each with its own number in its first word.
-fn shown() -> Shown {
+/// A space that shows pages of the second store, each with its own number in its first word.
+fn shown(manner: Manner) -> Shown {
     let manager = super::manager(HugePolicy::Never);
     let space = manager.space().unwrap();
     let at = space.map(MIB, RegionOptions::default()).unwrap();
-    let shown = Shown { manager, space, at };
+    let shown = Shown { manner, manager, space, at };
     for index in 0..PAGES {
         let engine = shown.engine();
         // A new page: there is nothing to be read yet.
         let (pin, shadow) =
-            engine.begin_read_ahead(Double::page(index), engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
+            engine.begin_read_ahead(shown.page(index), engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
         assert_eq!(shadow, None, "a new page has left nothing behind");
         let frame = pin.frame();
         engine.frames.bytes().zero(frame.home_offset(), PAGE as usize);
         engine.frames.words(frame).holds.mark_dirty();
         let (ours, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        engine.end_read_of(Double::page(index), pin, None);
+        engine.end_read_of(shown.page(index), pin, None);
         shown.show(index, ours);
         shown.space.store(shown.address(index), u64::from(index)).unwrap();
     }
@@ -54,6 +57,14 @@ impl Shown {
 
     fn double(&self) -> &Double {
         &self.engine().double
+    }
+
+    fn page(&self, index: u32) -> StoredPage {
+        Double::page(self.manner, index)
+    }
+
+    fn device(&self) -> TestDevice {
+        self.double().device_of(self.page(0))
     }
 
     fn address(&self, index: u32) -> u64 {
@@ -81,7 +92,7 @@ impl Shown {
 
     /// The page comes in by a transfer, if it is out. `None`: the device does not give it.
     fn bring(&self, index: u32) -> Option<PinnedFrame> {
-        let (engine, page) = (self.engine(), Double::page(index));
+        let (engine, page) = (self.engine(), self.page(index));
         let (pin, shadow) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap())?;
         assert!(shadow.is_some(), "a page that went left something behind");
         engine.admit(pin.frame(), shadow);
@@ -110,14 +121,14 @@ impl Shown {
 
 #[test]
 fn pages_of_a_second_store_go_out_and_come_back_by_the_same_transfers() {
-    let shown = shown();
-    let written = || shown.double().device.writes().begun();
+    let shown = shown(Manner::Inline);
+    let written = || shown.device().writes().begun();
     for round in 0..3_u64 {
         shown.evict();
         assert_eq!(shown.double().in_memory(), 0, "round {round}: every page went");
         for index in 0..PAGES {
             assert_eq!(shown.frame(index), None);
-            assert!(shown.double().has_shadow(Double::page(index)));
+            assert!(shown.double().has_shadow(shown.page(index)));
         }
         shown.manager.validate();
         let transfers = written();
@@ -146,7 +157,7 @@ fn pages_of_a_second_store_go_out_and_come_back_by_the_same_transfers() {
 
 #[test]
 fn pages_of_both_stores_go_out_in_one_batch() {
-    let shown = shown();
+    let shown = shown(Manner::Inline);
     let at = shown.space.map(MIB, RegionOptions::default()).unwrap();
     for page in 0..PAGES {
         shown.space.store(at + u64::from(page) * PAGE, 1000 + u64::from(page)).unwrap();
@@ -165,19 +176,19 @@ fn pages_of_both_stores_go_out_in_one_batch() {
 
 #[test]
 fn a_page_that_a_second_store_could_not_write_stays_its_own_and_is_written_later() {
-    let shown = shown();
-    shown.double().device.writes().fail_every(1, EIO);
+    let shown = shown(Manner::Inline);
+    shown.device().writes().fail_every(1, EIO);
     let _ = shown.manager.reclaim(u64::from(PAGES));
     assert_eq!(shown.double().in_memory(), PAGES as usize, "no page is lost");
-    shown.double().device.heal();
+    shown.device().heal();
     shown.evict();
     assert_eq!(shown.double().in_memory(), 0);
-    shown.double().device.reads().fail_every(1, EIO);
+    shown.device().reads().fail_every(1, EIO);
     assert!(shown.bring(0).is_none());
     assert_eq!(shown.double().in_memory(), 0, "a failed read leaves no frame");
-    shown.double().device.heal();
+    shown.device().heal();
     // The frame of the failed read took the shadow with it.
-    let (engine, page) = (shown.engine(), Double::page(0));
+    let (engine, page) = (shown.engine(), shown.page(0));
     let (pin, _) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
     let (ours, _) = PinnedFrame::take(pin.frame(), engine.frames.words(pin.frame()));
     engine.start_read(page, [pin], Urgency::Now);
@@ -188,12 +199,35 @@ fn a_page_that_a_second_store_could_not_write_stays_its_own_and_is_written_later
 
 #[test]
 fn a_page_stays_with_its_store_when_nothing_shows_it_and_is_not_migrated() {
-    let shown = shown();
+    let shown = shown(Manner::Inline);
     let frame = shown.frame(3).unwrap();
     assert_eq!(take_and_migrate(shown.engine(), frame), Migrated::Kept, "its store keeps it");
     shown.space.unmap(shown.at, MIB).unwrap();
     assert_eq!(shown.double().in_memory(), PAGES as usize);
     shown.evict();
     assert_eq!(shown.double().in_memory(), 0, "written, and gone");
+    shown.manager.validate();
+}
+
+/// Its own devices, and not only swap's, are flushed and served.
+#[test]
+fn devices_of_a_second_store_end_what_they_only_collect_and_what_nobody_waits_for_in_place() {
+    for manner in [Manner::AtFlush, Manner::Served] {
+        let shown = shown(manner);
+        shown.evict();
+        assert_eq!(shown.double().in_memory(), 0, "{manner:?}: every page went");
+        assert_eq!(shown.device().under_way(), 0);
+        assert!(shown.device().writes().begun() > 0);
+        shown.manager.validate();
+    }
+}
+
+#[test]
+fn a_device_of_a_second_store_is_asked_in_passing_what_has_ended() {
+    let shown = shown(Manner::Driven);
+    shown.space.advise(shown.at, u64::from(PAGES) * PAGE, Advice::PageOut).unwrap();
+    assert!(shown.device().under_way() > 0, "the writes were started");
+    shown.engine().poll_transfers();
+    assert_eq!((shown.device().under_way(), shown.double().in_memory()), (0, 0));
     shown.manager.validate();
 }
