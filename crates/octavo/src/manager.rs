@@ -15,6 +15,7 @@ use crate::frame::zero_page::UsedHugeZero;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
+use crate::swap::Pool;
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::translation::Translation;
 use crate::units::{FrameId, Order, bytes_for_people};
@@ -135,7 +136,7 @@ impl Manager {
     pub fn stats(&self) -> Result<ManagerStats> {
         let engine = self.engine();
         engine.check_process()?;
-        let pool = engine.swap.pool_stats();
+        let pool = engine.swap.pool().map(Pool::stats).unwrap_or_default();
         Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
@@ -177,7 +178,7 @@ impl Manager {
             let used = engine.budget.used_bytes();
             engine.budget.set_limit_bytes(before);
             if engine.swap.is_silent() {
-                return Err(engine.swap.timed_out());
+                return Err(engine.swap.areas.timed_out());
             }
             let message = format!(
                 "{} are in use and cannot be moved out; drop pins or spaces, or choose a budget above that",

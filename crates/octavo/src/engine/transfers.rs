@@ -257,14 +257,14 @@ impl Engine {
 
     /// Waits once for as long as devices may take, and not at all for devices that are silent.
     fn wait_once(&self, wait: impl FnOnce(Option<Instant>) -> bool) -> bool {
-        if self.swap.keeps_all() {
+        if self.swap.areas.keep_all() {
             self.poll_transfers();
             return wait(self.after(Some(Duration::ZERO)));
         }
-        let asked = self.swap.asked();
+        let asked = self.swap.areas.asked();
         let ended = wait(self.after(self.policy.io_timeout));
         if !ended && !self.transfers.are_ending() {
-            self.swap.note_silence(&asked);
+            self.swap.areas.note_silence(&asked);
         }
         ended
     }

@@ -83,14 +83,14 @@ impl<'e> Waiter<'e> {
         if self.until.is_none() {
             // Beyond the end of time is for ever.
             self.until = now.checked_add(timeout);
-            self.asked = self.engine.swap.asked();
+            self.asked = self.engine.swap.areas.asked();
         }
         self.until.is_some_and(|until| now >= until)
     }
 
     /// The deadline has passed: devices with transfers in flight that have not answered since the wait began are silent.
     pub(crate) fn note_silence(&self) {
-        self.engine.swap.note_silence(&self.asked);
+        self.engine.swap.areas.note_silence(&self.asked);
     }
 
     /// Whether there is nothing that this waiter still waits for.

@@ -499,7 +499,7 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         if self.waiter.is_too_late() {
-            return Step::End(Outcome::Failed(engine.swap.timed_out()));
+            return Step::End(Outcome::Failed(engine.swap.areas.timed_out()));
         }
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {

@@ -444,7 +444,7 @@ impl Fault<'_> {
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
                 Outcome::DeviceFull(ends) if self.waiter.until_room(ends).await => {}
-                Outcome::DeviceFull(_) => return Err(self.engine.swap.timed_out()),
+                Outcome::DeviceFull(_) => return Err(self.engine.swap.areas.timed_out()),
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
                 Outcome::NeedsAway(pages) => {
                     reclaim::make_room_away(self.engine, pages, &mut self.waiter).await?;

@@ -211,7 +211,7 @@ impl<'a> Fault<'a> {
         engine.poll_transfers();
         if self.waiter.is_too_late() && holds.load().is_reading() {
             self.waiter.note_silence();
-            return Some(Step::End(Outcome::Failed(engine.swap.timed_out())));
+            return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out())));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() {

@@ -21,13 +21,14 @@ use crate::error::Result;
 /// ```
 #[derive(Debug)]
 pub struct SwapArea {
-    place: Place,
+    backend: Backend,
     limit_bytes: u64,
     priority: i32,
     allow_tmpfs: bool,
 }
 
-enum Place {
+/// What an area is on.
+enum Backend {
     Temporary(PathBuf),
     File(PathBuf),
     BlockDevice(PathBuf),
@@ -46,34 +47,34 @@ pub(crate) struct Opened {
 }
 
 impl SwapArea {
-    fn new(place: Place) -> Self {
-        Self { place, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false }
+    fn new(backend: Backend) -> Self {
+        Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false }
     }
 
     /// A temporary file without a name in this directory. Nothing is left of it, whatever happens.
     pub fn temporary(directory: impl Into<PathBuf>) -> Self {
-        Self::new(Place::Temporary(directory.into()))
+        Self::new(Backend::Temporary(directory.into()))
     }
 
     /// A file of this name, made or overwritten, and left behind. Its blocks are kept: a file that was used before is faster
     /// than a new one.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self::new(Place::File(path.into()))
+        Self::new(Backend::File(path.into()))
     }
 
     /// A disk or partition for this purpose alone. **What was on it is lost.** Refused while it is mounted or in use.
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
-        Self::new(Place::BlockDevice(path.into()))
+        Self::new(Backend::BlockDevice(path.into()))
     }
 
     /// So many bytes of memory outside the budget, to see what everything but a device costs.
     pub fn ram(bytes: u64) -> Self {
-        Self::new(Place::Ram(bytes))
+        Self::new(Backend::Ram(bytes))
     }
 
     /// A device of the caller's own.
     pub fn device(device: Box<dyn Device>) -> Self {
-        Self::new(Place::Device(device))
+        Self::new(Backend::Device(device))
     }
 
     /// What `file` names, if anything.
@@ -116,19 +117,21 @@ impl SwapArea {
             let engine = device.describe_engine().to_owned();
             (Box::new(device) as Box<dyn Device>, Some(engine))
         };
-        let (device, engine) = match self.place {
-            Place::Temporary(directory) => of_file(FileDevice::temporary(&directory, options)?),
-            Place::File(path) => of_file(FileDevice::named(&path, options)?),
-            Place::BlockDevice(path) => of_file(block::open(&path, limit_bytes, engine)?),
-            Place::Ram(bytes) => (Box::new(RamDevice::new(bytes.min(limit_bytes))?) as Box<dyn Device>, None),
-            Place::Device(device) => (device, None),
+        let (device, engine) = match self.backend {
+            Backend::Temporary(directory) => of_file(FileDevice::temporary(&directory, options)?),
+            Backend::File(path) => of_file(FileDevice::named(&path, options)?),
+            Backend::BlockDevice(path) => of_file(block::open(&path, limit_bytes, engine)?),
+            Backend::Ram(bytes) => {
+                (Box::new(RamDevice::new(bytes.min(limit_bytes))?) as Box<dyn Device>, None)
+            }
+            Backend::Device(device) => (device, None),
         };
         let capacity_pages = device.capacity_pages().min(device::capacity_pages(limit_bytes)?);
         Ok(Opened { device, capacity_pages, priority, engine })
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Temporary(directory) => write!(f, "a temporary in {}", directory.display()),

@@ -79,14 +79,16 @@ impl Manager {
         let until = clock.now() + PATIENCE;
         let left = || until.saturating_duration_since(clock.now());
         // In its hands, frames of dropped spaces are pinned.
-        let pinned = self.running.at_rest(until, || engine.wait_for_transfers(left()).then(|| pinned_for_long(engine)));
+        let pinned = self
+            .running
+            .at_rest(until, || engine.wait_for_transfers(left()).then(|| pinned_for_long(engine)));
         match pinned.flatten() {
             Some(0) => Ok(()),
             Some(frames) => {
                 let message = format!("pins hold {frames} frames of dropped spaces; drop the pins first");
                 Err(Error::new(ErrorKind::Busy, message))
             }
-            None => Err(engine.swap.timed_out()),
+            None => Err(engine.swap.areas.timed_out()),
         }
     }
 }

@@ -142,7 +142,7 @@ fn work(engine: &Engine, signal: &Signal) {
     engine.counters.count(Counter::BackgroundRun);
     while engine.frames.available_frames() < marks.high_frames && !signal.interrupts() {
         // Pages on their way to silent devices are not coming soon.
-        let coming = if engine.swap.keeps_all() { 0 } else { engine.transfers.writing_pages() };
+        let coming = if engine.swap.areas.keep_all() { 0 } else { engine.transfers.writing_pages() };
         let coming = u64::from(coming);
         if engine.frames.available_frames() + coming >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);

@@ -32,9 +32,9 @@ pub(crate) async fn make_room_under_quota(
     let Some(quota) = space.quota.pages() else { return Ok(()) };
     let resident = || engine.space_use.get(space.id, Figure::Resident);
     if needed > quota {
-        return Err(exceeded(engine, space, quota, engine.swap.failures()));
+        return Err(exceeded(engine, space, quota, engine.swap.areas.failures()));
     }
-    let failures = engine.swap.failures();
+    let failures = engine.swap.areas.failures();
     for _ in 0..LOOKS {
         let excess = (resident() + needed).saturating_sub(quota);
         if excess == 0 {
@@ -46,12 +46,12 @@ pub(crate) async fn make_room_under_quota(
         let (started, full) = send_out(engine, space, excess + BATCH.min(quota / 8));
         let in_time = waiter.until_written(ended + started).await && (!full || waiter.until_room(ends).await);
         if !in_time && resident() + needed > quota {
-            return Err(engine.swap.timed_out());
+            return Err(engine.swap.areas.timed_out());
         }
         if resident() >= before && started == 0 && !full {
             let was_silent = engine.swap.is_silent();
             if !waiter.until_more_may_go().await {
-                return Err(engine.swap.timed_out());
+                return Err(engine.swap.areas.timed_out());
             }
             if !was_silent && resident() >= before {
                 break;

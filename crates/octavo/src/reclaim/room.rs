@@ -27,7 +27,7 @@ pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Resul
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
     // An earlier failure is no reason now, unless it happens again.
-    let failures = engine.swap.failures();
+    let failures = engine.swap.areas.failures();
     if engine.budget.room_bytes() < 0 {
         // Tables and maps took more than their share. Chunks make up for it, since there may be no background
         // thread.
@@ -44,7 +44,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         {
             if !waiter.until_some_write_ends().await {
                 let has_room = engine.frames.free_frames() > 0;
-                return if has_room { Ok(()) } else { Err(engine.swap.timed_out()) };
+                return if has_room { Ok(()) } else { Err(engine.swap.areas.timed_out()) };
             }
         }
         if gone.freed > 0
@@ -61,7 +61,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         }
         // Pages whose reads end, and that nobody waits for any more, can go again.
         if !waiter.until_some_read_ends().await {
-            return Err(engine.swap.timed_out());
+            return Err(engine.swap.areas.timed_out());
         }
         waiter.give_way().await;
     }
@@ -83,7 +83,7 @@ async fn try_make_room_away(
     start: Instant,
     waiter: &mut Waiter<'_>,
 ) -> Result<()> {
-    let failures = engine.swap.failures();
+    let failures = engine.swap.areas.failures();
     let mut fruitless = 0;
     loop {
         let needed_bytes = engine.frames.away_cost_bytes(pages);
@@ -125,7 +125,7 @@ async fn stalled(engine: &Engine, make_room: impl AsyncFnOnce(Instant) -> Result
 /// As for [`make_room`].
 pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     let needed = NodePool::growth_bytes() as i64;
-    let failures = engine.swap.failures();
+    let failures = engine.swap.areas.failures();
     if engine.budget.room_bytes() < needed {
         shrink_while_waiting(engine, CHUNK_BYTES as u64 / 2, waiter).await?;
     }

@@ -99,7 +99,7 @@ pub(crate) async fn reclaim(
     // each list.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
         if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine)
-            && !engine.swap.keeps_all()
+            && !engine.swap.areas.keep_all()
             && !waiter.until_some_write_ends().await
             && waiter.has_given_up()
         {

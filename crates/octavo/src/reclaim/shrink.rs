@@ -82,12 +82,12 @@ pub(super) async fn shrink_while_waiting(
         if done.started > 0 {
             let ended = engine.transfers.ended_pages() + done.started;
             if !waiter.until_written(ended).await && waiter.has_given_up() {
-                return Err(engine.swap.timed_out());
+                return Err(engine.swap.areas.timed_out());
             }
         }
         // Others may have in hand the pages that could go.
         if done.total() == 0 && !waiter.until_more_may_go().await && waiter.has_given_up() {
-            return Err(engine.swap.timed_out());
+            return Err(engine.swap.areas.timed_out());
         }
     }
     Ok(())

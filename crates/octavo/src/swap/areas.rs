@@ -128,19 +128,19 @@ impl Areas {
     // --- how they do ---
 
     /// How each does now.
-    pub(super) fn asked(&self) -> Asked {
+    pub(crate) fn asked(&self) -> Asked {
         self.areas.iter().map(Area::seen).collect()
     }
 
     /// A deadline has passed that began when the areas were `asked`: those that have not answered since are silent.
-    pub(super) fn note_silence(&self, asked: &Asked) {
+    pub(crate) fn note_silence(&self, asked: &Asked) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
         }
     }
 
     /// How often a write failed, so far.
-    pub(super) fn failures(&self) -> u64 {
+    pub(crate) fn failures(&self) -> u64 {
         self.areas.iter().map(Area::failures).sum()
     }
 
@@ -159,7 +159,7 @@ impl Areas {
     }
 
     /// Whether something is in flight, and silent devices have all of it.
-    pub(super) fn keep_all(&self) -> bool {
+    pub(crate) fn keep_all(&self) -> bool {
         let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
         busy.peek().is_some() && busy.all(|seen| seen.state() == State::Silent)
     }
@@ -196,7 +196,7 @@ impl Areas {
 
     /// The error of an access that has waited long enough.
     #[cold]
-    pub(super) fn timed_out(&self) -> Error {
+    pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);
         match busy().find(|area| area.state() == State::Silent).or_else(|| busy().next()) {
             Some(area) => timed_out(&area.name),

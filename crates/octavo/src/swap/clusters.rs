@@ -22,7 +22,7 @@
 //! of clean pages had better be given up.
 //!
 //! Locking: a lock for each group of clusters with the same number modulo 64, over their bits; under it the lock of
-//! an area's lists, over `place` and links of its clusters. Neither is held while anything else is taken. What a
+//! an area's lists, over the state and links of its clusters. Neither is held while anything else is taken. What a
 //! CPU's current cluster is changes from none to one under the lists' lock, and back under both; so who finds it named
 //! again under the cluster's lock may take slots from it. Off the lists, a cluster with free slots is always named.
 //!
@@ -47,7 +47,7 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Mutex, MutexGuard, Ordering, 
 use crate::units::{StoredPage, SwapSlot};
 
 use bits::{SlotBits, WORDS};
-use lists::{List, ListHints, Lists, Place, RUN_CLASSES};
+use lists::{ClusterState, List, ListHints, Lists, RUN_CLASSES};
 pub use standalone::StandaloneSlots;
 
 pub(crate) use crate::sizes::CLUSTER_SLOTS;
@@ -83,8 +83,8 @@ pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 struct Cluster {
     /// Under the cluster's lock; read by [`SlotBits::load`].
     bits: [AtomicU64; WORDS],
-    /// A [`Place`]. Changes under the lists' lock; away from `Held`, under the cluster's lock too.
-    place: AtomicU32,
+    /// A [`ClusterState`]. Changes under the lists' lock; away from `Held`, under the cluster's lock too.
+    state: AtomicU32,
     /// Neighbours on the list, + 1; 0: none. Under the lists' lock.
     next: AtomicU32,
     previous: AtomicU32,
@@ -289,23 +289,23 @@ impl Clusters {
         area.used.fetch_sub(run.count, Ordering::Relaxed);
 
         // Leaving Held takes the cluster's lock, so Held is true; anything else may be out of date.
-        let before = Place::of(cluster);
+        let before = ClusterState::of(cluster);
         let run_class = || List::runs(bits.run_around(first, end).ilog2() as usize);
         let to = match before {
-            Place::Held => return,
-            Place::NeverUsed => unreachable!("its slots were in use"),
+            ClusterState::Held => return,
+            ClusterState::NeverUsed => unreachable!("its slots were in use"),
             _ if area.is_whole(index, &bits) => List::FREE,
-            Place::FullHuge => List::PARTLY,
-            Place::On(List::PARTLY) => return,
-            Place::Full => run_class(),
-            Place::On(list) => match run_class() {
+            ClusterState::FullHuge => List::PARTLY,
+            ClusterState::On(List::PARTLY) => return,
+            ClusterState::Full => run_class(),
+            ClusterState::On(list) => match run_class() {
                 longer if longer.0 > list.0 => longer,
                 _ => return,
             },
         };
         let mut lists = area.lists.lock();
-        if Place::of(cluster) != Place::Held {
-            lists.move_to(&self.clusters, index, Place::On(to), &area.hints);
+        if ClusterState::of(cluster) != ClusterState::Held {
+            lists.move_to(&self.clusters, index, ClusterState::On(to), &area.hints);
         }
     }
 
@@ -420,9 +420,9 @@ impl Clusters {
     fn leave(&self, current: &AtomicU64, cluster: u32, bits: &SlotBits) {
         let area = self.area_of(cluster);
         let to = match bits.longest() {
-            None => Place::Full,
-            Some(_) if area.is_whole(cluster, bits) => Place::On(List::FREE),
-            Some((_, len)) => Place::On(List::runs(len.ilog2() as usize)),
+            None => ClusterState::Full,
+            Some(_) if area.is_whole(cluster, bits) => ClusterState::On(List::FREE),
+            Some((_, len)) => ClusterState::On(List::runs(len.ilog2() as usize)),
         };
         let mut lists = area.lists.lock();
         current.store(NONE, Ordering::Release);
@@ -483,7 +483,7 @@ impl Clusters {
         let mut lists = area.lists.lock();
         let cluster = lists.head(list)?;
         if name(current, cluster, class) {
-            lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+            lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
         }
         Some(())
     }
@@ -498,7 +498,7 @@ impl Clusters {
         // Without the cluster's lock: a guess, which only says what runs to begin with.
         let longest = SlotBits::load(&self.cluster(cluster).bits).longest();
         if name(current, cluster, longest.map_or(0, |(_, len)| len.ilog2() as usize)) {
-            lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+            lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
         }
         Some(())
     }
@@ -509,16 +509,16 @@ impl Clusters {
         }
         let mut lists = area.lists.lock();
         let cluster = self.touch(area, &mut lists, 1)?;
-        lists.move_to(&self.clusters, cluster, Place::Held, &area.hints);
+        lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
         // Where somebody else was faster it is a free one.
-        let place = if name(current, cluster, RUN_CLASSES) {
+        let state = if name(current, cluster, RUN_CLASSES) {
             return Some(());
         } else if area.slots_of(cluster) == CLUSTER_SLOTS {
-            Place::On(List::FREE)
+            ClusterState::On(List::FREE)
         } else {
-            Place::On(List::runs(area.slots_of(cluster).ilog2() as usize))
+            ClusterState::On(List::runs(area.slots_of(cluster).ilog2() as usize))
         };
-        lists.move_to(&self.clusters, cluster, place, &area.hints);
+        lists.move_to(&self.clusters, cluster, state, &area.hints);
         Some(())
     }
 
@@ -557,7 +557,7 @@ impl Clusters {
         let mut take = |area: &Area, cluster: &mut dyn FnMut(&mut Lists) -> Option<u32>| {
             let mut lists = area.lists.lock();
             let cluster = cluster(&mut lists)?;
-            lists.move_to(&self.clusters, cluster, Place::FullHuge, &area.hints);
+            lists.move_to(&self.clusters, cluster, ClusterState::FullHuge, &area.hints);
             found = Some(cluster);
             Some(())
         };
@@ -597,7 +597,7 @@ impl Clusters {
         }
         let mut lists = area.lists.lock();
         current.store(NONE, Ordering::Release);
-        lists.move_to(&self.clusters, cluster, Place::FullHuge, &area.hints);
+        lists.move_to(&self.clusters, cluster, ClusterState::FullHuge, &area.hints);
         drop(lists);
         Some(self.take(cluster, bits, 0, CLUSTER_SLOTS).first)
     }

@@ -12,7 +12,7 @@ use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
 use crate::swap::bounce::BounceFrames;
 use crate::swap::content::{self, Content, Corrupt};
-use crate::swap::pool::{LoadFailure, Pool, PoolStats, Stored, Weights};
+use crate::swap::pool::{LoadFailure, Pool, Stored, Weights};
 use crate::swap::seal::Seal;
 use crate::sync::Arc;
 use crate::table::SpaceId;
@@ -58,10 +58,6 @@ impl Contents {
 
     pub(super) fn pool(&self) -> Option<&Pool> {
         self.pool.as_ref()
-    }
-
-    pub(super) fn pool_stats(&self) -> PoolStats {
-        self.pool.as_ref().map(Pool::stats).unwrap_or_default()
     }
 
     /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. [`Content::Device`]: it is to be
@@ -182,13 +178,13 @@ impl Contents {
             bounce.give_back(sealed);
         }
     }
-
-    /// The most of the budget that pages in the pool may take, as a share of it.
-    pub(super) const POOL_SHARE: u64 = 5;
 }
 
 impl std::fmt::Debug for Contents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contents").field("pool", &self.pool_stats()).field("seals", &self.seals()).finish()
+        f.debug_struct("Contents")
+            .field("pool", &self.pool.as_ref().map(Pool::stats))
+            .field("seals", &self.seals())
+            .finish()
     }
 }

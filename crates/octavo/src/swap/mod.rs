@@ -47,7 +47,7 @@ use crate::config::{Compression, SwapCache};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{FrameAllocator, PageIs};
-use crate::io::{Device, NO_QUEUE, Waited};
+use crate::io::{Device, NO_QUEUE};
 use crate::store::{Started, Unread};
 use crate::sync::{Arc, Duration, Machine, Ordering, Random, Shared, pause};
 use crate::units::{FrameId, Order, SwapSlot};
@@ -62,7 +62,7 @@ use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
 use health::State;
-pub(crate) use pool::{Handle, Pool, PoolStats, Weights};
+pub(crate) use pool::{Handle, Pool, Weights};
 use read_failures::ReadFailures;
 use seal::{Method, Seal};
 use slots::Slots;
@@ -75,7 +75,7 @@ const SEALED_ORDER: Order = Order(8);
 
 /// The swap of a manager.
 pub(crate) struct Swap {
-    areas: Areas,
+    pub(crate) areas: Areas,
     pub(crate) slots: Shared<Slots>,
     pub(crate) cache: Cache,
     contents: Shared<Contents>,
@@ -139,7 +139,7 @@ impl Swap {
         let clusters = Clusters::new(&shapes, Arc::clone(budget), Cache::BYTES_PER_CLUSTER, machine.cpus)?;
         let slots = Shared::new(Slots::new(clusters));
         let wants_pool = parts.compression != Compression::Off && !areas.is_empty();
-        let limit_bytes = budget.limit_bytes() / Contents::POOL_SHARE;
+        let limit_bytes = Pool::share_of(budget.limit_bytes());
         let pool = wants_pool
             .then(|| {
                 let (budget, counters) = (Arc::clone(budget), Arc::clone(counters));
@@ -189,7 +189,7 @@ impl Swap {
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
     }
 
-    // --- how they do ---
+    // --- how the areas do ---
 
     /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.
     pub(crate) fn write_batch(&self) -> usize {
@@ -216,31 +216,11 @@ impl Swap {
         self.state() == State::Silent
     }
 
-    /// Whether something is in flight, and silent devices have all of it.
-    pub(crate) fn keeps_all(&self) -> bool {
-        self.areas.keep_all()
-    }
-
-    /// How each area does now, for [`Swap::note_silence`].
-    pub(crate) fn asked(&self) -> Asked {
-        self.areas.asked()
-    }
-
-    /// A deadline has passed that began when the areas were `asked`: those that have not answered since are silent, until they do.
-    pub(crate) fn note_silence(&self, asked: &Asked) {
-        self.areas.note_silence(asked);
-    }
-
-    /// How often a write failed, so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.areas.failures()
-    }
-
     /// Why no page can go out, if that is so, for the access that needs the room: the areas are silent, or have failed since
     /// `failures` were counted, or there is no slot.
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
-        let is_news = state == State::Silent || self.failures() != failures;
+        let is_news = state == State::Silent || self.areas.failures() != failures;
         let failure = if is_news { self.areas.failure(state) } else { None };
         failure.or_else(|| {
             let is_full = self.is_available() && self.slots.is_full();
@@ -250,12 +230,6 @@ impl Swap {
                 Error::new(ErrorKind::SwapFull, message)
             })
         })
-    }
-
-    /// The error of an access that has waited long enough.
-    #[cold]
-    pub(crate) fn timed_out(&self) -> Error {
-        self.areas.timed_out()
     }
 
     // --- what slots hold ---
@@ -328,23 +302,10 @@ impl Swap {
         self.contents.pool()
     }
 
-    /// What the pool may take of a budget.
-    pub(crate) fn limit_pool(&self, budget_bytes: u64) {
-        self.contents
-            .pool()
-            .iter()
-            .for_each(|pool| pool.set_limit_bytes(budget_bytes / Contents::POOL_SHARE));
-    }
-
     /// A page has moved inside the pool. False: its slot holds something else by now.
     pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
         let (from, to) = (Content::Pool(from).to_word(), Content::Pool(to).to_word());
         self.cache.change_content(slot, from, to)
-    }
-
-    /// What the pool holds.
-    pub(crate) fn pool_stats(&self) -> PoolStats {
-        self.contents.pool_stats()
     }
 
     /// Why a slot was not read.

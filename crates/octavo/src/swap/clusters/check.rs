@@ -1,7 +1,7 @@
 //! Whether what is known of clusters agrees with their bits: for tests, and for `Manager::validate`.
 
 use crate::swap::clusters::bits::SlotBits;
-use crate::swap::clusters::lists::{List, Place};
+use crate::swap::clusters::lists::{ClusterState, List};
 use crate::swap::clusters::{Area, Clusters, Current};
 
 impl Clusters {
@@ -11,7 +11,8 @@ impl Clusters {
             let lists = area.lists.lock();
             let touched = area.first_cluster..area.first_cluster + lists.touched;
             let used: usize = touched.clone().map(|index| self.used_of(area, index)).sum();
-            let is_listed = |index: &u32| matches!(Place::of(self.cluster(*index)), Place::On(_));
+            let is_listed =
+                |index: &u32| matches!(ClusterState::of(self.cluster(*index)), ClusterState::On(_));
             let listed = touched.clone().filter(is_listed).count();
             let linked = lists.contradiction(&self.clusters, &area.hints, listed);
             touched.clone().find_map(|index| self.misplaced(area, index)).or(linked).or_else(|| {
@@ -28,21 +29,23 @@ impl Clusters {
 
     fn misplaced(&self, area: &Area, index: u32) -> Option<String> {
         let bits = SlotBits::load(&self.cluster(index).bits);
-        let place = Place::of(self.cluster(index));
+        let state = ClusterState::of(self.cluster(index));
         let currents = self.groups.iter().flat_map(|group| &group.currents);
         let named =
             currents.filter(|current| Current::load(current).is_some_and(|now| now.cluster == index)).count();
         let is_whole = area.is_whole(index, &bits);
-        let is_right = match place {
-            Place::NeverUsed => false,
-            Place::Held => true,
-            Place::Full | Place::FullHuge => bits.free_slots() == 0,
-            Place::On(List::FREE) => is_whole,
-            Place::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,
-            Place::On(List(class)) => bits.longest().is_some_and(|run| run.1.ilog2() == class) && !is_whole,
+        let is_right = match state {
+            ClusterState::NeverUsed => false,
+            ClusterState::Held => true,
+            ClusterState::Full | ClusterState::FullHuge => bits.free_slots() == 0,
+            ClusterState::On(List::FREE) => is_whole,
+            ClusterState::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,
+            ClusterState::On(List(class)) => {
+                bits.longest().is_some_and(|run| run.1.ilog2() == class) && !is_whole
+            }
         };
-        (!is_right || named != usize::from(place == Place::Held))
-            .then(|| format!("cluster {index} is {place:?}, the current one of {named} CPUs, with {bits:?}"))
+        (!is_right || named != usize::from(state == ClusterState::Held))
+            .then(|| format!("cluster {index} is {state:?}, the current one of {named} CPUs, with {bits:?}"))
     }
 
     /// Nobody else is at work.

@@ -43,7 +43,7 @@ impl List {
 
 /// Where a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ClusterState {
     /// Nothing of it was used yet.
     NeverUsed,
     /// A CPU's current cluster.
@@ -56,33 +56,33 @@ pub(super) enum Place {
     On(List),
 }
 
-impl Place {
+impl ClusterState {
     fn word(self) -> u32 {
         match self {
-            Place::NeverUsed => 0,
-            Place::Held => 1,
-            Place::Full => 2,
-            Place::FullHuge => 3,
-            Place::On(list) => 4 + list.0,
+            ClusterState::NeverUsed => 0,
+            ClusterState::Held => 1,
+            ClusterState::Full => 2,
+            ClusterState::FullHuge => 3,
+            ClusterState::On(list) => 4 + list.0,
         }
     }
 
     fn from_word(word: u32) -> Self {
         match word {
-            0 => Place::NeverUsed,
-            1 => Place::Held,
-            2 => Place::Full,
-            3 => Place::FullHuge,
-            on => Place::On(List(on - 4)),
+            0 => ClusterState::NeverUsed,
+            1 => ClusterState::Held,
+            2 => ClusterState::Full,
+            3 => ClusterState::FullHuge,
+            on => ClusterState::On(List(on - 4)),
         }
     }
 
     pub(super) fn of(cluster: &Cluster) -> Self {
-        Self::from_word(cluster.place.load(Ordering::Relaxed))
+        Self::from_word(cluster.state.load(Ordering::Relaxed))
     }
 
     pub(super) fn set(self, cluster: &Cluster) {
-        cluster.place.store(self.word(), Ordering::Relaxed);
+        cluster.state.store(self.word(), Ordering::Relaxed);
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Lists {
     ends: [Ends; List::COUNT],
     /// Clusters of the area that have been used: those come first.
     pub(super) touched: u32,
-    /// How often clusters came here, or went to another place.
+    /// How often clusters came here, or went into another state.
     pub(super) moves: u64,
 }
 
@@ -144,13 +144,13 @@ impl Lists {
     }
 
     /// Moves a cluster: off its list, if it is on one, and to where it belongs now.
-    pub(super) fn move_to(&mut self, clusters: &[Cluster], index: u32, to: Place, hints: &ListHints) {
+    pub(super) fn move_to(&mut self, clusters: &[Cluster], index: u32, to: ClusterState, hints: &ListHints) {
         let cluster = &clusters[index as usize];
-        if let Place::On(list) = Place::of(cluster) {
+        if let ClusterState::On(list) = ClusterState::of(cluster) {
             self.unlink(clusters, cluster, list);
             hints.set(list.bit(), self.head(list).is_some());
         }
-        if let Place::On(list) = to {
+        if let ClusterState::On(list) = to {
             let ends = &mut self.ends[list.0 as usize];
             cluster.next.store(0, Ordering::Relaxed);
             cluster.previous.store(ends.tail, Ordering::Relaxed);
@@ -191,7 +191,8 @@ impl Lists {
             let (mut at, mut before) = (ends.head, 0);
             while at != 0 && count <= listed {
                 let cluster = &clusters[at as usize - 1];
-                if Place::of(cluster) != Place::On(list) || cluster.previous.load(Ordering::Relaxed) != before
+                if ClusterState::of(cluster) != ClusterState::On(list)
+                    || cluster.previous.load(Ordering::Relaxed) != before
                 {
                     return Some(format!("cluster {} is not where {list:?} has it", at - 1));
                 }

@@ -39,7 +39,7 @@ fn free_all(clusters: &Clusters, slots: &BTreeSet<u32>) {
 /// What the model knows of a cluster before a step.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    place: Place,
+    state: ClusterState,
     free: usize,
     longest: usize,
 }
@@ -71,8 +71,9 @@ impl Model<'_> {
             longest = longest.max(length);
         }
         let touched = cluster - area.first_cluster < area.lists.lock().touched;
-        let place = if touched { Place::of(self.clusters.cluster(cluster)) } else { Place::NeverUsed };
-        Seen { place, free, longest }
+        let state =
+            if touched { ClusterState::of(self.clusters.cluster(cluster)) } else { ClusterState::NeverUsed };
+        Seen { state, free, longest }
     }
 
     /// All clusters of the areas of a priority.
@@ -115,24 +116,25 @@ impl Model<'_> {
         // Who asks not to grow is given short runs between used slots first.
         if may_grow && run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
             let better = before.iter().find(|other| {
-                other.place != Place::Held
-                    && other.place != Place::On(List::PARTLY)
+                other.state != ClusterState::Held
+                    && other.state != ClusterState::On(List::PARTLY)
                     && other.longest >= 1 << GOOD_CLASS
             });
             assert!(better.is_none(), "{run:?} of {count} out of {seen:?}, with {better:?}");
         }
-        match seen.place {
-            Place::On(List::PARTLY) => {
+        match seen.state {
+            ClusterState::On(List::PARTLY) => {
                 let other = before.iter().find(|other| {
-                    matches!(other.place, Place::On(_))
-                        && other.place != Place::On(List::PARTLY)
+                    matches!(other.state, ClusterState::On(_))
+                        && other.state != ClusterState::On(List::PARTLY)
                         && other.free > 0
-                        || may_grow && other.place == Place::NeverUsed
+                        || may_grow && other.state == ClusterState::NeverUsed
                 });
                 assert!(other.is_none(), "stole {seen:?}, with {other:?}");
             }
-            Place::NeverUsed if !may_grow => {
-                let other = before.iter().find(|other| other.place != Place::NeverUsed && other.free > 0);
+            ClusterState::NeverUsed if !may_grow => {
+                let other =
+                    before.iter().find(|other| other.state != ClusterState::NeverUsed && other.free > 0);
                 assert!(other.is_none(), "grew, with {other:?}");
             }
             _ => {}
@@ -141,7 +143,7 @@ impl Model<'_> {
 
     fn allocate_huge(&mut self, may_grow: bool) {
         let best = self.best_priority(|cluster| {
-            cluster.free == CLUSTER_SLOTS && (may_grow || cluster.place != Place::NeverUsed)
+            cluster.free == CLUSTER_SLOTS && (may_grow || cluster.state != ClusterState::NeverUsed)
         });
         let Some(first) = self.clusters.allocate_huge(ask(may_grow)) else {
             assert_eq!(best, None, "refused with a whole cluster left");

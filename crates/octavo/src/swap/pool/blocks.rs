@@ -7,7 +7,7 @@
 //! allocated and freed outside.
 
 use super::classes::SPAN_ORDER;
-use super::spans::{NO_SPAN, SpanWords};
+use super::span::{NO_SPAN, SpanWords};
 use crate::sync::{Mutex, Ordering, WordArray};
 use crate::units::{FrameId, Order};
 

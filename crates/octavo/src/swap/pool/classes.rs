@@ -13,12 +13,15 @@
 
 use crate::frame::Order;
 use crate::sizes;
+use crate::units::PAGE_BYTES;
 
 /// A span: 8 frames in a row.
 pub(super) const SPAN_ORDER: Order = Order(sizes::SPAN_ORDER);
 pub(super) const SPAN_BYTES: usize = 32 << 10;
 /// In front of each object's packed bytes.
 pub(super) const HEADER_BYTES: usize = 12;
+/// Packed pages larger than this are not kept: three quarters of a page.
+pub(super) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 const GRAIN: usize = 16;
 
 /// Objects of a span, for each class, largest objects first.
@@ -59,7 +62,7 @@ const fn by_grains() -> [u8; size(0) / GRAIN + 1] {
     classes
 }
 
-const _: () = assert!(size(0) >= super::MAX_PACKED_BYTES + HEADER_BYTES);
+const _: () = assert!(size(0) >= MAX_PACKED_BYTES + HEADER_BYTES);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -67,7 +70,7 @@ mod tests {
 
     #[test]
     fn every_length_gets_the_smallest_class_that_holds_it() {
-        for len in 0..=super::super::MAX_PACKED_BYTES {
+        for len in 0..=MAX_PACKED_BYTES {
             let class = class_for(len);
             assert!(size(class) >= len + HEADER_BYTES, "{len} bytes in class {class}");
             assert!(
@@ -80,7 +83,7 @@ mod tests {
     #[test]
     fn an_object_wastes_little() {
         let mut wasted = 0.0;
-        let lengths = 304 - HEADER_BYTES..=super::super::MAX_PACKED_BYTES;
+        let lengths = 304 - HEADER_BYTES..=MAX_PACKED_BYTES;
         for len in lengths.clone() {
             let class = class_for(len);
             let share = SPAN_BYTES as f64 / f64::from(objects(class));

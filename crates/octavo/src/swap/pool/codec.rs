@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::MAX_PACKED_BYTES;
+use super::classes::MAX_PACKED_BYTES;
 use crate::budget::Budget;
 use crate::config::Compression;
 use crate::sync::{Arc, AtomicU64, Cpus, Mutex, Ordering};

@@ -46,9 +46,11 @@ mod handle;
 mod pace;
 pub(crate) mod probe;
 mod shrink;
+mod span;
 mod spans;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
+mod victims;
 mod weigh;
 
 use crate::budget::Budget;
@@ -64,12 +66,11 @@ use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
-use shrink::Victims;
-use spans::{Placed, SpanWords, Spans};
+use span::SpanWords;
+use spans::{Placed, Spans};
+use victims::Victims;
 pub(crate) use weigh::{DeviceView, Weights};
 
-/// Packed pages larger than this are not kept: three quarters of a page.
-pub(crate) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 /// Stores that go without asking for a block after there was none.
 const STARVED_STORES: u64 = 32;
 /// Stores that are refused before they are packed after one found no room, unless something is freed.
@@ -171,6 +172,11 @@ impl Pool {
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
         })
+    }
+
+    /// The most that pages in the pool may take of a budget.
+    pub(crate) fn share_of(budget_bytes: u64) -> u64 {
+        budget_bytes / 5
     }
 
     /// Changes the limit. Above a lowered one nothing is taken back: shrink the pool.

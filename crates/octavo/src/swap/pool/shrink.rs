@@ -1,58 +1,16 @@
-//! Making the pool smaller: which pages leave first, and how sparse blocks are emptied.
+//! Making the pool smaller: the pages that leave first, and the emptying of sparse blocks.
 //!
-//! The coldest are found by span, by the mean time at which a span's objects were stored. So a span's memory is
-//! free when its pages have left, and pages stored one after the other, which lie in spans of about one age, leave
-//! together: sorted by slot they make runs.
+//! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have left. Pages stored one after
+//! the other lie in spans of about one age and leave together. Sorted by slot they make runs.
 //!
 //! A block is emptied in two ways. Its spans change places with free spans of other blocks, which nobody notices: a
 //! handle names a span, not a place. Where there are none, its objects move to holes in other spans of their class, and
 //! `retarget` changes the contents that name them.
 
-use std::collections::BinaryHeap;
-
 use super::spans::Placed;
-use super::{Handle, LoadFailure, Pool, Spans, checksum};
+use super::{Handle, LoadFailure, Pool, checksum};
 use crate::frame::FrameAllocator;
 use crate::units::SwapSlot;
-
-/// Spans found cold in one look at all of them.
-const COLD_SPANS: usize = 64;
-
-/// Spans that were found coldest, coldest last.
-#[derive(Debug, Default)]
-pub(super) struct Victims {
-    spans: Vec<(u64, u32)>,
-}
-
-impl Victims {
-    /// The coldest span that is not being emptied.
-    fn next(&mut self, spans: &Spans) -> Option<u32> {
-        if let Some(span) = self.take(spans) {
-            return Some(span);
-        }
-        self.find(spans);
-        self.take(spans)
-    }
-
-    fn take(&mut self, spans: &Spans) -> Option<u32> {
-        // It may have been emptied, or filled anew, since it was found.
-        std::iter::from_fn(|| self.spans.pop())
-            .find(|&(age, span)| spans.span(span).age() == age && spans.span(span).is_settled())
-            .map(|(_, span)| span)
-    }
-
-    fn find(&mut self, spans: &Spans) {
-        let mut coldest = BinaryHeap::with_capacity(COLD_SPANS + 1);
-        for span in (0..spans.blocks.end()).filter(|&span| spans.span(span).is_settled()) {
-            coldest.push((spans.span(span).age(), span));
-            if coldest.len() > COLD_SPANS {
-                coldest.pop();
-            }
-        }
-        self.spans = coldest.into_sorted_vec();
-        self.spans.reverse();
-    }
-}
 
 impl Pool {
     /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each is named once: call

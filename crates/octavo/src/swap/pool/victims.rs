@@ -1,0 +1,44 @@
+//! The spans whose pages leave the pool first: those whose objects were stored longest ago, on average.
+
+use std::collections::BinaryHeap;
+
+use super::spans::Spans;
+
+/// Spans found cold in one look at all of them.
+const COLD_SPANS: usize = 64;
+
+/// Spans that were found coldest, coldest last.
+#[derive(Debug, Default)]
+pub(super) struct Victims {
+    spans: Vec<(u64, u32)>,
+}
+
+impl Victims {
+    /// The coldest span that is not being emptied.
+    pub(super) fn next(&mut self, spans: &Spans) -> Option<u32> {
+        if let Some(span) = self.take(spans) {
+            return Some(span);
+        }
+        self.find(spans);
+        self.take(spans)
+    }
+
+    fn take(&mut self, spans: &Spans) -> Option<u32> {
+        // It may have been emptied, or filled anew, since it was found.
+        std::iter::from_fn(|| self.spans.pop())
+            .find(|&(age, span)| spans.span(span).age() == age && spans.span(span).is_settled())
+            .map(|(_, span)| span)
+    }
+
+    fn find(&mut self, spans: &Spans) {
+        let mut coldest = BinaryHeap::with_capacity(COLD_SPANS + 1);
+        for span in (0..spans.blocks.end()).filter(|&span| spans.span(span).is_settled()) {
+            coldest.push((spans.span(span).age(), span));
+            if coldest.len() > COLD_SPANS {
+                coldest.pop();
+            }
+        }
+        self.spans = coldest.into_sorted_vec();
+        self.spans.reverse();
+    }
+}
