@@ -1,10 +1,12 @@
-//! Where the pages are kept that have no frame, as eviction and transfers see it: the seam under them.
+//! The seam under eviction and transfers: page stores, which keep pages that have no frame.
 //!
-//! A frame whose page a store knows says so in one word, by a [`StoredPage`]: the store, and the page's index there
-//! (`frame/stored.rs`). Eviction, transfers, migration and the LRU go by that name, and ask the store for the rest: what the
-//! entries of an evicted page become, how a write begins and ends, whether a frame can be forgotten. Swap is the first store:
-//! its index is the slot, and its entries become Swapped. A second one stands in tests (`double`): it has no slots, and leaves its
-//! pages' entries empty.
+//! The word of a frame whose page a store knows names that page by a [`StoredPage`]: the store, and the page's
+//! index there (`frame/stored.rs`). Eviction, transfers, migration and the LRU use this name and ask the store for
+//! the rest. The store says what the entries of an evicted page become, how a write begins and ends, and whether a
+//! frame can be forgotten.
+//!
+//! Swap is the first store: its index is the slot, and its entries become Swapped. A second store stands in tests
+//! (`double`). It has no slots, and leaves its pages' entries empty.
 //!
 //! ```text
 //!  reclaim, engine ──► Engine::store(page) ──► PageStore ──┬── swap: slots, the pool, areas
@@ -12,12 +14,12 @@
 //! ```
 //!
 //! Contract:
-//! - While a store knows a frame it holds one use of it, and the frame's word names the page. Both change under a lock of the
-//!   store. A page under writeback keeps its frame, and its index is no other page's.
+//! - While a store knows a frame, the store holds one use of it, and the frame's word names the page. Both change
+//!   under a lock of the store. A page under writeback keeps its frame, and its index is no other page's.
 //! - Indexes that follow each other are places that one transfer can move together.
 //!
-//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that calls are direct
-//! ones. What concerns a batch is one call for the batch.
+//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that calls are
+//! direct. A batch of pages takes one call.
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod double;
@@ -43,40 +45,44 @@ pub(crate) type Going = SmallVec<[(StoredPage, IsolatedFrame); ISOLATED]>;
 /// Frames of one transfer.
 pub(crate) type Frames = SmallVec<[FrameId; WRITE_BATCH]>;
 
-/// What keeps pages.
+/// A store of pages.
 pub(crate) trait PageStore {
     // --- the entries that lead to a page ---
 
-    /// What an entry becomes that shows the page now, and is to lead to its place instead.
+    /// Returns the entry that leads to the page's place, for an entry that shows the page now.
     fn entry(&self, seen: Entry, page: StoredPage) -> Entry;
 
-    /// Whether this is an entry that leads to the page's place.
+    /// Returns whether this entry leads to the page's place.
     fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool;
 
-    /// Counts one more entry that leads to the page's place, if the store still knows the frame for it.
+    /// Counts one more entry that leads to the page's place. False: the store does not know the frame for it any
+    /// more.
     fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool;
 
     /// Counts one entry less.
     fn drop_reference(&self, frames: &FrameAllocator, page: StoredPage) -> Orphan;
 
-    /// The last entry that showed the frame is gone: if none leads to the page's place either, both may go.
+    /// The last entry that showed the frame is gone. If no entry leads to the page's place either, page and frame
+    /// may go.
     fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan;
 
-    /// Takes a mapped frame from the store, if no entry leads to the page's place, and the store need not keep the page. The frame
-    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at its word afterwards.
+    /// Takes a mapped frame from the store, if no entry leads to the page's place and the store need not keep the
+    /// page. The frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at its
+    /// word afterwards.
     fn detach(&self, frames: &FrameAllocator, frame: FrameId);
 
     // --- the way out ---
 
-    /// Whether a page that is to be written had better be given another place: the device of this one does not do well, and
-    /// others do.
+    /// Returns whether a page that is to be written should get another place: its device does not do well, and
+    /// another one does.
     fn is_better_moved(&self, page: StoredPage) -> bool {
         let _ = page;
         false
     }
 
-    /// Begins to write what is dirty of a batch, in the order of the pages. The frames are off the LRU and pinned, and their
-    /// entries lead to the pages' places. `each` is told what came of each, in turn, with no lock held.
+    /// Begins to write the dirty pages of a batch, in their order. The frames are off the LRU and pinned, and their
+    /// entries lead to the pages' places. The store tells `each` the outcome of each page, in turn, with no lock
+    /// held.
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
@@ -84,25 +90,27 @@ pub(crate) trait PageStore {
         each: &mut dyn FnMut(PutAway),
     );
 
-    /// Pages that a transfer should write at the most.
+    /// The most pages that one transfer should write.
     fn write_batch(&self) -> usize;
 
-    /// Frames to be written in place of the pages of `run`, which are under WRITEBACK: those of the first pages, as far as there is
-    /// room for them. `None`: pages are written as they are.
+    /// Returns frames to write in place of the pages of `run`, which are under WRITEBACK. There are as many as
+    /// there is room for, for the first pages. `None`: the pages are written as they are.
     fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames>;
 
     /// A frame of [`PageStore::stand_ins`] was written, or is not needed.
     fn give_stand_in_back(&self, frame: FrameId);
 
-    /// What came of the write of consecutive pages. Told before the writebacks end.
+    /// The outcome of the write of consecutive pages. The engine tells it before the writebacks end.
     fn note_written(&self, first: StoredPage, count: u32, written: bool);
 
-    /// Ends the writeback of a frame; one that came to nothing leaves it dirty. Says whether somebody waits for it.
+    /// Ends the writeback of a frame. A write that failed leaves the frame dirty. Returns whether somebody waits
+    /// for the frame.
     fn end_writeback(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, written: bool)
     -> bool;
 
-    /// Forgets clean frames, each of which the caller alone has pinned and no entry shows. Their pages leave the shadow until they
-    /// come back. `each` is told what came of each, in turn, with a lock of the store held.
+    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their pages keep the shadow
+    /// until they come back. The store tells `each` the outcome of each frame, in turn, with a lock of the store
+    /// held.
     fn evict_run(
         &self,
         frames: &FrameAllocator,
@@ -113,20 +121,22 @@ pub(crate) trait PageStore {
 
     // --- the way in ---
 
-    /// Puts a fresh frame under READING for a page that is out, pinned for the caller; or finds that another frame has the page
-    /// already. The page need not be the caller's: an entry that led to it may have changed meanwhile.
+    /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Or finds that another
+    /// frame has the page already. The page need not be the caller's: an entry that led to it may have changed
+    /// meanwhile.
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow>;
 
-    /// What came of the read of consecutive pages, as far as the device goes: the error that those are told who wait for one.
+    /// The outcome of the read of consecutive pages, as the device tells it. Returns the error for those who wait
+    /// for one of the pages.
     fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error>;
 
-    /// Whether what was read into a frame is what was written from one.
+    /// Checks that the bytes read into a frame are those that were written for the page.
     fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error>;
 
-    /// Keeps why a page was not read, for those who wait for it.
+    /// Keeps the reason why a page was not read, for those who wait for it.
     fn note_unread(&self, page: StoredPage, why: Unread);
 
-    /// Forgets a frame whose read came to nothing. The caller has it pinned.
+    /// Forgets a frame whose read failed. The caller has it pinned.
     fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId);
 
     // --- devices ---
@@ -134,10 +144,10 @@ pub(crate) trait PageStore {
     /// Hands a job over to the device of its pages. False: the device is full, and nothing has begun.
     fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool;
 
-    /// A transfer has ended: what it says of its device.
+    /// A transfer has ended: its result says how the device does.
     fn note_end(&self, job: &Job, result: &io::Result<()>);
 
-    /// To be kept while a completion runs: it tells a panic of ours from one of a device's.
+    /// To be kept while a completion runs: it tells our panics from those of a device.
     fn completing(&self) -> Option<Completing<'_>> {
         None
     }
@@ -151,25 +161,25 @@ pub(crate) trait PageStore {
     /// Completes the transfers that have ended.
     fn poll(&self);
 
-    /// Has devices complete transfers by themselves: somebody waits for one, and cannot pull completions.
+    /// Has devices complete transfers by themselves. Somebody waits for one, and cannot take completions.
     fn serve(&self);
 
     /// For a thread that waits for transfers of the store, whichever. As [`Device::wait`](crate::io::Device::wait).
     fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited;
 
-    /// For whoever waits for the transfer of a page: completes transfers as long as `still_waiting`, or says that he may sleep. See
-    /// [`Device::wait`](crate::io::Device::wait).
+    /// For a thread that waits for the transfer of a page. Completes transfers as long as `still_waiting`, or says
+    /// that the thread may sleep. See [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
 }
 
-/// While a completion runs.
+/// A mark on the thread that runs a completion.
 pub(crate) struct Completing<'a> {
     is_broken: &'a AtomicBool,
     was_panicking: bool,
 }
 
 impl<'a> Completing<'a> {
-    /// `is_broken` is set where the completion panics.
+    /// A panic in the completion sets `is_broken`.
     pub(crate) fn begin(is_broken: &'a AtomicBool) -> Self {
         Self { is_broken, was_panicking: is_panicking() }
     }
@@ -193,7 +203,7 @@ pub(crate) enum Unread {
     Failed(Error),
 }
 
-/// What a store may go by in how it writes a batch.
+/// What a store may consider when it writes a batch.
 pub(crate) struct Leaving<'a> {
     pub(crate) frames: &'a FrameAllocator,
     pub(crate) rmap: &'a ReverseMap,
@@ -203,7 +213,7 @@ pub(crate) struct Leaving<'a> {
     pub(crate) writing_pages: u32,
 }
 
-/// What came of a page in [`PageStore::put_away`].
+/// The outcome for a page of [`PageStore::put_away`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a page to be written is under WRITEBACK"]
 pub(crate) enum PutAway {
@@ -212,36 +222,37 @@ pub(crate) enum PutAway {
         /// Somebody saw the frame under writeback.
         awaited: bool,
     },
-    /// It belongs on a device, and its frame is under WRITEBACK.
+    /// The page belongs on a device, and its frame is under WRITEBACK.
     ToBeWritten,
-    /// Somebody pinned it just now, or it was faulted back and its store knows it no longer: it stays, with the caller's pin.
+    /// The page stays, with the caller's pin. Somebody pinned it just now, or a fault brought it back and its store
+    /// does not know it any more.
     Refused {
-        /// As of `Done`.
+        /// As for `Done`.
         awaited: bool,
     },
 }
 
-/// Whether something is left of a page that nothing leads to any more.
+/// Whether a page that no entry leads to still has a frame.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an orphan must be unpinned"]
 pub(crate) enum Orphan {
-    /// Something still leads to it, or there is no frame.
+    /// Some entry still leads to the page, or there is no frame.
     None,
     /// The frame is on its way out: drop the pin.
     Frame(PinnedFrame),
 }
 
-/// What came of [`PageStore::evict_run`] for a frame.
+/// The outcome for a frame of [`PageStore::evict_run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an evicted frame must be freed"]
 pub(crate) enum Evicted {
-    /// The frame is unowned: the caller frees it. Its pin is gone with it.
+    /// No page owns the frame, and the caller frees it. The frame's pin is gone with it.
     Freed,
-    /// Somebody uses it, or it is dirty. It stays, with the caller's pin.
+    /// Somebody uses the frame, or it is dirty. It stays, with the caller's pin.
     Kept,
 }
 
-/// What came of looking for the frame of a page, without a lock.
+/// The outcome of a look for the frame of a page, without a lock.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that was found is pinned"]
 pub(crate) enum Found {
@@ -249,29 +260,31 @@ pub(crate) enum Found {
     Frame(PinnedFrame),
     /// This frame was the page's a moment ago: drop the pin, and look again.
     Moved(PinnedFrame),
-    /// None, as far as can be seen without the lock.
+    /// There is none, as far as a thread can see without the lock.
     Nothing,
 }
 
-/// What came of putting a fresh frame under READING for a page.
+/// The outcome of putting a fresh frame under READING for a page.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a read that was begun must be ended, and a frame that was found is pinned"]
 pub(crate) enum Begun<S> {
-    /// The store knows the fresh frame, which is under READING. The shadow is what the frame before it left behind.
+    /// The store knows the fresh frame, which is under READING. The shadow is what the page's last frame left
+    /// behind.
     Reading(PinnedFrame, Option<S>),
-    /// Another frame has the page already. The fresh one comes back.
+    /// Another frame has the page already. The fresh frame comes back.
     Cached(PinnedFrame, Block),
     /// No entry leads to the page any more. The fresh frame comes back.
     Gone(Block),
 }
 
-/// What came of starting the writeback of a frame.
+/// The outcome of the start of a frame's writeback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a writeback that was started must be ended"]
 pub(crate) enum Started {
     Yes,
-    /// Somebody else holds the frame, or it is not dirty, or the store does not know it any more.
+    /// Somebody else holds the frame, or the frame is not dirty, or the store does not know it any more.
     Refused,
-    /// The same, and somebody saw it under writeback meanwhile and waits: wake those who wait for I/O on the frame.
+    /// As `Refused`. Besides, somebody saw the frame under writeback and waits: wake those who wait for I/O on the
+    /// frame.
     RefusedAndAwaited,
 }

@@ -1,10 +1,10 @@
-//! Transfers under way, and what happens when a device is done with one.
+//! Transfers in flight, and their ends.
 //!
-//! A transfer holds a pin on each of its frames. A page that was written and that nobody came for meanwhile is freed
-//! right here, by whoever took the completion; a page that was read is live from here on.
+//! A transfer holds a pin on each of its frames. The thread that takes a completion also ends it. It frees a page
+//! that was written, if nobody came for the page meanwhile. A page that was read is live from here on.
 //!
-//! Locking: completions take the swap cache's and the LRU's locks, one after the other, and may run inside `submit`: so nobody
-//! submits while holding a lock.
+//! Locking: completions take the locks of the swap cache and of the LRU, one after the other. They may run inside
+//! `submit`, so nobody submits while holding a lock.
 
 use std::io;
 use std::task::Waker;
@@ -30,12 +30,12 @@ use crate::units::{FrameId, StoredPage};
 /// How long a thread that waits for no transfer in particular sleeps before it looks again.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// Pages under way, each way.
+/// Pages in flight, each way.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     writing_pages: AtomicU32,
     reading_pages: AtomicU32,
-    /// Pages freed because they had been written.
+    /// Pages freed because they were written.
     freed_pages: AtomicU64,
     /// Pages whose write has ended, so far.
     ended_pages: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct Transfers {
     read_pages: AtomicU64,
     /// Somebody waits for any transfer to end.
     awaited: AtomicBool,
-    /// Nobody shall wait any more.
+    /// The manager ends, and nobody shall wait any more.
     ending: AtomicBool,
 }
 
@@ -73,13 +73,14 @@ impl Transfers {
         self.read_pages.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody shall wait any more.
+    /// Returns whether nobody shall wait any more.
     pub(crate) fn are_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
     fn are_under_way(&self) -> bool {
-        // In one order with transfers that end, or that a device refuses: of two that go, one sees that both are gone.
+        // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both are
+        // gone.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
     }
 }
@@ -88,14 +89,14 @@ impl Engine {
     /// Links `frames` to a chain, in order. They are off the LRU, and the caller's.
     pub(crate) fn chain(&self, frames: &[FrameId]) {
         for pair in frames.windows(2) {
-            // Relaxed: whoever follows the chain was handed the transfer.
+            // Relaxed: a thread that follows the chain was handed the transfer.
             self.frames.words(pair[0]).next.store(pair[1].0, Ordering::Relaxed);
         }
     }
 
-    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Says how many are on
-    /// their way. Where there is no room for more, the others stay in memory as they were, dirty, without a place: that is no
-    /// failure, and the end of a write is the time to try again.
+    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Returns how many are in flight.
+    /// If the device has no room for the others, they stay in memory, dirty and without a place. That is no
+    /// failure: try again when a write ends.
     pub(crate) fn start_write(
         &self,
         first: StoredPage,
@@ -135,7 +136,7 @@ impl Engine {
         accepted
     }
 
-    /// Pages under WRITEBACK that no device has stay where they were.
+    /// Leaves pages under WRITEBACK where they were, if no device has them.
     fn put_back_unsent(&self, first: StoredPage, frames: &[FrameId]) {
         for (index, &frame) in (0..).zip(frames) {
             let page = first.plus(index);
@@ -147,8 +148,9 @@ impl Engine {
         }
     }
 
-    /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each. False: the device is
-    /// full. The read has then ended without the pages: those who wait for them learn [`Unread::NoRoom`].
+    /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each. False:
+    /// the device is full. The read has then ended without the pages, and those who wait for them learn
+    /// [`Unread::NoRoom`].
     pub(crate) fn start_read(
         &self,
         first: StoredPage,
@@ -168,8 +170,8 @@ impl Engine {
             self.wake_if_idle();
             return false;
         }
-        // Somebody may have come for a page before it was under way, and found nothing to serve. In one order with those who
-        // announce themselves first and ask to be served then.
+        // Somebody may have come for a page before it was in flight, and found nothing to serve. The fence is in
+        // one order with those who announce themselves first and ask to be served then.
         fence(Ordering::SeqCst);
         if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
             self.serve_devices();
@@ -177,9 +179,9 @@ impl Engine {
         true
     }
 
-    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out: its place is only known from somebody's
-    /// entry, and may be another page's by now. The shadow is what the page left behind. `None`: the page is
-    /// not out, and the frame is free again.
+    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out. The page's place is
+    /// known from some entry only, and may be another page's by now. The shadow is what the page left behind.
+    /// `None`: the page is not out, and the frame is free again.
     pub(crate) fn begin_read_ahead(
         &self,
         page: StoredPage,
@@ -197,7 +199,7 @@ impl Engine {
         None
     }
 
-    /// Completes what has ended, in passing.
+    /// Completes the transfers that have ended, in passing.
     #[inline]
     pub(crate) fn poll_transfers(&self) {
         if self.transfers.are_under_way() {
@@ -205,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Has transfers under way end by themselves: nobody may be left to ask how they are.
+    /// Has transfers in flight end by themselves, because nobody may be left to ask for them.
     pub(crate) fn leave_transfers(&self) {
         if self.transfers.are_under_way() {
             self.flush_devices();
@@ -213,32 +215,33 @@ impl Engine {
         }
     }
 
-    /// For a thread that has left its waker with a frame under I/O: completes transfers while there are any to wait for, and
-    /// sleeps otherwise.
+    /// For a thread that has left its waker with a frame under I/O. Completes transfers while there are any to wait
+    /// for. Otherwise the thread may sleep.
     pub(crate) fn drive(&self, frame: FrameId) -> Waited {
         let words = self.frames.words(frame);
         let waiting = || {
             let holds = words.holds.load();
             holds.is_reading() || holds.is_writeback()
         };
-        // Hints, both: they tell where to wait, not whether.
+        // Both are hints: they tell where to wait, not whether.
         match words.stored.page() {
             Some(page) => self.store(page).wait(page, words.prev.load(Ordering::Relaxed), &waiting),
             None => self.wait_in_devices(&waiting),
         }
     }
 
-    /// Waits until some write has ended, or for so long. Returns at once when none is under way. False: none has ended.
+    /// Waits until some write has ended, or `patience` is over. Returns at once when no write is in flight. False:
+    /// no write has ended.
     pub(crate) fn wait_for_write_within(&self, patience: Duration) -> bool {
         self.wait_for_writes(self.transfers.ended_pages() + 1, self.after(Some(patience)))
     }
 
-    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: no device
-    /// has answered for as long as they may take. Those with transfers in flight are silent from then on. Until they answer, only
-    /// accesses that cannot do without wait for them.
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: no device
+    /// has answered for as long as devices may take. Devices with transfers in flight are then silent. Until they
+    /// answer, only accesses that cannot do without wait for them.
     pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
         loop {
-            // Each that ends is an answer.
+            // Each end is an answer.
             let next = self.policy.io_timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
             if !self.wait_once(|until| self.wait_for_writes(next, until)) {
                 return false;
@@ -249,13 +252,13 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for writes any more, nor does who waits now: the manager ends.
+    /// Ends all waits for writes, now and later: the manager ends.
     pub(crate) fn wait_no_more(&self) {
         self.transfers.ending.store(true, Ordering::SeqCst);
         self.wake_awaiting();
     }
 
-    /// Waits once for as long as devices may take, and not at all for devices that are silent.
+    /// Waits once, for as long as devices may take. Does not wait for silent devices.
     fn wait_once(&self, wait: impl FnOnce(Option<Instant>) -> bool) -> bool {
         if self.swap.areas.keep_all() {
             self.poll_transfers();
@@ -276,36 +279,36 @@ impl Engine {
         })
     }
 
-    /// Pages whose transfer has ended, so far: to be compared with later.
+    /// Pages whose transfer has ended, so far, to compare with later.
     pub(crate) fn ends(&self) -> u64 {
         let Transfers { ended_pages, read_pages, .. } = &self.transfers;
         // In one order with those who announce that they wait.
         ended_pages.load(Ordering::SeqCst) + read_pages.load(Ordering::SeqCst)
     }
 
-    /// Whether something is under way, and nothing has ended since [`Engine::ends`] said `before`.
+    /// Returns whether something is in flight, and nothing has ended since [`Engine::ends`] said `before`.
     pub(crate) fn has_not_ended_since(&self, before: u64) -> bool {
         self.transfers.are_under_way() && self.ends() == before
     }
 
-    /// For one who found a device full: waits until a transfer has ended that had not when [`Engine::ends`] said `before`. Returns
-    /// at once when nothing is under way. False: as [`Engine::wait_until_ended`].
+    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
+    /// `before`. Returns at once when nothing is in flight. False: as for [`Engine::wait_until_ended`].
     pub(crate) fn wait_for_room(&self, before: u64) -> bool {
         self.wait_once(|until| self.wait_while(until, &|| self.has_not_ended_since(before)))
     }
 
-    /// Waits until nothing is under way, or for so long. Says whether nothing is.
+    /// Waits until nothing is in flight, or `patience` is over. Returns whether nothing is in flight.
     pub(crate) fn wait_for_transfers(&self, patience: Duration) -> bool {
         self.serve_devices();
         self.wait_while(self.after(Some(patience)), &|| self.transfers.are_under_way())
     }
 
-    /// The end of a wait that begins now. Beyond the end of time is for ever.
+    /// The end of a wait that begins now. A time beyond the clock's end means for ever.
     fn after(&self, patience: Option<Duration>) -> Option<Instant> {
         patience.and_then(|patience| self.machine.clock.now().checked_add(patience))
     }
 
-    /// Waits as long as `waits` says, and until then. Says whether it does not any more.
+    /// Waits until `waits` says no, or until the time is over. Returns whether `waits` says no.
     pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
         let ending = || self.transfers.are_ending();
         let still_waits =
@@ -315,7 +318,8 @@ impl Engine {
             |waker| self.poll_ends(waker, &still_waits),
             || {
                 if self.wait_in_devices(&still_waits) == Waited::Sleep {
-                    // Woken by the next that ends; for a moment only, as what is waited for may not be under way yet.
+                    // The next end wakes it. It sleeps for a moment only, since the transfer that it waits for may
+                    // not be in flight yet.
                     park_for(MOMENT);
                 }
                 true
@@ -330,7 +334,7 @@ impl Engine {
         }
         let awaited = &self.transfers.awaited;
         let announce = || {
-            // In one order with the end of a transfer, which counts first and asks then.
+            // In one order with the end of a transfer, which first counts and then asks.
             awaited.swap(true, Ordering::SeqCst);
             waits()
         };
@@ -340,15 +344,15 @@ impl Engine {
         }
     }
 
-    /// Puts a frame back that does not go out after all.
+    /// Puts a frame back that does not go out.
     pub(crate) fn putback(&self, frame: IsolatedFrame, place: Place) {
-        // What was unmapped while it was on its way is left to us.
+        // If all its entries were unmapped while it was on its way, its end is left to this thread.
         self.forget_orphan(frame.frame());
         self.unpin(self.lru.putback(&self.frames, frame, place));
     }
 
-    /// A page is about to be read into this frame, which is in nobody's hands but the caller's: the reclaim policy decides
-    /// by what the page left behind where it will be put.
+    /// Tells the reclaim policy that a page is about to be read into this frame, which only the caller has. The
+    /// policy decides by the page's shadow where the frame will be put.
     pub(crate) fn admit(&self, frame: FrameId, shadow: Option<Shadow>) {
         let Some(shadow) = shadow else { return };
         self.counters.count(Counter::WorkingsetRefault);
@@ -372,7 +376,7 @@ impl Engine {
         }
     }
 
-    /// Frees those clean frames that only their stores know, and puts the others back. Says how many are free.
+    /// Frees those clean frames that only their stores know, and puts the others back. Returns how many are free.
     pub(crate) fn evict_or_putback(&self, run: Going) -> u64 {
         let mut outcomes = SmallVec::<[Evicted; ISOLATED]>::new();
         let shadow = self.lru.shadow();
@@ -383,7 +387,7 @@ impl Engine {
         for ((_, frame), evicted) in run.into_iter().zip(outcomes) {
             match evicted {
                 Evicted::Freed => {
-                    // Its pin went with it.
+                    // The frame's pin went with it.
                     self.free_last(frame.into_pin().into_frame());
                     freed += 1;
                 }
@@ -422,27 +426,28 @@ impl Engine {
         }
     }
 
-    /// After a transfer that did not begin. Somebody may have seen it under way, and wait for its end; where others are under
-    /// way, theirs will do. Waking for each refusal would have those who wait for room wake each other without end.
+    /// After a transfer that did not begin. A thread may have seen it in flight, and wait for its end. If others
+    /// are in flight, their ends will wake the thread. To wake threads for each refusal would let those who wait
+    /// for room wake each other without end.
     fn wake_if_idle(&self) {
         if !self.transfers.are_under_way() {
             self.wake_awaiting();
         }
     }
 
-    /// Shows a page again that could not be written, as if it had never been on its way, and gives its slot up: another
-    /// place on the device may do, and this one may never have been there.
+    /// Shows a page again that could not be written, as if it had never been on its way. The page gives its slot
+    /// up: another place on the device may do, and this one may never have been there.
     fn put_back_unwritten(&self, page: StoredPage, frame: FrameId) {
         let (store, words) = (self.store(page), self.frames.words(frame));
         if let Some(owner) = self.rmap.former_owner(&self.frames, frame) {
             let walk = self.table.walk(owner.space, owner.page);
             let seen = walk.entry();
-            // While the entry leads to the page's place, that is the frame's.
+            // While the entry leads to the page's place, that place is the frame's.
             let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
             if unchanged && words.uses.try_add() {
                 self.rmap.add(&self.frames, frame, owner);
                 self.space_use.add(owner.space, Figure::Resident, 1);
-                // What may be done with it, the next access asks the region.
+                // The next access asks the region what may be done with the page.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {
                     let orphan = store.drop_reference(&self.frames, page);
@@ -467,7 +472,7 @@ impl Engine {
         self.wake_awaiting();
     }
 
-    /// The bytes of a frame under READING are there, or cannot be had. The pin is the reader's.
+    /// Ends the read of a frame under READING: its bytes are there, or cannot be had. The pin is the reader's.
     pub(crate) fn end_read_of(&self, page: StoredPage, pin: PinnedFrame, failure: Option<Error>) {
         self.end_read_as(page, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
     }
@@ -476,27 +481,27 @@ impl Engine {
         let frame = pin.frame();
         let read = outcome.is_ok();
         if let Err(why) = outcome {
-            // Before those who wait can ask why.
+            // The reason is noted before those who wait can ask for it.
             self.store(page).note_unread(page, why);
         }
         if self.frames.words(frame).holds.end_read(read) {
             self.wake_io(frame);
         }
         if read {
-            // Compaction may have met it by its place since it is live: it is no newcomer.
+            // The frame is no newcomer: compaction may have met it by its place as soon as it was live.
             self.lru.arrive(&self.frames, frame);
         } else {
-            // Those who wait for it hold it; whoever comes later reads again.
+            // Those who wait for the frame hold it. An access that comes later reads again.
             self.store(page).forget_failed(&self.frames, page, frame);
         }
         self.unpin(pin);
     }
 
-    /// The pages of a job, with the frames of the chain that begins at `head`.
+    /// Calls `each` for the pages of a job, with the frames of the chain that begins at `head`.
     fn for_each_chained(&self, job: &Job, head: FrameId, mut each: impl FnMut(StoredPage, FrameId)) {
         let mut frame = head;
         for index in 0..job.count {
-            // Read first: the frame may be somebody else's afterwards.
+            // Read first: afterwards the frame may be somebody else's.
             let next = FrameId(self.frames.words(frame).next.load(Ordering::Relaxed));
             each(job.first.plus(index), frame);
             frame = next;

@@ -1,16 +1,16 @@
-//! Who waits for devices, how, and until when.
+//! Waiters: how an access waits for devices, and until when.
 //!
-//! One [`Waiter`] goes through all that one access waits for: its page, room, a place in a queue. What waits is written once,
-//! as an `async fn` that awaits the waiter. How it waits is the waiter's matter:
+//! One [`Waiter`] goes through all waits of an access: for its page, for room, for a place in a queue. The code
+//! that waits is written once, as an `async fn` that awaits the waiter. The waiter decides how to wait:
 //!
 //! | waiter | waits | until |
 //! |---|---|---|
 //! | [`Waiter::thread`] | in place: completes transfers itself, or sleeps | one deadline, set at the first wait |
-//! | [`Waiter::task`] | pending: wakers are left with what is waited for, and with a timer | the same |
-//! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each that ends is an answer |
+//! | [`Waiter::task`] | pending: leaves wakers with the frame or the word, and with a timer | the same |
+//! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each end of a transfer is an answer |
 //! | [`Waiter::never`] | not at all | - |
 //!
-//! A waiter that waits in place never answers Pending, so [`in_place`] polls what awaits it exactly once.
+//! A waiter that waits in place never answers Pending, so [`in_place`] polls its future exactly once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -34,9 +34,9 @@ enum How {
 pub(crate) struct Waiter<'e> {
     engine: &'e Engine,
     how: How,
-    /// When the whole access has taken too long; `None`: it has not waited yet, or may wait for ever.
+    /// The end of the access's time. `None`: the access has not waited yet, or may wait for ever.
     until: Option<Instant>,
-    /// How the devices did when the wait began.
+    /// The state of the devices when the wait began.
     asked: Asked,
     alarm: Option<Alarm>,
 }
@@ -61,12 +61,12 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Patient)
     }
 
-    /// Nobody: what would have to be waited for is left.
+    /// A waiter that never waits: the caller goes on without.
     pub(crate) fn never(engine: &'e Engine) -> Self {
         Self::new(engine, How::Never)
     }
 
-    /// Whether a thread sleeps here, rather than a future.
+    /// Returns whether a thread sleeps here, and not a future.
     pub(crate) fn blocks(&self) -> bool {
         self.how != How::Task
     }
@@ -76,24 +76,25 @@ impl<'e> Waiter<'e> {
         self.until
     }
 
-    /// Whether the devices have been waited for as long as they may take. The first look sets the clock.
+    /// Returns whether the time of the access is over. The first call sets the end of it.
     pub(crate) fn is_too_late(&mut self) -> bool {
         let Some(timeout) = self.engine.policy.io_timeout else { return false };
         let now = self.engine.machine.clock.now();
         if self.until.is_none() {
-            // Beyond the end of time is for ever.
+            // A time beyond the clock's end means for ever.
             self.until = now.checked_add(timeout);
             self.asked = self.engine.swap.areas.asked();
         }
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// The deadline has passed: devices with transfers in flight that have not answered since the wait began are silent.
+    /// The deadline has passed. Devices with transfers in flight that have not answered since the wait began are
+    /// silent.
     pub(crate) fn note_silence(&self) {
         self.engine.swap.areas.note_silence(&self.asked);
     }
 
-    /// Whether there is nothing that this waiter still waits for.
+    /// Returns whether this waiter waits for nothing any more.
     pub(crate) fn has_given_up(&mut self) -> bool {
         match self.how {
             How::Never => true,
@@ -102,10 +103,10 @@ impl<'e> Waiter<'e> {
         }
     }
 
-    /// Has a future woken at its deadline, if the wait has one.
+    /// Has the timer wake a future at its deadline, if there is one.
     ///
     /// # Errors
-    /// `System` when there can be no thread that does it.
+    /// `System` when no thread for the timer can be started.
     pub(crate) fn set_alarm(&mut self, waker: &Waker) -> Result<()> {
         let Some(until) = self.until.filter(|_| self.how == How::Task) else { return Ok(()) };
         match self.alarm {
@@ -118,7 +119,7 @@ impl<'e> Waiter<'e> {
         Ok(())
     }
 
-    /// Waits until as many pages as that have been written since the beginning, or nothing is being written. False: not in
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: not in
     /// time.
     pub(crate) async fn until_written(&mut self, pages: u64) -> bool {
         let engine = self.engine;
@@ -131,13 +132,13 @@ impl<'e> Waiter<'e> {
         self.wait_while(&move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages).await
     }
 
-    /// Waits until some write has ended, or nothing is being written. As [`Waiter::until_written`].
+    /// Waits until some write has ended, or no write is in flight. False: not in time.
     pub(crate) async fn until_some_write_ends(&mut self) -> bool {
         self.until_written(self.engine.transfers.ended_pages() + 1).await
     }
 
-    /// For one who found nothing that can go: waits for a write to end where the devices are silent, and lets others run
-    /// otherwise. False: not in time.
+    /// For a thread that found nothing that can go. If the devices are silent it waits for a write to end, and
+    /// otherwise it lets others run. False: not in time.
     pub(crate) async fn until_more_may_go(&mut self) -> bool {
         if self.engine.swap.is_silent() {
             return self.until_some_write_ends().await;
@@ -146,15 +147,15 @@ impl<'e> Waiter<'e> {
         true
     }
 
-    /// Waits until some read has ended, or nothing is being read. False: not in time.
+    /// Waits until some read has ended, or no read is in flight. False: not in time.
     pub(crate) async fn until_some_read_ends(&mut self) -> bool {
         let transfers = &self.engine.transfers;
         let before = transfers.read_pages();
         self.wait_while(&move || transfers.reading_pages() != 0 && transfers.read_pages() == before).await
     }
 
-    /// For one who found a device full: waits until a transfer has ended that had not when [`Engine::ends`] said `before`, or
-    /// nothing is under way. False: not in time.
+    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
+    /// `before`, or nothing is in flight. False: not in time.
     pub(crate) async fn until_room(&mut self, before: u64) -> bool {
         let engine = self.engine;
         if self.how == How::Patient {
@@ -212,7 +213,7 @@ impl<'e> Waiter<'e> {
             }
             let waiting = engine.poll_ends(context.waker(), waits);
             if waiting.is_pending() {
-                // No thread of this future's sees to completions.
+                // No thread of this future takes completions.
                 engine.serve_devices();
             }
             waiting
@@ -230,7 +231,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Runs what waits in place.
+/// Runs a future whose waiter waits in place.
 pub(crate) fn in_place<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -1,4 +1,4 @@
-//! Swap areas: what the user says of a place where pages may go, before it is opened.
+//! Swap areas: the user's description of a place for pages, before it is opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct SwapArea {
     allow_tmpfs: bool,
 }
 
-/// What an area is on.
+/// The kind of place.
 enum Backend {
     Temporary(PathBuf),
     File(PathBuf),
@@ -36,13 +36,13 @@ enum Backend {
     Device(Box<dyn Device>),
 }
 
-/// A swap area that can be used.
+/// A swap area that is open.
 pub(crate) struct Opened {
     pub(crate) device: Box<dyn Device>,
-    /// The pages that may be used: of a device of the user's own, perhaps fewer than it has.
+    /// The pages that may be used. Of a device of the user's own, they may be fewer than it has.
     pub(crate) capacity_pages: u32,
     pub(crate) priority: i32,
-    /// How it is read and written, where there was something to choose.
+    /// The engine that reads and writes it, where there was a choice.
     pub(crate) engine: Option<String>,
 }
 
@@ -51,23 +51,24 @@ impl SwapArea {
         Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false }
     }
 
-    /// A temporary file without a name in this directory. Nothing is left of it, whatever happens.
+    /// A temporary file without a name in this directory. It leaves nothing behind, whatever happens.
     pub fn temporary(directory: impl Into<PathBuf>) -> Self {
         Self::new(Backend::Temporary(directory.into()))
     }
 
-    /// A file of this name, made or overwritten, and left behind. Its blocks are kept: a file that was used before is faster
-    /// than a new one.
+    /// A file of this name, made or overwritten, and left behind. It keeps its blocks: a file that was used before
+    /// is faster than a new one.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::File(path.into()))
     }
 
-    /// A disk or partition for this purpose alone. **What was on it is lost.** Refused while it is mounted or in use.
+    /// A disk or partition for this purpose alone. **Its contents are lost.** Refused while it is mounted or in
+    /// use.
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::BlockDevice(path.into()))
     }
 
-    /// So many bytes of memory outside the budget, to see what everything but a device costs.
+    /// So many bytes of memory outside the budget, to measure the costs of all but a device.
     pub fn ram(bytes: u64) -> Self {
         Self::new(Backend::Ram(bytes))
     }
@@ -86,19 +87,19 @@ impl SwapArea {
         }
     }
 
-    /// Uses no more of it than this. Default: all that can be addressed, which is 8 TiB over all areas.
+    /// Uses no more of it than this. Default: all bytes that have addresses, which is 8 TiB over all areas.
     pub fn limit_bytes(mut self, bytes: u64) -> Self {
         self.limit_bytes = bytes;
         self
     }
 
-    /// Areas of higher priority are filled first, those of the same in turn. Default: 0.
+    /// Areas of higher priority are filled first. Areas of the same priority take turns. Default: 0.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Takes a file even on a file system that is memory. Default: no.
+    /// Accepts a file on a file system that is memory. Default: no.
     pub fn allow_tmpfs(mut self, allow: bool) -> Self {
         self.allow_tmpfs = allow;
         self
@@ -107,8 +108,8 @@ impl SwapArea {
     /// Opens it.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`] where there is no such place or it may not be used,
-    /// [`crate::ErrorKind::Unsupported`] where the chosen engine does not work, [`crate::ErrorKind::System`] without
+    /// [`crate::ErrorKind::SwapUnavailable`] when there is no such place or it may not be used.
+    /// [`crate::ErrorKind::Unsupported`] when the chosen engine does not work. [`crate::ErrorKind::System`] without
     /// memory or threads.
     pub(crate) fn open(self, engine: IoEngine) -> Result<Opened> {
         let Self { limit_bytes, priority, allow_tmpfs, .. } = self;

@@ -1,4 +1,4 @@
-//! A block device as a device: a disk or a partition that holds nothing else. What was on it is lost.
+//! A block device as a device: a disk or a partition that holds nothing else. Its contents are lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
@@ -19,7 +19,7 @@ pub type BlockDevice = FileDevice;
 /// Opens the device for this process alone, to hold at most `limit_bytes`.
 ///
 /// # Errors
-/// [`ErrorKind::SwapUnavailable`] where it is mounted or otherwise in use, no block device, or not to be opened.
+/// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be opened.
 pub(super) fn open(path: &Path, limit_bytes: u64, engine: IoEngine) -> Result<BlockDevice> {
     let refuse = |why: &str| {
         let message = format!("cannot swap to the block device {}: {why}", path.display());
@@ -31,7 +31,8 @@ pub(super) fn open(path: &Path, limit_bytes: u64, engine: IoEngine) -> Result<Bl
         Ok(false) => return Err(refuse("it is none")),
         Err(error) => return Err(refuse(&error.to_string())),
     }
-    // On a block device O_EXCL asks for it alone: refused while it is mounted, swapped to or part of another device.
+    // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of another
+    // device.
     let flags = (OFlags::DIRECT | OFlags::EXCL).bits() as i32;
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file: File = opened.map_err(|error| match Errno::from_io_error(&error) {

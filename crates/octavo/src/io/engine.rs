@@ -5,10 +5,10 @@
 //! | `uring` | is queued in the ring of the CPU, and sent with the others at `flush` | are pulled: see `uring.rs` | when every ring has as many in flight as it holds |
 //! | `threads` | waits for one of a few threads, which does it by one system call | come from those threads | when as many wait as the queue holds |
 //!
-//! In both, a transfer of [`Urgency::Now`](super::Urgency::Now) is done on the spot by the calling thread, which was going to
-//! sleep anyway: nothing is faster than a thread that the kernel wakes for its own transfer.
+//! In both, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) on the spot, since it was
+//! going to sleep anyway. Nothing is faster than a thread that the kernel wakes for its own transfer.
 //!
-//! An engine is a device of all places that can be named: who opened the file knows which of them there are.
+//! An engine is a device with every place that has a number. The opener of the file knows which of them there are.
 
 use std::fs::File;
 
@@ -18,10 +18,10 @@ use super::uring::UringEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Shared;
 
-/// How files and block devices are read and written.
+/// The ways to read and write files and block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoEngine {
-    /// io_uring where it works, else threads.
+    /// io_uring where it works, and threads elsewhere.
     #[default]
     Probe,
     /// io_uring, or an error.
@@ -30,7 +30,7 @@ pub enum IoEngine {
     Threads,
 }
 
-/// An engine that runs, and what to say of it.
+/// An engine that runs, and its description.
 pub(crate) struct Started {
     pub(crate) engine: Box<dyn Device>,
     pub(crate) description: String,
@@ -39,7 +39,7 @@ pub(crate) struct Started {
 /// Starts an engine of the chosen kind on `file`.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] where io_uring was chosen and does not work, [`ErrorKind::System`] without threads.
+/// [`ErrorKind::Unsupported`] when io_uring was chosen and does not work. [`ErrorKind::System`] without threads.
 pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
     let why_threads = match choice {
         IoEngine::Threads => None,

@@ -1,4 +1,4 @@
-//! Transfers without a manager: to test devices, and to measure them.
+//! Transfers without a manager, to test and to measure devices.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,8 @@ const AWAITED: u32 = 2;
 const MOVED: u32 = 3;
 const FAILED: u32 = 4;
 
-/// Frames in memory, numbered from 0, and a device to move them to and from. Each transfer is known by its first frame.
+/// Frames in memory, numbered from 0, and a device to move them to and from. The first frame of a transfer names
+/// it.
 pub struct Exercise {
     host: Shared<Frames>,
     device: Box<dyn Device>,
@@ -52,12 +53,12 @@ impl Exercise {
     /// Opens `area`, with so many frames to move.
     ///
     /// # Errors
-    /// Why the area cannot be used, or that there is no address space.
+    /// The reason why the area cannot be used, or that there is no address space.
     pub fn new(area: SwapArea, engine: IoEngine, frames: u32) -> Result<Self> {
         let Opened { device, capacity_pages, engine, priority: _ } = area.open(engine)?;
         let arena = ArenaBytes::new(frames as usize * PAGE_BYTES)
             .map_err(|error| Error::system("cannot reserve memory for frames", &error))?;
-        // As a manager's frames are: there, and together.
+        // The frames are present and together, as a manager's are.
         arena
             .bring_online(0..arena.len(), Backing::HugePages)
             .map_err(|error| Error::system("no memory for frames", &error))?;
@@ -83,22 +84,22 @@ impl Exercise {
         &self.host.arena
     }
 
-    /// Places that may be used.
+    /// The places that may be used.
     pub fn capacity_pages(&self) -> u32 {
         self.capacity_pages
     }
 
-    /// How the device is read and written, where there was something to choose.
+    /// The engine that reads and writes the device, where there was a choice.
     pub fn describe_engine(&self) -> Option<&str> {
         self.engine.as_deref()
     }
 
-    /// Starts to move consecutive frames. Waits for room where the device is full.
+    /// Starts to move consecutive frames. Waits for room if the device is full.
     pub fn start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) {
         self.start_scattered(direction, place, frames, urgency);
     }
 
-    /// Starts to move frames in the order given. None of them is under way. Waits for room where the device is full.
+    /// Starts to move frames in the order given. None of them is in flight. Waits for room if the device is full.
     pub fn start_scattered(
         &self,
         direction: Direction,
@@ -117,7 +118,7 @@ impl Exercise {
         }
     }
 
-    /// As [`Exercise::start`]. False: the device is full, and nothing was started.
+    /// Does what [`Exercise::start`] does. False: the device is full, and nothing was started.
     pub fn try_start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) -> bool {
         let head = frames.start;
         match self.device.submit(self.begin(direction, place, frames), urgency) {
@@ -170,12 +171,12 @@ impl Exercise {
         self.device.poll();
     }
 
-    /// Whether the transfer that begins with `frame` is under way.
+    /// Returns whether the transfer that begins with `frame` is in flight.
     pub fn is_under_way(&self, frame: u32) -> bool {
         matches!(self.host.words(frame).state.load(Ordering::Acquire), UNDER_WAY | AWAITED)
     }
 
-    /// Waits for the transfer that begins with `frame`, and completes others on the way, as a fault would.
+    /// Waits for the transfer that begins with `frame`, as a fault would: completes other transfers on the way.
     ///
     /// # Errors
     /// The transfer's.
@@ -190,7 +191,7 @@ impl Exercise {
         )
     }
 
-    /// Waits until something was completed, for the transfer that begins with `frame` at the latest.
+    /// Waits until some transfer was completed, at the latest the one that begins with `frame`.
     pub fn pull(&self, frame: u32) {
         let queue = self.host.words(frame).queue.load(Ordering::Relaxed);
         if self.device.wait(queue, &|| self.is_under_way(frame)) == Waited::Sleep {
@@ -198,7 +199,7 @@ impl Exercise {
         }
     }
 
-    /// Waits for the transfer that begins with `frame`, asleep until it is completed by others.
+    /// Waits for the transfer that begins with `frame`, asleep until another thread completes it.
     ///
     /// # Errors
     /// The transfer's.
@@ -221,7 +222,7 @@ impl Frames {
     fn look_for_more_than(&self, ended: u64, waker: &Waker) -> Poll<()> {
         let none_ended = || self.ended.load(Ordering::SeqCst) == ended;
         let announce = || {
-            // In one order with the end of a transfer, which counts first and asks then.
+            // In one order with the end of a transfer, which first counts and then asks.
             self.awaited.swap(true, Ordering::SeqCst);
             none_ended()
         };
@@ -242,7 +243,7 @@ impl Frames {
         })
     }
 
-    /// Ready when the transfer has ended, whatever came of it.
+    /// Ready when the transfer has ended, successfully or not.
     fn look_only(&self, frame: u32, waker: &Waker) -> Poll<()> {
         let state = &self.words(frame).state;
         let announce = || {

@@ -1,10 +1,10 @@
-//! A file as a device: by default a temporary that has no name, so that nothing is left behind, whatever happens.
+//! A file as a device. By default it is a temporary without a name, which leaves nothing behind, whatever happens.
 //!
-//! The file grows in steps, ahead of the writes: a write inside the file can go its way without the locks and the journal
-//! that a write which extends it has to take. What a named file holds already is used as it is, since blocks that were
-//! written once are written faster. Past the page cache, where the file system can.
+//! The file grows in steps, ahead of the writes. A write inside the file needs none of the locks and of the journal
+//! that a write at its end takes. A named file keeps its blocks and is used as it is, since blocks that were
+//! written once are written faster. Transfers go past the page cache if the file system allows it.
 //!
-//! Locking: `growing`, one at a time makes the file larger; writes inside the file do not ask for it.
+//! Locking: `growing`. One thread at a time makes the file larger; writes inside the file do not take it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -24,19 +24,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::{PAGE_BYTES, PAGE_SHIFT};
 
-/// Where swapped pages go.
+/// The places for swapped pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.
     Temporary(PathBuf),
     /// A file of this name, made or overwritten, and left behind.
     Named(PathBuf),
-    /// No swap: when the budget is used up, accesses that need room fail.
+    /// No swap. When the budget is used up, accesses that need room fail.
     None,
 }
 
 impl Default for SwapFile {
-    /// A temporary in `$TMPDIR`; in /var/tmp where that is not set or is memory: /var/tmp is on a disk where /tmp may not be.
+    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk where /tmp may
+    /// not be.
     fn default() -> Self {
         let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
         let on_disk =
@@ -45,7 +46,7 @@ impl Default for SwapFile {
     }
 }
 
-/// The file grows by a quarter, but by no less and no more than this at once.
+/// The file grows by a quarter at once, within these limits.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
 /// Pages in a file, or on a block device.
@@ -55,14 +56,14 @@ pub struct FileDevice {
     engine_description: String,
     name: String,
     capacity_pages: u32,
-    /// Below here the file has blocks, or would have if the file system could give them ahead.
+    /// Below here the file has blocks, or would have them if the file system could give blocks ahead.
     grown_bytes: AtomicU64,
     growing: Mutex<()>,
-    /// The file system has no way to give blocks ahead.
+    /// The file system cannot give blocks ahead.
     plain: AtomicBool,
 }
 
-/// How a file is opened.
+/// The choices for opening a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileOptions {
     pub(super) limit_bytes: u64,
@@ -106,7 +107,7 @@ impl FileDevice {
         if !metadata.is_file() {
             return Err(unavailable_because(path, "it is not a file"));
         }
-        // Some network file systems have no locks: any other answer will do.
+        // Some network file systems have no locks, so any other answer will do.
         if let Err(Errno::WOULDBLOCK) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             return Err(unavailable_because(path, "another manager, here or in another process, uses it"));
         }
@@ -124,7 +125,7 @@ impl FileDevice {
             ));
         }
         let direct = bypass_page_cache(&file);
-        // Places beyond this limit of the process could not be written. It may be lowered later, too.
+        // The process could not write places beyond this limit of its own. The limit may be lowered later, too.
         let limit_bytes = options.limit_bytes.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX));
         let mut device = Self::over(file, name, present_bytes, limit_bytes, options.engine)?;
         if !direct {
@@ -156,12 +157,12 @@ impl FileDevice {
         })
     }
 
-    /// How the file is read and written, for messages.
+    /// The engine that reads and writes the file, for messages.
     pub fn describe_engine(&self) -> &str {
         &self.engine_description
     }
 
-    /// Sees to it that the file reaches to `end`.
+    /// Makes the file reach to `end`.
     fn grow(&self, end: u64) -> io::Result<()> {
         if end <= self.grown_bytes.load(Ordering::Acquire) || self.plain.load(Ordering::Relaxed) {
             return Ok(());
@@ -174,7 +175,7 @@ impl FileDevice {
         let step = (start / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
         let wanted = (start + step).max(end).min(u64::from(self.capacity_pages) << PAGE_SHIFT);
         let grown = self.allocate(start, wanted).map(|()| wanted).or_else(|error| {
-            // There may be room for what is needed now.
+            // There may be room for the bytes that are needed now.
             if wanted > end { self.allocate(start, end).map(|()| end) } else { Err(error) }
         });
         match grown {
@@ -182,7 +183,7 @@ impl FileDevice {
                 self.grown_bytes.store(reached, Ordering::Release);
                 Ok(())
             }
-            // Then writes extend the file as they come.
+            // Then each write extends the file as it comes.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 self.plain.store(true, Ordering::Relaxed);
                 Ok(())
@@ -253,15 +254,16 @@ impl fmt::Debug for FileDevice {
     }
 }
 
-/// Past the page cache, which would count against the process's control group; where the file system can.
+/// Opens past the page cache if the file system allows it: the cache would count against the process's control
+/// group.
 fn bypass_page_cache(file: &File) -> bool {
-    // tmpfs before Linux 6.6, and some network file systems, refuse: then it goes through the cache.
+    // tmpfs before Linux 6.6, and some network file systems, refuse. Then transfers go through the cache.
     rustix::fs::fcntl_getfl(file)
         .and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT))
         .is_ok()
 }
 
-/// Whether the file system keeps files in memory: tmpfs, ramfs, hugetlbfs.
+/// Returns whether the file system keeps files in memory: tmpfs, ramfs, hugetlbfs.
 fn is_memory(file: &File) -> bool {
     #[allow(clippy::unnecessary_cast, reason = "its width differs between C libraries")]
     rustix::fs::fstatfs(file).is_ok_and(|status| names_memory(&status))

@@ -1,21 +1,21 @@
-//! Devices that pages go to and come from.
+//! Devices: pages go to them and come from them.
 //!
 //! | file | what | stands on |
 //! |---|---|---|
-//! | `transfer` | one transfer under way, and where it comes from and goes back to | |
+//! | `transfer` | one transfer in flight, and where it comes from and goes back to | |
 //! | `device` | the trait of a device | `transfer` |
 //! | `ram` | memory as a device | `device` |
-//! | `pending` | what the engines share | `transfer` |
+//! | `pending` | the parts that the engines share | `transfer` |
 //! | `uring`, `threads` | the engines, for one file | `device`, `pending` |
 //! | `engine` | chooses between them | `uring`, `threads` |
 //! | `file`, `block` | files and disks as devices | `engine` |
-//! | `area` | what the user says of a place | all devices |
+//! | `area` | the user's description of a place | all devices |
 //! | `exercise` | transfers without a manager | `area` |
 //!
-//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It is given
-//! [`Transfer`]s, and completes each once. Completion may be inline, from a thread of the device's own, or *pulled*: by
-//! whoever needs it, through [`Device::poll`] in passing or [`Device::wait`] when there is nothing else to do. A device
-//! that must be pulled is told by [`Device::serve`] when somebody sleeps who cannot pull.
+//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It gets
+//! [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or threads *pull*
+//! completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing else to do.
+//! [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
 //!
 //! Nobody holds a lock when a device is called.
 

@@ -1,6 +1,6 @@
-//! What the engines share: a transfer that is moved part by part, and the end of an engine's threads.
+//! The parts that the engines share: a transfer that is moved part by part, and the end of an engine's threads.
 //!
-//! What a device moves only in part is continued where it stopped, by whoever finds out.
+//! If a device moves only part of a transfer, the thread that finds out continues where the device stopped.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Waits for the end of a thread that was told to stop, unless it is the caller: the last transfer may be what kept its
-/// manager, and be completed by one of the engine's own threads.
+/// Waits for the end of a thread that was told to stop, unless it is the caller. The last transfer may have kept
+/// its manager, and one of the engine's own threads may complete it.
 pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     if thread.thread().id() != thread::current().id() {
         // A panic in it has been printed.
@@ -27,10 +27,10 @@ pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     }
 }
 
-/// How often in a row a transfer may fail to get on for no reason of its own.
+/// How often in a row a transfer may fail to get on without a reason of its own.
 const PATIENCE: u8 = 16;
 
-/// A transfer and how far it is.
+/// A transfer, and how far it is.
 pub(crate) struct Pending {
     transfer: Transfer,
     done_pages: u32,
@@ -49,12 +49,13 @@ impl Pending {
         }
     }
 
-    /// Where in the file the rest begins.
+    /// The position in the file at which the rest begins.
     pub(crate) fn file_offset(&self) -> u64 {
         (u64::from(self.transfer.place()) + u64::from(self.done_pages)) * PAGE_BYTES as u64
     }
 
-    /// Takes note of so many bytes moved. The rest, if there is one; else the transfer is completed.
+    /// Notes that so many bytes were moved. Returns the rest, if there is one, and completes the transfer
+    /// otherwise.
     pub(crate) fn advance(mut self, moved: io::Result<usize>) -> Option<Self> {
         let moved = match moved {
             Ok(0) => Err(self.at_the_end()),
@@ -64,7 +65,7 @@ impl Pending {
             Err(error) => Err(error),
         };
         let moved = match moved {
-            // Part of a page may be followed by the rest, or by what is in its way.
+            // A part of a page may be followed by the rest, or by the error that stops it.
             Ok(0) if self.idle_rounds == PATIENCE => Err(self.at_the_end()),
             other => other,
         };
@@ -93,7 +94,7 @@ impl Pending {
         }
     }
 
-    /// Does what is left of it here and now.
+    /// Moves the rest here and now.
     pub(crate) fn in_place(self, file: &File) {
         let mut rest = self;
         loop {
@@ -116,7 +117,7 @@ impl Pending {
         self.transfer
     }
 
-    /// Ends it unsuccessfully.
+    /// Ends it with an error.
     pub(crate) fn fail(self, error: io::Error) {
         self.transfer.complete(Err(error));
     }

@@ -1,9 +1,9 @@
 //! The engine of threads: a queue of fixed size, and a few threads that take transfers from it.
 //!
-//! For places where io_uring is forbidden. As many transfers are under way as there are threads, and a few hundred wait for
-//! them; beyond that the engine says that it is full. Nothing is allocated.
+//! It is for places where io_uring is forbidden. As many transfers are in flight as there are threads, and a few
+//! hundred wait for them. Beyond that the engine says that it is full. It allocates nothing.
 //!
-//! Locking: `queue`, for a push or a pop. Not held while a transfer is moved or completed.
+//! Locking: `queue`, for a push or a pop. No transfer is moved or completed under it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -52,7 +52,7 @@ impl ThreadsEngine {
         for number in 0..THREADS {
             let pool = Shared::clone(&engine.pool);
             let name = format!("octavo-io-{number}");
-            // Those that run already end with `engine`.
+            // Threads that run already end with `engine`.
             engine.threads.push(thread::Builder::new().name(name).spawn(move || pool.work())?);
         }
         Ok(engine)
@@ -118,7 +118,7 @@ impl Drop for ThreadsEngine {
         }
         self.pool.queue.lock().stop = true;
         for thread in self.threads.drain(..) {
-            // One for each that may sleep.
+            // One for each thread that may sleep.
             for _ in 0..THREADS {
                 self.pool.changed.notify_one();
             }

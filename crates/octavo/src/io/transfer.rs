@@ -1,8 +1,8 @@
-//! One transfer under way: pages of the arena and consecutive places of a device, in the hands of that device.
+//! One transfer in flight: pages of the arena and consecutive places of a device, in the hands of that device.
 //!
-//! A transfer is a few words, moved by value: no allocation on the way out. Its pages are chained through the links of
-//! their frame words, which are nobody else's while the frames are off the LRU. The device completes it once, from any
-//! thread, perhaps before `submit` returns.
+//! A transfer is a few words, moved by value, so the way out needs no allocation. Its pages are chained through the
+//! links of their frame words. These links are nobody else's while the frames are off the LRU. The device completes
+//! the transfer once, from any thread, perhaps before `submit` returns.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use octavo_platform::ArenaBytes;
 use crate::sync::Shared;
 use crate::units::{FrameId, PAGE_BYTES, StoredPage};
 
-/// Which way the bytes go.
+/// The direction in which the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the device into the arena.
@@ -22,40 +22,42 @@ pub enum Direction {
     Write,
 }
 
-/// How the caller of `submit` goes on.
+/// What the caller of `submit` does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// It sleeps until this transfer is done: a device that blocks a thread for each transfer may as well block this one.
+    /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may as well
+    /// block this one.
     Now,
-    /// It goes on with other things; the transfer must be on its way after the next `flush`.
+    /// The caller goes on with other things. The transfer must be on its way after the next `flush`.
     Queued,
 }
 
-/// What a transfer is about, to the one who gets it back.
+/// The pages of a transfer, for the host that gets it back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) direction: Direction,
     /// The first of consecutive pages of a store.
     pub(crate) first: StoredPage,
     pub(crate) count: u32,
-    /// First of the chain of frames whose pages are moved.
+    /// The first of the chain of frames whose pages are moved.
     pub(crate) head: FrameId,
-    /// First of the chain of frames whose bytes are moved: `head`, or stand-ins where those must not be written as they are.
+    /// The first of the chain of frames whose bytes are moved: `head`, or stand-ins if pages must not be written as
+    /// they are.
     pub(crate) bytes: FrameId,
 }
 
-/// Where transfers come from and go back to.
+/// The owner of transfers: they come from it and go back to it.
 pub(crate) trait Host: Send + Sync {
     fn arena(&self) -> &ArenaBytes;
     /// The frame that follows in a chain.
     fn chained(&self, frame: FrameId) -> FrameId;
-    /// Notes beside a frame which queue of its device it waits in.
+    /// Notes beside a frame the queue of its device in which it waits.
     fn note_queue(&self, frame: FrameId, queue: u32);
     /// The device is done.
     fn ended(&self, job: Job, result: io::Result<()>);
 }
 
-/// One transfer under way. Dropped without [`Transfer::complete`], it has failed.
+/// One transfer in flight. If it is dropped without [`Transfer::complete`], it has failed.
 #[must_use = "a transfer that is dropped has failed"]
 pub struct Transfer {
     host: Shared<dyn Host>,
@@ -70,7 +72,7 @@ impl Transfer {
         Self { host, job, place, ended: false }
     }
 
-    /// Which way the bytes go.
+    /// The direction in which the bytes go.
     pub fn direction(&self) -> Direction {
         self.job.direction
     }
@@ -101,7 +103,7 @@ impl Transfer {
         })
     }
 
-    /// As [`Transfer::pages`], with neighbours in the arena joined.
+    /// The ranges of [`Transfer::pages`], with neighbours in the arena joined.
     pub fn segments(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut pages = self.pages().peekable();
         std::iter::from_fn(move || {
@@ -123,7 +125,7 @@ impl Transfer {
         self.arena().copy_in(page.start, from);
     }
 
-    /// Notes which of its queues the device keeps this transfer in, for those who come to [`super::Device::wait`].
+    /// Notes the queue in which the device keeps this transfer, for threads that come to [`super::Device::wait`].
     pub fn note_queue(&self, queue: u32) {
         let mut frame = self.job.head;
         for index in 0..self.job.count {
@@ -133,12 +135,12 @@ impl Transfer {
         }
     }
 
-    /// The device is done: all bytes are where they should be, or any of them may be missing.
+    /// Ends the transfer. All bytes are in their places, or, with an error, any of them may be missing.
     pub fn complete(mut self, result: io::Result<()>) {
         self.end(result);
     }
 
-    /// It did not begin: nobody is told of an end.
+    /// The transfer did not begin, and nobody is told of an end.
     pub(crate) fn take_back(mut self) -> Job {
         self.ended = true;
         self.job

@@ -1,4 +1,4 @@
-//! The io_uring engine: a ring for each CPU, and completions that are pulled by whoever needs them.
+//! The io_uring engine: a ring for each CPU. Threads that need completions pull them.
 //!
 //! ```text
 //!  submit ── queued in the ring of this CPU ── flush: one system call ── the device works ── completion lies in the ring
@@ -8,14 +8,15 @@
 //!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
 //! ```
 //!
-//! Who waits for any transfer leaves all of them to that thread, too: one thread then completes for many.
+//! A thread that waits for any transfer leaves all of them to that thread, too: one thread then completes for many.
 //!
-//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring from before its number is noted in them until they are
-//! completed. A thread that finds the number noted and somebody else leading may sleep until it is woken: it has set
-//! `serving`, and the I/O thread serves until nothing is announced. It takes `serving` back first and looks at the counts
-//! then, in one order with those who count first and look at `serving` then.
+//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring. It does so from before the ring's number
+//! is noted in them until they are completed. A thread may sleep until it is woken if it finds the number noted and
+//! another thread leading. It has set `serving`, and the I/O thread serves until nothing is announced. The I/O
+//! thread takes `serving` back first and looks at the counts then. That is in one order with threads that count
+//! first and look at `serving` then.
 //!
-//! Locking: the ring's own two locks, and `stop` of the I/O thread. None is held while a transfer is completed.
+//! Locking: the ring's own two locks, and `stop` of the I/O thread. No transfer is completed under them.
 
 use std::fs::File;
 use std::io;
@@ -33,22 +34,23 @@ use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Cpus, Duration, Mutex, Ordering, Shared, fence, pause, thread,
 };
 
-/// Rings at the most: beyond that CPUs share them.
+/// The most rings: beyond that, CPUs share them.
 const MOST_RINGS: usize = 16;
-/// Transfers in flight in a ring.
+/// The transfers in flight in a ring, at the most.
 const ENTRIES: u32 = 128;
-/// Noted as the queue of a transfer that its submitter does itself.
+/// The queue of a transfer that its submitter does itself.
 const IN_PLACE: u32 = u32::MAX - 1;
-/// Noted for the first ring, and so on: no number of a frame, which may lie where queues are noted.
+/// The queue of the first ring; the others follow. It is no number of a frame, which may lie where queues are
+/// noted.
 const FIRST_RING: u32 = 0xFFFF_0000;
 /// How long a leader sleeps before it looks again, whatever happens.
 const LEAD: Duration = Duration::from_millis(50);
-/// How long those sleep who wait for several rings.
+/// How long a thread sleeps that waits for several rings.
 const WATCH: Duration = Duration::from_millis(5);
-/// The I/O thread's look at whether it should end.
+/// How often the I/O thread looks whether it should end.
 const SERVE: Duration = Duration::from_millis(100);
 
-/// Rings, and the thread that serves those who sleep.
+/// The rings, and the thread that serves sleepers.
 pub(super) struct UringEngine {
     rings: Shared<Rings>,
     cpus: Cpus,
@@ -59,7 +61,7 @@ pub(super) struct UringEngine {
 struct Rings {
     lanes: Box<[CachePadded<Lane>]>,
     file: Shared<File>,
-    /// The I/O thread is to complete what is announced.
+    /// The I/O thread is to complete the transfers that are announced.
     serving: AtomicBool,
     stop: Mutex<bool>,
     changed: Condvar,
@@ -72,7 +74,7 @@ struct Lane {
 
 impl UringEngine {
     /// # Errors
-    /// Why there is no io_uring here.
+    /// The reason why there is no io_uring here.
     pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
         let cpus = Cpus::real();
         let lanes = (0..cpus.count().clamp(1, MOST_RINGS))
@@ -110,7 +112,7 @@ impl Device for UringEngine {
         }
         let lanes = self.rings.lanes.len();
         let own = self.cpus.current() % lanes;
-        // Where this CPU's ring is full, another may have room.
+        // If this CPU's ring is full, another may have room.
         for index in (own..lanes).chain(0..own) {
             pending = match self.rings.queue(index, pending) {
                 Ok(()) => return Submitted::Accepted,
@@ -126,7 +128,8 @@ impl Device for UringEngine {
     }
 
     fn flush(&self) {
-        // What the kernel cannot take now stays queued, and goes with the next flush, or with whoever waits.
+        // Transfers that the kernel cannot take now stay queued. They go with the next flush, or with a thread
+        // that waits.
         self.rings.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
     }
 
@@ -141,7 +144,7 @@ impl Device for UringEngine {
             return Waited::Sleep;
         }
         if queue == ANY_QUEUE {
-            // One thread sees to it for all of them.
+            // One thread completes for all of them.
             self.serve();
             return Waited::Sleep;
         }
@@ -159,7 +162,7 @@ impl Device for UringEngine {
                 self.serve();
                 Waited::Sleep
             }
-            // Completed already; or on its way into the ring.
+            // It is completed already, or on its way into the ring.
             Lead::Busy | Lead::Idle => {
                 thread::yield_now();
                 Waited::Progress
@@ -181,15 +184,15 @@ impl Device for UringEngine {
 }
 
 impl Rings {
-    /// Queues a transfer in one ring. It comes back where that ring is full.
+    /// Queues a transfer in one ring. Returns the transfer if that ring is full.
     fn queue(&self, index: usize, pending: Pending) -> Result<(), Pending> {
         let lane = &*self.lanes[index];
         let queue = |pending: Pending| lane.ring.queue(pending.file_offset(), pending.direction(), pending);
-        // Before the number is noted: see the module doc.
+        // Counted before the number is noted: see the module doc.
         lane.announced.fetch_add(1, Ordering::SeqCst);
         pending.transfer().note_queue(FIRST_RING + index as u32);
         let queued = queue(pending).or_else(|Full(pending)| {
-            // What the kernel is done with may only have to be taken out. Errors show in the second try.
+            // Ended transfers may only have to be taken out. Errors show in the second try.
             let _ = lane.ring.submit();
             lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
             queue(pending)
@@ -200,16 +203,16 @@ impl Rings {
         })
     }
 
-    /// The kernel is done with a transfer, or with part of it.
+    /// The kernel is done with a transfer, or with a part of it.
     fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
         if let Some(rest) = pending.advance(moved) {
-            // Rare, and soon done: it is not worth another way through the ring.
+            // That is rare, and soon done: it is not worth another way through the ring.
             rest.in_place(&self.file);
         }
         lane.announced.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Completes what has ended; how many that were.
+    /// Completes the transfers that have ended. Returns how many.
     fn reap(&self) -> usize {
         let reap_one =
             |lane: &CachePadded<Lane>| lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
@@ -220,10 +223,10 @@ impl Rings {
         self.lanes.iter().any(|lane| lane.announced.load(Ordering::SeqCst) > 0)
     }
 
-    /// For one who waits for any transfer: completes something, or sleeps until there is something, or a moment.
+    /// For a thread that waits for any transfer. Completes some, or sleeps until there is one, or for a moment.
     fn watch_all(&self, still_waiting: &dyn Fn() -> bool) {
         if !self.is_anything_announced() {
-            // What is waited for is on its way here, or done.
+            // The transfer is on its way here, or done.
             return thread::yield_now();
         }
         if self.reap() > 0 || !still_waiting() {
@@ -274,7 +277,8 @@ impl Rings {
         }
     }
 
-    /// Completes what ends next. Says whether nothing is left, and nobody has to be served any more.
+    /// Completes the transfers that end next. Returns whether nothing is left, and nobody has to be served any
+    /// more.
     fn serve_until_quiet(&self) -> bool {
         self.reap();
         if !self.is_anything_announced() {
@@ -282,13 +286,13 @@ impl Rings {
             if !self.is_anything_announced() {
                 return true;
             }
-            // Whoever announced it may have seen it served.
+            // The thread that announced it may have seen it served.
             self.serving.store(true, Ordering::SeqCst);
         }
         self.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
         self.sleep_until_readable(SERVE);
         if self.reap() == 0 {
-            // A leader is about to take what there is.
+            // A leader is about to take the completions.
             pause(Duration::from_micros(20));
         }
         false

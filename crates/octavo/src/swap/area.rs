@@ -1,10 +1,11 @@
-//! One area: a device, which slots are its places, and how it does.
+//! One area: a device, its slots, and its health.
 //!
-//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the device had in hand, so
-//! the transfer ends with an error, and everybody who waits for it is told. A panic of ours in a completion goes on.
+//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the device
+//! had in hand. So the transfer ends with an error, and those who wait for it learn of it. A panic of ours in a
+//! completion goes on.
 //!
-//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area is opened, and is
-//! not asked again.
+//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area is
+//! opened, and is not asked again.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -19,10 +20,10 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared, catch_panic};
 /// After so many failures in a row, a failing area gets one run of 64 while others are well.
 const MOST_FAILURES: u32 = 6;
 
-/// A device, which slots are its places, and how it does.
+/// A device, its slots, and its health.
 pub(super) struct Area {
     device: Box<dyn Device>,
-    /// For messages.
+    /// The device's name, for messages.
     pub(super) name: String,
     pub(super) shape: AreaShape,
     pub(super) first_slot: u32,
@@ -94,7 +95,7 @@ impl Area {
         self.call(Device::serve);
     }
 
-    /// Waits for a transfer. A device that panics is not waited in.
+    /// Waits for a transfer. A thread does not wait in a device that panics.
     pub(super) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         self.call(|device| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
     }
@@ -127,7 +128,7 @@ impl Area {
             (Direction::Read, Err(_)) => End::ReadFailed,
             (Direction::Write, Ok(())) => End::Written,
             (Direction::Write, Err(error)) => {
-                // Before anybody can see that there is one.
+                // The failure is kept before anybody can see that there is one.
                 self.note_failure(self.write_error(error));
                 End::WriteFailed
             }
@@ -141,7 +142,7 @@ impl Area {
     #[cold]
     fn note_failure(&self, error: Error) {
         *self.failure.lock() = Some(error);
-        // Relaxed: it is compared with what the same access read before.
+        // Relaxed: an access compares the count with one that it read itself.
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.probes.ended(false);
     }
@@ -151,17 +152,17 @@ impl Area {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// A deadline has passed that began when the area was seen like this.
+    /// A deadline has passed that began when the area's health was `before`.
     pub(super) fn note_silence(&self, before: Seen) {
         self.health.note_silence(before);
     }
 
-    /// Whether a failing area is to be tried once more, though there are others.
+    /// Returns whether a failing area should be tried once more, though there are others.
     pub(super) fn is_to_be_probed(&self) -> bool {
         !self.probes.turns_away()
     }
 
-    /// Why pages cannot go there, as far as is known.
+    /// The reason why pages cannot go there, as far as is known.
     #[cold]
     pub(super) fn failure(&self) -> Option<Error> {
         match self.state() {
@@ -184,7 +185,7 @@ impl Area {
         Error::new(kind, format!("writing to {} failed: {error}; {advice}", self.name))
     }
 
-    /// The error of an access whose page could not be read.
+    /// The error for an access whose page could not be read.
     #[cold]
     pub(super) fn read_error(&self, why: &str) -> Error {
         Error::new(
@@ -197,7 +198,7 @@ impl Area {
     }
 }
 
-/// The error of an access that has waited for `device` long enough.
+/// The error for an access that has waited for `device` long enough.
 #[cold]
 pub(super) fn timed_out(device: &str) -> Error {
     let message = format!(
@@ -206,6 +207,6 @@ pub(super) fn timed_out(device: &str) -> Error {
     Error::new(ErrorKind::TimedOut, message)
 }
 
-/// Failures of a write that say that there is no room.
+/// The errors of a write that say that there is no room.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
 const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();

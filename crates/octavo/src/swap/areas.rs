@@ -1,12 +1,12 @@
-//! The areas that pages go to, as one row of slots, and what may be expected of them together.
+//! The areas that pages go to, as one row of slots.
 //!
-//! Each area is a device of its own; which slots of it are free is known to [`Clusters`](super::clusters::Clusters),
-//! made from the same [`AreaShape`]s in the same order. Nothing but their health changes after they were opened.
+//! Each area is a device of its own. [`Clusters`](super::clusters::Clusters), made from the same [`AreaShape`]s in
+//! the same order, knows which slots of it are free. After the areas were opened, only their health changes.
 //!
-//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another one is well and has
-//! room. A failing area gets a batch now and then all the same, to see how it does. A silent one gets nothing new: it owes an
-//! answer, and its first answer makes it well again. What is asked of all areas together is asked of those that have room, and
-//! the best of them answers.
+//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another one
+//! is well and has room. A failing area gets a batch now and then all the same, as a probe. A silent area gets
+//! nothing new: it owes an answer, and its first answer makes it well again. A question about all areas goes to
+//! those that have room, and the best of them answers.
 
 use smallvec::SmallVec;
 
@@ -19,10 +19,10 @@ use crate::swap::health::{Seen, State};
 use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
-/// How each area was seen, at one moment.
+/// The health word of each area, at one moment.
 pub(crate) type Asked = SmallVec<[Seen; 2]>;
 
-/// Which areas are shunned. Empty: none is.
+/// Whether each area is shunned. Empty: none is.
 pub(super) type Shunned = SmallVec<[bool; 8]>;
 
 /// All areas, in the order in which they were given.
@@ -33,8 +33,8 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// Numbers the places that each device offers, which may be fewer than it has. Those that no number is left for
-    /// are not used: there are 2^31 in all.
+    /// Numbers the places of each device that may be used. There are 2^31 numbers in all, and places without a
+    /// number are not used.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
         let is_broken = Shared::new(AtomicBool::new(false));
         let mut next = 0;
@@ -43,18 +43,18 @@ impl Areas {
             let left = MOST_SLOTS.saturating_sub(first).try_into().unwrap_or(u32::MAX);
             shape.capacity_pages = shape.capacity_pages.min(device.capacity_pages()).min(left);
             next = next_first_slot(first, shape.capacity_pages);
-            // Where no number is left there are no places either.
+            // If no number is left, there are no places either.
             Area::new(device, shape, first.try_into().unwrap_or(u32::MAX), Shared::clone(&is_broken))
         };
         Self { areas: devices.into_iter().map(area).collect(), is_broken }
     }
 
-    /// No area at all: nowhere to go.
+    /// Returns whether there is no area to go to.
     pub(crate) fn is_empty(&self) -> bool {
         self.areas.is_empty()
     }
 
-    /// What each area offers.
+    /// The shape of each area.
     pub(crate) fn shapes(&self) -> Vec<AreaShape> {
         self.areas.iter().map(|area| area.shape).collect()
     }
@@ -64,7 +64,7 @@ impl Areas {
         self.areas.iter().map(|area| area.first_slot).collect()
     }
 
-    /// Where another area would begin.
+    /// The slot at which another area would begin.
     pub(crate) fn end_slot(&self) -> u32 {
         self.areas.last().map_or(0, |last| {
             let end = next_first_slot(u64::from(last.first_slot), last.shape.capacity_pages);
@@ -72,7 +72,7 @@ impl Areas {
         })
     }
 
-    /// Whose place a slot is, as an index, and which.
+    /// The index of the area that has a slot, and the place there.
     #[inline]
     fn locate(&self, slot: SwapSlot) -> (usize, u32) {
         let after = self.areas.partition_point(|area| area.first_slot <= slot.0);
@@ -80,7 +80,7 @@ impl Areas {
         (index, slot.0 - self.areas[index].first_slot)
     }
 
-    /// The area that has a slot's page, and where there.
+    /// The area that has a slot's page, and the place there.
     #[inline]
     pub(super) fn area_of(&self, slot: SwapSlot) -> (&Area, u32) {
         let (index, place) = self.locate(slot);
@@ -95,27 +95,27 @@ impl Areas {
         area.submit(host, job, place, urgency)
     }
 
-    /// Starts what was only collected so far.
+    /// Starts the transfers that devices have only collected so far.
     pub(super) fn flush(&self) {
         self.areas.iter().for_each(Area::flush);
     }
 
-    /// Completes what has ended.
+    /// Completes the transfers that have ended.
     pub(super) fn poll(&self) {
         self.areas.iter().for_each(Area::poll);
     }
 
-    /// For whoever waits for transfers, whichever. As [`Device::wait`].
+    /// For a thread that waits for transfers, whichever. As [`Device::wait`].
     pub(super) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
         if let [only] = &*self.areas {
             return only.wait(ANY_QUEUE, still_waiting);
         }
-        // Which of several will be the first is not known: all see to their completions themselves.
+        // The thread can wait in one area only. So all see to their completions themselves.
         self.serve();
         Waited::Sleep
     }
 
-    /// Somebody who cannot pull completions waits for one.
+    /// Has devices complete transfers by themselves.
     pub(super) fn serve(&self) {
         self.areas.iter().for_each(Area::serve);
     }
@@ -127,12 +127,12 @@ impl Areas {
 
     // --- how they do ---
 
-    /// How each does now.
+    /// The health of each area now.
     pub(crate) fn asked(&self) -> Asked {
         self.areas.iter().map(Area::seen).collect()
     }
 
-    /// A deadline has passed that began when the areas were `asked`: those that have not answered since are silent.
+    /// A deadline has passed that began when the areas were `asked`. Those that have not answered since are silent.
     pub(crate) fn note_silence(&self, asked: &Asked) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
@@ -144,7 +144,7 @@ impl Areas {
         self.areas.iter().map(Area::failures).sum()
     }
 
-    /// What to expect of a write: the best of the areas that have room, or of all if none has.
+    /// What to expect of a write: the state of the best area that has room, or of the best area if none has.
     pub(super) fn state(&self, has_room: impl Fn(usize) -> bool) -> State {
         let best = |some: &dyn Fn(usize) -> bool| {
             let states = self.areas.iter().enumerate().filter(|(index, _)| some(*index));
@@ -153,12 +153,12 @@ impl Areas {
         best(&has_room).or_else(|| best(&|_| true)).unwrap_or(State::Well)
     }
 
-    /// Whether the area of a slot is not well, and another that has room is.
+    /// Returns whether the area of a slot is not well, and another that has room is.
     pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
         self.area_of(slot).0.state() != State::Well && self.state(has_room) == State::Well
     }
 
-    /// Whether something is in flight, and silent devices have all of it.
+    /// Returns whether something is in flight, and silent devices have all of it.
     pub(crate) fn keep_all(&self) -> bool {
         let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
         busy.peek().is_some() && busy.all(|seen| seen.state() == State::Silent)
@@ -182,19 +182,19 @@ impl Areas {
         shunned
     }
 
-    /// Whether a write failed lately in one of the areas that do best.
+    /// Returns whether a write failed lately in one of the areas that do best.
     pub(super) fn are_cautious(&self) -> bool {
         let best = self.areas.iter().map(Area::state).min();
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
     }
 
-    /// Why pages cannot go to areas of this state.
+    /// The reason why pages cannot go to areas of this state.
     #[cold]
     pub(super) fn failure(&self, state: State) -> Option<Error> {
         self.areas.iter().filter(|area| area.state() == state).find_map(Area::failure)
     }
 
-    /// The error of an access that has waited long enough.
+    /// The error for an access whose time is over.
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);
@@ -204,7 +204,7 @@ impl Areas {
         }
     }
 
-    /// All areas by name, for messages.
+    /// The names of all areas, for messages.
     pub(crate) fn describe(&self) -> String {
         if self.areas.is_empty() {
             return "nothing".into();
@@ -213,7 +213,7 @@ impl Areas {
         names.join(", ")
     }
 
-    /// That all areas are full, and what is in use of each, as the start of a message.
+    /// The start of a message: all areas are full, and so much of each is in use.
     #[cold]
     pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
         let full = self.areas.iter().enumerate().map(|(index, area)| {

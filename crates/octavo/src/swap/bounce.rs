@@ -1,5 +1,5 @@
-//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device, handed out
-//! without allocating.
+//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device. To hand
+//! one out takes no allocation.
 
 use crate::frame::FrameAllocator;
 use crate::sync::Mutex;
@@ -14,26 +14,26 @@ pub(crate) struct BounceFrames {
 }
 
 impl BounceFrames {
-    /// Takes one block of frames for life: 2^order of them, charged like any block. `None`: there is none.
+    /// Takes one block of 2^order frames for life. It is charged like any block. `None`: there is none.
     pub(crate) fn new(frames: &FrameAllocator, order: Order) -> Option<Self> {
         let first = frames.alloc(order)?.into_frame();
         let idle = (0..order.frames()).rev().map(|at| first.plus(at)).collect();
         Some(Self { first, order, idle: Mutex::new(idle) })
     }
 
-    /// A frame; `None` while all are in use: wait for a completion.
+    /// Takes a frame. `None`: all are in use, so wait for a completion.
     pub(crate) fn take(&self) -> Option<FrameId> {
         self.idle.lock().pop()
     }
 
-    /// Gives a frame back. From any thread.
+    /// Gives a frame back, from any thread.
     pub(crate) fn give_back(&self, frame: FrameId) {
         let mut idle = self.idle.lock();
         debug_assert!(self.is_one(frame) && !idle.contains(&frame), "{frame:?} was not taken");
         idle.push(frame);
     }
 
-    /// Whether it is a bounce frame.
+    /// Returns whether the frame is a bounce frame.
     pub(crate) fn is_one(&self, frame: FrameId) -> bool {
         frame.0.wrapping_sub(self.first.0) < self.order.frames()
     }

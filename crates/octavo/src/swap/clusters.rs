@@ -1,34 +1,36 @@
-//! Which slots are free, over all areas.
+//! Free slots, over all areas.
 //!
-//! Slots are numbered through; each area begins at a cluster (512 slots, 2 MiB of pages), after a gap. A [`SlotRun`] lies in one
-//! cluster, and so in one area. Long runs are what lets a device write much at once: CPUs take slots from clusters
-//! of their own, in ascending order, and a cluster with a long run is preferred to one with short ones.
+//! All slots have one numbering. Each area begins at a cluster (512 slots, 2 MiB of pages), after a gap. A
+//! [`SlotRun`] lies in one cluster, and so in one area. A long run lets a device write many pages at once. So each
+//! CPU takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
 //!
 //! Search order of [`Clusters::allocate`], among areas of the highest priority first, by turns among equals:
 //!
-//! 1. the CPU's current cluster, from where it was left, while that has good runs (64 slots, or what is asked);
-//! 2. *nonfull*: a cluster that has a run of all that is asked, and of 64;
-//! 3. a whole cluster: one used before and free again, then one never used (the next in order);
-//! 4. nonfull with a run of 64;
-//! 5. *fragmented*: a cluster with the longest run there is, for as long as it has runs of about that length and
-//!    nothing better is there;
-//! 6. *steal*: what was freed of a block of order 9. If left alone it may become a whole cluster again;
-//! 7. other CPUs' current clusters.
+//! 1. The CPU's current cluster, from where the CPU left it, while that has good runs (64 slots, or as many as are
+//!    asked).
+//! 2. *Nonfull*: a cluster with a run of all that is asked, and of 64.
+//! 3. A whole cluster: one that was used and is free again, then one never used (the next in order).
+//! 4. Nonfull with a run of 64.
+//! 5. *Fragmented*: a cluster with the longest run there is. It stays the current one as long as it has runs of
+//!    about that length and no better cluster appears.
+//! 6. *Steal*: a cluster with the rest of a block of order 9. Left alone, it may become a whole cluster again.
+//! 7. The current clusters of other CPUs.
 //!
-//! Whoever asks not to grow is given what lies between used slots first (step 5), and clusters never used before only after
-//! step 7. `None` is said only after all lists were
-//! empty and all named clusters full, with no cluster moving meanwhile. A whole block
-//! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that slots
-//! of clean pages had better be given up.
+//! A caller that asks not to grow gets slots between used ones first (step 5), and clusters never used before only
+//! after step 7. The answer `None` means that all lists were empty and all current clusters full, with no cluster
+//! moving meanwhile. A whole block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
+//! [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
 //!
-//! Locking: a lock for each group of clusters with the same number modulo 64, over their bits; under it the lock of
-//! an area's lists, over the state and links of its clusters. Neither is held while anything else is taken. What a
-//! CPU's current cluster is changes from none to one under the lists' lock, and back under both; so who finds it named
-//! again under the cluster's lock may take slots from it. Off the lists, a cluster with free slots is always named.
+//! Locking: the clusters with the same number modulo 64 share a lock over their bits. Under it comes the lock of an
+//! area's lists, over the state and links of its clusters. No other lock is taken under either. A CPU gets a
+//! current cluster under the lists' lock, and loses it under both. So a thread that finds the cluster still current
+//! under the cluster's lock may take slots from it. A cluster with free slots that is on no list is always some
+//! CPU's current one.
 //!
-//! Cost: on the current cluster a run is one lock and some ten words. 128 bytes for each cluster, with what the slots
-//! themselves need charged to the budget when it is first used. Reclaim must not be refused memory for them, so
-//! that charge may go over the limit; reclaim then empties a chunk. Nothing is allocated later.
+//! Cost: a run from the current cluster takes one lock and some ten words. A cluster takes 128 bytes. They are
+//! charged to the budget when the cluster is first used, with the bytes that others keep for its slots. Reclaim
+//! must not be refused this memory, so the charge may go over the limit; reclaim then empties a chunk. Nothing is
+//! allocated later.
 
 mod bits;
 mod check;
@@ -59,33 +61,34 @@ pub(crate) struct SlotRun {
     pub(crate) count: u32,
 }
 
-/// What an area offers.
+/// The size and priority of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AreaShape {
     pub(crate) capacity_pages: u32,
-    /// Higher is used first.
+    /// Areas of higher priority are used first.
     pub(crate) priority: i32,
 }
 
-/// Where the next area begins. One number at least is left out between two areas, so that slots with consecutive
+/// The first slot of the next area. At least one number is left out between two areas. So slots with consecutive
 /// numbers are consecutive places of one device.
 pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
     first_slot + (u64::from(capacity_pages) + 1).next_multiple_of(CLUSTER_SLOTS as u64)
 }
 
-/// How many slots there can be at most: what a frame's word has room for.
+/// The most slots that there can be: as many as a frame's word has room for.
 pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 
-/// What is known of a cluster, all of it on two lines of its own.
+/// The words of a cluster, on two lines of their own.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(128))]
 struct Cluster {
-    /// Under the cluster's lock; read by [`SlotBits::load`].
+    /// Changes under the cluster's lock; read by [`SlotBits::load`].
     bits: [AtomicU64; WORDS],
-    /// A [`ClusterState`]. Changes under the lists' lock; away from `Held`, under the cluster's lock too.
+    /// A [`ClusterState`]. Changes under the lists' lock. From `Held` to another, it changes under the cluster's
+    /// lock too.
     state: AtomicU32,
-    /// Neighbours on the list, + 1; 0: none. Under the lists' lock.
+    /// The neighbours on the list, + 1; 0: none. Under the lists' lock.
     next: AtomicU32,
     previous: AtomicU32,
 }
@@ -107,7 +110,7 @@ struct Group {
     members: Box<[usize]>,
     /// Each CPU's current cluster: a [`Current`].
     currents: Box<[CachePadded<AtomicU64>]>,
-    /// Whose turn it is.
+    /// The member whose turn it is.
     turn: AtomicU32,
 }
 
@@ -118,12 +121,12 @@ impl Group {
     }
 }
 
-/// Which slots will do.
+/// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
-    /// Also places that were never used. Without it those come last, and places between used ones first.
+    /// Places that were never used are welcome. Otherwise they come last, and places between used ones first.
     pub(crate) may_grow: bool,
-    /// Areas of which none is wanted, by their index; empty: any will do.
+    /// The areas that the caller does not want, by their index. Empty: any area will do.
     pub(crate) shunned: &'a [bool],
 }
 
@@ -142,14 +145,14 @@ impl Ask<'_> {
 struct Current {
     cluster: u32,
     next: usize,
-    /// Runs of 2^class slots, and what is asked, are taken from it.
+    /// The CPU takes runs of 2^class slots from it, or shorter ones if less is asked.
     class: usize,
 }
 
 const NONE: u64 = 0;
 
 impl Current {
-    /// Acquire: what the cluster was given before it was named.
+    /// Acquire: the cluster's words as they were when it became the current one.
     fn load(word: &AtomicU64) -> Option<Self> {
         let word = word.load(Ordering::Acquire);
         (word != NONE).then(|| Self {
@@ -179,11 +182,10 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// All slots free. `bytes_per_cluster` is what others keep for the slots of a cluster in use. `cpu` says which
-    /// of `cpus` the thread is on.
+    /// Makes all slots free. `bytes_per_cluster` is how much others keep for the slots of a cluster in use.
     ///
     /// # Errors
-    /// `InvalidInput` for more slots than have numbers; the kernel's, when the address space is exhausted.
+    /// `InvalidInput` for more slots than there are numbers. The kernel's, when the address space is exhausted.
     pub(crate) fn new(
         shapes: &[AreaShape],
         budget: Arc<Budget>,
@@ -234,12 +236,12 @@ impl Clusters {
         self.areas.iter().map(|area| area.used()).sum()
     }
 
-    /// Slots there are.
+    /// How many slots there are.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// No slot of one area is free.
+    /// Returns whether no slot of an area is free.
     pub(crate) fn is_area_full(&self, area: usize) -> bool {
         self.areas[area].is_full()
     }
@@ -249,20 +251,20 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// More than half of all slots is in use, and fewer are free than there can be pages in memory that keep one: those kept
-    /// for clean pages should be given up.
+    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and fewer are
+    /// free than pages in memory may keep.
     pub(crate) fn is_crowded(&self) -> bool {
         let free = self.capacity - self.used().min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned.
+    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned.
     pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let count = (count as usize).clamp(1, CLUSTER_SLOTS);
         self.groups.iter().find_map(|group| self.allocate_in(group, count, ask))
     }
 
-    /// A whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
+    /// Allocates a whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
     #[cfg_attr(not(test), allow(dead_code, reason = "blocks are split before they go out"))]
     pub(crate) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
         self.groups.iter().find_map(|group| self.take_whole(group, ask))
@@ -288,7 +290,7 @@ impl Clusters {
         bits.store(&cluster.bits, first, end);
         area.used.fetch_sub(run.count, Ordering::Relaxed);
 
-        // Leaving Held takes the cluster's lock, so Held is true; anything else may be out of date.
+        // A cluster leaves Held only under its lock, so Held is true. Any other state may be out of date.
         let before = ClusterState::of(cluster);
         let run_class = || List::runs(bits.run_around(first, end).ilog2() as usize);
         let to = match before {
@@ -326,7 +328,7 @@ impl Clusters {
         after.checked_sub(1).expect("a slot of some area")
     }
 
-    /// Whether the slots of a cluster are not to be given out.
+    /// Returns whether the caller does not want the slots of a cluster.
     fn is_shunned(&self, cluster: u32, ask: Ask<'_>) -> bool {
         !ask.shunned.is_empty() && ask.shuns(self.index_of(cluster))
     }
@@ -354,7 +356,7 @@ impl Clusters {
             if before.is_none() || self.moves(group, ask) != before {
                 continue;
             }
-            // All that was listed or named had nothing.
+            // All listed or current clusters had nothing.
             if ask.may_grow {
                 return None;
             }
@@ -362,7 +364,8 @@ impl Clusters {
         }
     }
 
-    /// How often clusters of a group were listed or named; `None` while any is listed that may have free slots.
+    /// How often clusters of a group were listed or made current. `None` while a list has any that may have free
+    /// slots.
     fn moves(&self, group: &Group, ask: Ask<'_>) -> Option<u64> {
         let moves_of = |area: usize| {
             let lists = self.areas[area].lists.lock();
@@ -372,7 +375,7 @@ impl Clusters {
         group.asked(ask).map(moves_of).sum()
     }
 
-    /// From the CPU's current cluster, which is left if it has no good run.
+    /// Takes a run from the CPU's current cluster. Leaves the cluster if it has no good run.
     fn take_from_current(
         &self,
         group: &Group,
@@ -386,14 +389,14 @@ impl Clusters {
             let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
             let bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
-            // What lies between used slots is the safest where the device may not grow.
+            // If the device may not grow, places between used slots are the safest.
             let leave = self.is_shunned(cluster, ask)
                 || now.class < GOOD_CLASS && ask.may_grow && self.has_better(group, ask);
             let run = if leave {
                 None
             } else {
                 bits.find(now.next, least).or_else(|| bits.find(0, least)).or_else(|| {
-                    // A short run is taken where that leaves the cluster full.
+                    // A short run is taken if that leaves the cluster full.
                     bits.runs(0).next().filter(|(_, len)| *len == bits.free_slots())
                 })
             };
@@ -408,7 +411,7 @@ impl Clusters {
         }
     }
 
-    /// Under the cluster's lock.
+    /// Takes slots, under the cluster's lock.
     fn take(&self, cluster: u32, mut bits: SlotBits, first: usize, len: usize) -> SlotRun {
         bits.set(first, first + len);
         bits.store(&self.cluster(cluster).bits, first, first + len);
@@ -416,7 +419,7 @@ impl Clusters {
         SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
     }
 
-    /// Under the cluster's lock: it is nobody's current cluster any more, and goes where it belongs.
+    /// Under the cluster's lock: makes it nobody's current cluster any more, and lists it by its longest run.
     fn leave(&self, current: &AtomicU64, cluster: u32, bits: &SlotBits) {
         let area = self.area_of(cluster);
         let to = match bits.longest() {
@@ -429,7 +432,7 @@ impl Clusters {
         lists.move_to(&self.clusters, cluster, to, &area.hints);
     }
 
-    /// Whether there are clusters with good runs.
+    /// Returns whether there are clusters with good runs.
     fn has_better(&self, group: &Group, ask: Ask<'_>) -> bool {
         group.asked(ask).any(|area| {
             let hints = &self.areas[area].hints;
@@ -439,9 +442,9 @@ impl Clusters {
         })
     }
 
-    /// Makes the best cluster there is the CPU's current one. True: it has one now, this or another thread's choice.
+    /// Makes the best cluster there is the CPU's current one. True: the CPU has one now, by this thread or another.
     fn pick(&self, group: &Group, current: &AtomicU64, count: usize, ask: Ask<'_>) -> bool {
-        // Runs of this class and above have all that is asked.
+        // Clusters of this class and above have a run of all that is asked.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
         let longest_first = |classes: std::ops::Range<usize>| {
             self.by_turns(group, ask, |area| {
@@ -462,7 +465,7 @@ impl Clusters {
             || self.by_turns(group, ask, |area| self.steal(area, current))
     }
 
-    /// Tries the areas of a group, beginning with the one whose turn it is; true where one had something.
+    /// Tries the areas of a group, beginning with the one whose turn it is. True: one of them had something.
     fn by_turns(&self, group: &Group, ask: Ask<'_>, mut has: impl FnMut(&Area) -> Option<()>) -> bool {
         let (turn, areas) = (group.turn.load(Ordering::Relaxed) as usize, group.members.len());
         (0..areas).map(|step| (turn + step) % areas).any(|member| {
@@ -488,14 +491,14 @@ impl Clusters {
         Some(())
     }
 
-    /// What is left of a block of order 9 becomes a cluster like others.
+    /// Makes a cluster with the rest of a block of order 9 an ordinary one.
     fn steal(&self, area: &Area, current: &AtomicU64) -> Option<()> {
         if !area.hints.may_have(List::PARTLY) {
             return None;
         }
         let mut lists = area.lists.lock();
         let cluster = lists.head(List::PARTLY)?;
-        // Without the cluster's lock: a guess, which only says what runs to begin with.
+        // A guess, since the cluster's lock is not held. It only says which runs to begin with.
         let longest = SlotBits::load(&self.cluster(cluster).bits).longest();
         if name(current, cluster, longest.map_or(0, |(_, len)| len.ilog2() as usize)) {
             lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
@@ -510,7 +513,7 @@ impl Clusters {
         let mut lists = area.lists.lock();
         let cluster = self.touch(area, &mut lists, 1)?;
         lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
-        // Where somebody else was faster it is a free one.
+        // If another thread was faster, the cluster is a free one.
         let state = if name(current, cluster, RUN_CLASSES) {
             return Some(());
         } else if area.slots_of(cluster) == CLUSTER_SLOTS {
@@ -522,7 +525,7 @@ impl Clusters {
         Some(())
     }
 
-    /// The first cluster of an area that was never used, if it has at least so many slots.
+    /// Takes the first cluster of an area that was never used, if it has at least so many slots.
     fn touch(&self, area: &Area, lists: &mut Lists, least: usize) -> Option<u32> {
         if lists.touched == area.clusters {
             return None;
@@ -539,7 +542,7 @@ impl Clusters {
         Some(cluster)
     }
 
-    /// The longest run of some CPU's current cluster.
+    /// Takes the longest run of some CPU's current cluster.
     fn take_any(&self, current: &AtomicU64, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         loop {
             let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
@@ -576,7 +579,7 @@ impl Clusters {
             }
         }
         match found {
-            // On no list and named nowhere: nobody else comes here.
+            // On no list and nobody's current one: no other thread comes here.
             Some(cluster) => {
                 let _lock = self.lock(cluster);
                 Some(self.take(cluster, SlotBits::free(CLUSTER_SLOTS), 0, CLUSTER_SLOTS).first)
@@ -585,7 +588,7 @@ impl Clusters {
         }
     }
 
-    /// A CPU's current cluster, if all of it is free.
+    /// Takes a CPU's current cluster, if all of it is free.
     fn take_whole_current(&self, current: &AtomicU64, ask: Ask<'_>) -> Option<SwapSlot> {
         let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
         let _lock = self.lock(cluster);
@@ -602,7 +605,7 @@ impl Clusters {
         Some(self.take(cluster, bits, 0, CLUSTER_SLOTS).first)
     }
 
-    /// Slots in use, as they are when their cluster is come by.
+    /// The slots in use. Each cluster is read at another moment.
     pub(crate) fn used_slots(&self) -> impl Iterator<Item = SwapSlot> {
         self.touched().flat_map(move |cluster| {
             let bits = {
@@ -615,18 +618,19 @@ impl Clusters {
         })
     }
 
-    /// Clusters that have been used.
+    /// The clusters that have been used.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
         self.areas.iter().flat_map(|area| area.first_cluster..area.first_cluster + area.lists.lock().touched)
     }
 }
 
-/// Under the lists' lock of the cluster's area: makes it the current one of a CPU that has none.
+/// Makes a cluster the current one of a CPU that has none. Under the lists' lock of the cluster's area.
 fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
-    // Of fragments, those half as long as the longest as well: looking for a cluster costs more than taking a run.
+    // Of fragments, the CPU also takes those half as long as the longest: looking for a cluster costs more than
+    // taking a run.
     let class = if class < GOOD_CLASS { class.saturating_sub(1) } else { GOOD_CLASS };
     let word = Current { cluster, next: 0, class }.word();
-    // Release: what the cluster was given. Threads of one CPU may meet here, under different areas' locks.
+    // Release: the cluster's words. Threads of one CPU may meet here, under the locks of different areas.
     current.compare_exchange(NONE, word, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
@@ -636,7 +640,7 @@ impl Area {
         let hints = ListHints::default();
         hints.set_never_used(clusters > 0);
         Self {
-            // More than there are numbers for is told by `Clusters::new`.
+            // `Clusters::new` refuses more slots than there are numbers for.
             first_cluster: (first_slot / CLUSTER_SLOTS as u64) as u32,
             clusters,
             capacity,
@@ -658,13 +662,13 @@ impl Area {
         self.used() == self.capacity
     }
 
-    /// Slots of a cluster: fewer in the last.
+    /// The slots of a cluster: fewer in the last.
     fn slots_of(&self, cluster: u32) -> usize {
         let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
         (self.capacity as usize).saturating_sub(before).min(CLUSTER_SLOTS)
     }
 
-    /// Whether a cluster is one of full size, with nothing in use.
+    /// Returns whether a cluster is one of full size, with no slot in use.
     fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
         bits.none_used() && self.slots_of(cluster) == CLUSTER_SLOTS
     }

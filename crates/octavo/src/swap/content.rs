@@ -1,4 +1,4 @@
-//! What a swap slot holds: one word.
+//! The content of a swap slot: one word.
 //!
 //! ```text
 //!  63 ................. 32 31 ...... 3 2 . 0
@@ -15,8 +15,8 @@
 //! +-----------------------+-----------+-----+
 //! ```
 //!
-//! A repeated word has one encoding, the first that fits; the few that none fits are no Same. The word that holds a
-//! content, and who may change it when, is the swap cache's; this file owns its bits.
+//! A repeated word has one encoding, the first that fits. The few words that fit none are no Same. The swap cache
+//! has the word of each slot, and says who may change it when. This file owns its bits.
 
 use crate::frame::FrameAllocator;
 use crate::swap::pool::Handle;
@@ -30,18 +30,18 @@ const SAME_SMALL: u64 = 3;
 const SAME_ROUND: u64 = 4;
 const SAME_TWICE: u64 = 5;
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Nothing yet.
     #[default]
     None,
-    /// The page is on its area; its bytes there have this checksum (before they were sealed, if they are).
+    /// The page is on its area. Its bytes have this checksum, taken before they were sealed, if they are.
     Device {
         /// CRC-32C of the page.
         crc: u32,
     },
-    /// The page repeats a word, and is nowhere else. Only of words that [`Content::same`] took.
+    /// The page repeats a word, and is nowhere else. Only for words that [`Content::same`] took.
     Same {
         /// The word.
         word: u64,
@@ -51,14 +51,14 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The content of a page that repeats `word`; `None` for the few words that do not fit, which are written like any
-    /// other page.
+    /// The content of a page that repeats `word`. `None` for the few words that do not fit. Their pages are written
+    /// like any other page.
     #[inline]
     pub(crate) fn same(word: u64) -> Option<Self> {
         encode_same(word).map(|_| Self::Same { word })
     }
 
-    /// The word that says so.
+    /// Encodes the content.
     #[inline]
     pub(crate) fn to_word(self) -> u64 {
         match self {
@@ -69,7 +69,7 @@ impl Content {
         }
     }
 
-    /// What a word says.
+    /// Decodes a content.
     ///
     /// # Panics
     /// For a word that [`Content::to_word`] never made.
@@ -98,11 +98,11 @@ fn encode_same(word: u64) -> Option<u64> {
     (word >> 32 == word & 0xffff_ffff).then_some(word >> 32 << 32 | SAME_TWICE)
 }
 
-/// A page's bytes are not the ones that were kept: whoever asked gets an error of kind `Corrupt`.
+/// A page's bytes are not those that were kept. The access gets an error of kind `Corrupt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// The word that a frame repeats, if it repeats one. A few nanoseconds for an ordinary page.
+/// Returns the word that a frame repeats, if it repeats one. It takes a few nanoseconds for an ordinary page.
 #[inline]
 pub(crate) fn same_filled(frames: &FrameAllocator, frame: FrameId) -> Option<u64> {
     frames.bytes().repeated_word(frame.home_offset(), PAGE_BYTES)
@@ -119,7 +119,7 @@ pub(crate) fn page_crc(frames: &FrameAllocator, frame: FrameId) -> u32 {
     in_place.unwrap_or_else(|| frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, crc32c::crc32c))
 }
 
-/// Whether a frame's bytes have this checksum.
+/// Checks that a frame's bytes have this checksum.
 pub(crate) fn check(frames: &FrameAllocator, frame: FrameId, crc: u32) -> Result<(), Corrupt> {
     if page_crc(frames, frame) == crc { Ok(()) } else { Err(Corrupt) }
 }

@@ -1,12 +1,12 @@
-//! Where a page's bytes go, and how they come back: a word, the compressed pool, or a place on an area.
+//! Contents: the ways of a page's bytes to a word, to the compressed pool or to a place on an area, and back.
 //!
 //! ```text
 //!  out, under WRITEBACK:  repeats a word? ──► Same     the pool takes it? ──► Pool     else ──► Device, with its checksum
 //!  in, under READING:     Same: filled                 Pool: unpacked                  Device: read, and checked
 //! ```
 //!
-//! The first two end where they began: no device, no waiting. What a slot's content was before is let go when it changes, by
-//! whoever changed it.
+//! A word and the pool need no device, and nobody waits for them. A thread that changes a slot's content lets the
+//! old content go.
 
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
@@ -18,29 +18,29 @@ use crate::sync::Arc;
 use crate::table::SpaceId;
 use crate::units::{FrameId, SwapSlot};
 
-/// Why a page is brought in.
+/// The reason why a page is brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// An access of this space came back for it.
     By(SpaceId),
-    /// Nobody did: it is on its way somewhere else, or read ahead.
+    /// No access did: the page is on its way somewhere else, or read ahead.
     No,
 }
 
-/// What came of [`Contents::bring`].
+/// The outcome of [`Contents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
     /// The bytes are there.
     Here,
     /// They are on the slot's area.
     OnDevice,
-    /// They are not what was kept.
+    /// The bytes are not those that were kept.
     Corrupt,
-    /// The slot was freed. Not while the caller's entry leads to it.
+    /// The slot was freed. That does not happen while the caller's entry leads to it.
     Gone,
 }
 
-/// What a manager's slots hold, beyond their areas.
+/// The contents of a manager's slots, beyond their areas.
 pub(super) struct Contents {
     pool: Option<Pool>,
     seal: Option<(Seal, BounceFrames)>,
@@ -60,8 +60,8 @@ impl Contents {
         self.pool.as_ref()
     }
 
-    /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. [`Content::Device`]: it is to be
-    /// written.
+    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it.
+    /// [`Content::Device`]: the page is to be written.
     pub(super) fn put_away(
         &self,
         frames: &FrameAllocator,
@@ -95,7 +95,8 @@ impl Contents {
         }
     }
 
-    /// Brings the page of a slot into a frame under READING, if no device is needed. `content` reads the slot's word again.
+    /// Brings the page of a slot into a frame under READING, if that takes no device. `content` reads the slot's
+    /// word again.
     pub(super) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -130,14 +131,15 @@ impl Contents {
                     if failure == LoadFailure::Corrupt || now == seen {
                         return Brought::Corrupt;
                     }
-                    // It has moved inside the pool.
+                    // The page has moved inside the pool.
                     seen = now;
                 }
             }
         }
     }
 
-    /// Whether a frame's bytes, just read from the slot's area, are those that were written there. Opens them if sealed.
+    /// Checks a frame's bytes, just read from the slot's area, against those that were written there. Opens sealed
+    /// bytes.
     pub(super) fn check(
         &self,
         frames: &FrameAllocator,
@@ -151,20 +153,20 @@ impl Contents {
         }
     }
 
-    /// The content of a slot is another now.
+    /// Lets a content go that its slot does not have any more.
     pub(super) fn let_go(&self, frames: &FrameAllocator, content: Content) {
         if let Content::Pool(handle) = content {
             self.pool.as_ref().expect("a handle comes from the pool").free(frames, handle);
         }
     }
 
-    /// Whether pages are sealed before they are written.
+    /// Returns whether pages are sealed before they are written.
     pub(super) fn seals(&self) -> bool {
         self.seal.is_some()
     }
 
-    /// The sealed form of a page that is to be written, in a frame of its own. `None`: all are in use; a write that ends gives
-    /// one back.
+    /// Seals a page that is to be written, into a frame of its own. `None`: all such frames are in use; the end of
+    /// a write gives one back.
     pub(super) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
         let (seal, bounce) = self.seal.as_ref()?;
         let sealed = bounce.take()?;
@@ -172,7 +174,7 @@ impl Contents {
         Some(sealed)
     }
 
-    /// The sealed form was written.
+    /// Gives the frame of a sealed page back, when it was written.
     pub(super) fn unseal(&self, sealed: FrameId) {
         if let Some((_, bounce)) = &self.seal {
             bounce.give_back(sealed);

@@ -1,12 +1,12 @@
-//! Swap: where pages go when their frames are needed, and come back from.
+//! Swap: the store to which pages go when their frames are needed, and from which they come back.
 //!
-//! A page on its way is found in the *swap cache*, by its slot: from before its entries are made Swapped until its
-//! frame is freed, and from before a read begins until the frame is freed again. So a page can be faulted back
-//! at any moment of its way out, and is never read twice at once. A page that was read, and not changed since,
-//! keeps its slot: it goes out again without being written.
+//! The *swap cache* finds each page on its way, by the page's slot. On the way out, a page is in the cache from
+//! before its entries are made Swapped until its frame is free. On the way in, it is there from before the read
+//! begins. So a fault can bring a page back at any moment of its way out, and no page is read twice at once. A page
+//! that was read and not changed since keeps its slot: it goes out again without a write.
 //!
-//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults, which read a page's slot in its
-//! entry, ask the cache themselves; who wants slots or the pool is given them.
+//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read a page's slot in
+//! its entry and ask the cache. Callers that want slots, areas or the pool use them directly.
 //!
 //! | file | what |
 //! |---|---|
@@ -70,7 +70,7 @@ use slots::Slots;
 pub(crate) use crate::sizes::WRITE_BATCH;
 use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
-/// Frames for sealed pages on their way out: 1 MiB of them, what one transfer takes.
+/// Frames for sealed pages on their way out: 1 MiB, as much as one transfer takes.
 const SEALED_ORDER: Order = Order(8);
 
 /// The swap of a manager.
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Swap {
     }
 }
 
-/// What becomes of a slot that nothing leads to any more.
+/// Frees a slot that nothing leads to any more, and its content.
 #[derive(Debug)]
 struct GiveBack {
     slots: Shared<Slots>,
@@ -103,30 +103,30 @@ impl FreeSlot for GiveBack {
     }
 }
 
-/// What a swap is made from.
+/// The choices from which a swap is made.
 pub(crate) struct SwapParts {
-    /// Devices with what is used of them.
+    /// Devices, each with the shape that is used of it.
     pub(crate) devices: Vec<(Box<dyn Device>, AreaShape)>,
     pub(crate) form: SwapCache,
     pub(crate) compression: Compression,
     pub(crate) encrypt: bool,
 }
 
-/// The slot a frame of the swap cache belongs to.
+/// The slot of a frame that is in the swap cache.
 #[inline]
 pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlot> {
     cache::slot_of(frames.words(frame))
 }
 
 impl Swap {
-    /// Bytes that are kept for each slot in use.
+    /// The bytes that swap keeps for each slot in use.
     pub(crate) fn bytes_per_slot(encrypt: bool) -> u64 {
         let sealed = if encrypt { Seal::BYTES_PER_SLOT } else { 0 };
         Cache::BYTES_PER_CLUSTER / CLUSTER_SLOTS as u64 + sealed
     }
 
     /// # Errors
-    /// The kernel's, when it has no address space, memory or random bytes.
+    /// The kernel's, when there is no address space, no memory or no random bytes.
     pub(crate) fn new(
         parts: SwapParts,
         machine: &Machine,
@@ -161,16 +161,16 @@ impl Swap {
         })
     }
 
-    /// Whether there is anywhere to go.
+    /// Returns whether there is an area to go to.
     pub(crate) fn is_available(&self) -> bool {
         !self.areas.is_empty()
     }
 
     // --- the cache ---
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
-    /// caller's pin alone. The slot is the frame's until the writeback ends, even if all entries are unmapped: call
-    /// [`Swap::forget_orphan`] then.
+    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page` says),
+    /// and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if all entries
+    /// are unmapped. The caller then calls `forget_orphan`.
     fn start_writeback(
         &self,
         frames: &FrameAllocator,
@@ -182,8 +182,8 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame, page)
     }
 
-    /// Whether a page that came back, and keeps its slot so that it need not go out again, should give it up: free slots are
-    /// getting few, or what it has in the pool takes room from pages that are out.
+    /// Returns whether a page that came back should give up its slot, which saves it another write. It should when
+    /// free slots are getting few, or when its bytes in the pool take room from pages that are out.
     pub(crate) fn is_better_given_up(&self, slot: SwapSlot) -> bool {
         self.slots.is_crowded()
             || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
@@ -191,7 +191,8 @@ impl Swap {
 
     // --- how the areas do ---
 
-    /// Pages that a transfer should write at the most: after a failure fewer, as part of them may still fit.
+    /// The most pages that one transfer should write. After a failure there are fewer, because part of them may
+    /// still fit.
     pub(crate) fn write_batch(&self) -> usize {
         if self.areas.are_cautious() { WRITE_BATCH / 8 } else { WRITE_BATCH }
     }
@@ -206,18 +207,18 @@ impl Swap {
         |area| !self.slots.is_area_full(area)
     }
 
-    /// Whether no area that has room is well: only what has got out counts then.
+    /// Returns whether no area that has room is well. Then only pages that have got out count.
     pub(crate) fn is_failing(&self) -> bool {
         self.state() != State::Well
     }
 
-    /// Whether no area that has room has answered in time: nothing new goes out until one answers.
+    /// Returns whether no area that has room has answered in time. Then nothing new goes out until one answers.
     pub(crate) fn is_silent(&self) -> bool {
         self.state() == State::Silent
     }
 
-    /// Why no page can go out, if that is so, for the access that needs the room: the areas are silent, or have failed since
-    /// `failures` were counted, or there is no slot.
+    /// The reason why no page can go out, for an access that needs the room: areas are silent, or have failed since
+    /// `failures` were counted, or have no free slot. `None`: there is none.
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
         let is_news = state == State::Silent || self.areas.failures() != failures;
@@ -234,8 +235,8 @@ impl Swap {
 
     // --- what slots hold ---
 
-    /// Finds a place for the page of a frame under WRITEBACK: in the pool only with `weights`. True: it is to be written; else it
-    /// is there already.
+    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it. True: the
+    /// page is still to be written to its area.
     fn store_content(
         &self,
         frames: &FrameAllocator,
@@ -249,8 +250,8 @@ impl Swap {
         matches!(content, Content::Device { .. })
     }
 
-    /// Puts the page of a clean frame under WRITEBACK, which is on its area, into the pool as well, and has it come back from there.
-    /// Where it does not fit it stays where it is.
+    /// Puts a clean page that is on its area into the pool as well, so that it comes back from there. Its frame is
+    /// under WRITEBACK. A page that does not fit stays where it is.
     fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         if let Some(content) = self.contents.pack(frames, slot, frame, weights) {
             let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
@@ -258,7 +259,7 @@ impl Swap {
         }
     }
 
-    /// Brings the page of a slot into a frame under READING, if no device is needed.
+    /// Brings the page of a slot into a frame under READING, if that takes no device.
     pub(crate) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -269,7 +270,7 @@ impl Swap {
         self.contents.bring(frames, slot, frame, wanted, || self.content(slot))
     }
 
-    /// Whether the slot's page is on its area. A guess, for slots that are not the caller's.
+    /// Returns whether the slot's page is on its area. For slots of other callers this is a guess.
     pub(crate) fn is_on_device(&self, slot: SwapSlot) -> bool {
         matches!(self.content(slot), Content::Device { .. })
     }
@@ -278,7 +279,7 @@ impl Swap {
         Content::from_word(self.cache.content(slot))
     }
 
-    /// The error of a page that came back as another.
+    /// The error for a page that came back as another.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
         let (area, place) = self.areas.area_of(slot);
@@ -291,7 +292,7 @@ impl Swap {
         )
     }
 
-    /// The error of a page whose slot was freed while it was being brought in: nobody is told.
+    /// The error for a page whose slot was freed during its swap-in. Nobody reads it.
     #[cold]
     pub(crate) fn freed(&self, slot: SwapSlot) -> Error {
         Error::new(ErrorKind::SwapRead, format!("{slot:?} was freed; try the access again"))
@@ -302,13 +303,13 @@ impl Swap {
         self.contents.pool()
     }
 
-    /// A page has moved inside the pool. False: its slot holds something else by now.
+    /// A page has moved inside the pool. False: its slot has another content by now.
     pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
         let (from, to) = (Content::Pool(from).to_word(), Content::Pool(to).to_word());
         self.cache.change_content(slot, from, to)
     }
 
-    /// Why a slot was not read.
+    /// The reason why a slot was not read.
     #[cold]
     pub(crate) fn why_unread(&self, slot: SwapSlot) -> Unread {
         self.read_failures.why(slot).unwrap_or_else(|| {
@@ -317,15 +318,16 @@ impl Swap {
         })
     }
 
-    /// What is wrong, if as many entries say Swapped to each slot as `swapped` counts.
+    /// Compares the references of slots with `swapped`, which counts the entries that say Swapped to each slot.
+    /// Returns the first contradiction.
     pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
         self.cache.contradicted_by(self.slots.clusters().used_slots(), swapped)
     }
 
-    /// Slots are consistent with the cache. Linear, and exact only while no page goes out or comes in.
+    /// Checks that the slots agree with the cache. Linear, and exact only while no page goes out or comes in.
     ///
     /// # Panics
-    /// When they are not.
+    /// When they do not.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         for look in 1..=LOOKS {
             let used = self.cache.validate(frames, self.slots.clusters().touched());
@@ -346,7 +348,8 @@ impl Swap {
     }
 }
 
-/// Before a frame is seen under I/O, so that nobody goes by what an earlier transfer, or a list, left where queues are noted.
+/// Clears the note of a frame's queue before anybody can see the frame under I/O. An earlier transfer, or a list,
+/// may have left something there.
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! Where each page of a batch ends: in a word, in the pool, or on its area.
+//! Packing: the end of each page of a batch, in a word, in the pool, or on its area.
 //!
-//! A dirty page is put away under WRITEBACK. Where it repeats a word, or the pool takes it, the writeback ends at once; else
-//! the page is left to be written. A clean page that is on its area came back once, so it is packed as well where that pays. How
-//! many pages of a space may try the pool, the pool weighs for the batch.
+//! A dirty page is put away under WRITEBACK. If it repeats a word, or the pool takes it, the writeback ends at
+//! once. Otherwise the page is left to be written. A clean page on its area came back once, so it is packed as well
+//! where that pays. The pool weighs for each batch how many pages of a space may try it.
 
 use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
@@ -13,14 +13,14 @@ use crate::swap::pool::{DeviceView, Pool, Weights};
 use crate::table::SpaceId;
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
-/// What the pages of one space in a batch may try.
+/// How many pages of one space in a batch may try the pool.
 struct Tries<'a> {
     weights: &'a Weights,
     left: u32,
 }
 
 impl Swap {
-    /// Puts away what is dirty of a batch, and packs what is clean where that pays.
+    /// Puts the dirty pages of a batch away, and packs clean ones where that pays.
     pub(super) fn put_batch_away(
         &self,
         leaving: &Leaving<'_>,
@@ -68,7 +68,7 @@ impl Swap {
             tries.left -= u32::from(was_tried);
             return put;
         }
-        // A crowded pool takes no clean page: it would write another in its stead.
+        // A crowded pool takes no clean page: in its place it would have to write another page.
         if may_try && has_room && self.is_on_device(slot) {
             tries.left -= 1;
             return PutAway::Done { awaited: self.pack_clean(frames, slot, frame, tries.weights) };
@@ -76,8 +76,8 @@ impl Swap {
         PutAway::Done { awaited: false }
     }
 
-    /// Starts the writeback of a dirty page, and ends it where a word or, with the weights by which it may be tried, the pool
-    /// takes it.
+    /// Starts the writeback of a dirty page. Ends it if a word takes the page, or the pool does. The page may try
+    /// the pool only with weights.
     pub(crate) fn put_away(
         &self,
         frames: &FrameAllocator,
@@ -95,8 +95,8 @@ impl Swap {
         PutAway::Done { awaited: self.cache.end_writeback(frames, slot, frame, true) }
     }
 
-    /// A page that is on its area, and not changed since, is packed as well. Where the pool does not take it, it is where it was.
-    /// Says whether somebody waits for it.
+    /// Packs a page that is on its area and was not changed since. If the pool does not take it, the page is where
+    /// it was. Returns whether somebody waits for it.
     fn pack_clean(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) -> bool {
         match self.start_writeback(frames, slot, frame, PageIs::Clean) {
             Started::Yes => {
@@ -116,7 +116,7 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// The space whose page a frame on its way out is, if it is one's alone.
+/// The space whose page a frame on its way out is, if the page has one owner.
 fn former_space(frames: &FrameAllocator, rmap: &ReverseMap, frame: FrameId) -> Option<SpaceId> {
     rmap.former_owner(frames, frame).map(|owner| owner.space)
 }

@@ -1,12 +1,12 @@
-//! Why the last pages that could not be read could not: those who wait for one of them ask soon.
+//! The reasons why the last pages that could not be read were not read. Those who wait for such a page ask soon.
 //!
-//! Locking: one lock, taken with no other held, and only where a read has come to nothing.
+//! Locking: one lock. No other lock is held when it is taken, and it is taken only where a read has failed.
 
 use crate::store::Unread;
 use crate::sync::Mutex;
 use crate::units::SwapSlot;
 
-/// The last of them, by slot.
+/// The last failed reads, by slot.
 #[derive(Debug, Default)]
 pub(super) struct ReadFailures(Mutex<Last>);
 
@@ -27,7 +27,7 @@ impl ReadFailures {
         }
     }
 
-    /// Why the slot was not read; `None` where too many others were not since.
+    /// Returns why the slot was not read. `None`: too many other reads have failed since.
     pub(super) fn why(&self, slot: SwapSlot) -> Option<Unread> {
         let last = self.0.lock();
         last.all.iter().flatten().find(|(failed, _)| *failed == slot).map(|(_, why)| why.clone())

@@ -1,7 +1,7 @@
-//! Encryption of what leaves for a device, with a key that exists only in this process.
+//! Encryption of the pages that leave for a device, with a key that exists only in this process.
 //!
-//! AES-256-GCM where the processor has the instructions for it, ChaCha20-Poly1305 elsewhere. What is needed to open a
-//! page again and is no secret stays in memory, 28 bytes a slot:
+//! The cipher is AES-256-GCM where the processor has the instructions for it, and ChaCha20-Poly1305 elsewhere. For
+//! each slot, 28 bytes stay in memory. They are no secret, and a page cannot be opened without them:
 //!
 //! ```text
 //!  0          4            12                     28
@@ -10,19 +10,19 @@
 //! +----------+-------------+----------------------+
 //! ```
 //!
-//! The counter is one more for each page that is sealed, so no nonce comes twice under the key; the slot's number goes
-//! into the tag, so that a page of one slot does not open in another. The device never sees a page that [`Seal::seal`]
-//! did not make: that writes to a bounce frame, and the page itself stays as it is.
+//! The counter grows by one for each page that is sealed, so no nonce comes twice under the key. The tag covers the
+//! slot's number, so a page of one slot does not open in another. The device sees only pages that [`Seal::seal`]
+//! made. It writes to a bounce frame, and the page itself stays as it is.
 //!
-//! The expanded key lies in pages of its own, locked and kept out of core dumps as far as the kernel allows, and is wiped
-//! at the end. Copies that were left on the stack while it was made are not.
+//! The expanded key lies in pages of its own. They are locked and kept out of core dumps as far as the kernel
+//! allows, and wiped at the end. Copies that the making of the key left on the stack are not wiped.
 //!
-//! The tag says more than a checksum: what [`Seal::open`] accepted needs no other look.
+//! The tag says more than a checksum: bytes that [`Seal::open`] accepted need no other check.
 //!
-//! The words of a slot belong to whoever writes it (its frame is under WRITEBACK) or reads it (READING): never both. Their
-//! orderings are those of the slot's content, which is published after them.
+//! The words of a slot belong to the thread that writes the slot (its frame is under WRITEBACK) or reads it
+//! (READING), never to both. Their orderings are those of the slot's content, which is published after them.
 //!
-//! Cost, where there are instructions: 1.2 µs a page each way, and two copies of 60 ns.
+//! Cost, with the instructions: 1.2 µs a page each way, and two copies of 60 ns.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes256Gcm, Nonce, Tag};
@@ -43,7 +43,7 @@ const WORDS: usize = (NONCE_BYTES + TAG_BYTES) / 4;
 /// Slots whose words are charged together.
 const CHARGED_SLOTS: u32 = 512;
 
-/// Which cipher.
+/// The cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// AES-256-GCM.
@@ -61,7 +61,7 @@ impl Method {
     }
 }
 
-/// With its expanded key, which it wipes when it is dropped.
+/// A cipher with its expanded key, which it wipes when it is dropped.
 #[allow(clippy::large_enum_variant, reason = "there is one of it, in pages of its own")]
 enum Cipher {
     Aes(Aes256Gcm),
@@ -74,14 +74,14 @@ enum Cipher {
 #[repr(C)]
 struct SealWords([AtomicU32; WORDS]);
 
-/// Seals and opens pages. The key goes with it.
+/// Seals and opens pages. It owns the key.
 pub(crate) struct Seal {
     method: Method,
     cipher: Secret<Cipher>,
     prefix: u32,
     counter: AtomicU64,
     words: WordArray<SealWords>,
-    /// For each [`CHARGED_SLOTS`]: whether their words are charged.
+    /// Whether the words of each [`CHARGED_SLOTS`] slots are charged.
     charged: WordArray<AtomicU32>,
     charged_bytes: AtomicU64,
     budget: Arc<Budget>,
@@ -96,7 +96,7 @@ impl std::fmt::Debug for Seal {
 impl Seal {
     pub(crate) const BYTES_PER_SLOT: u64 = size_of::<SealWords>() as u64;
 
-    /// With a fresh key, for slots below `slots`.
+    /// Makes a fresh key, for slots below `slots`.
     ///
     /// # Errors
     /// The kernel's, when it gives no random bytes or no address space.
@@ -126,7 +126,7 @@ impl Seal {
         })
     }
 
-    /// Puts the sealed form of a frame's page into a bounce frame, to be written to the slot.
+    /// Seals a frame's page into a bounce frame, to be written to the slot.
     pub(crate) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, from: FrameId, to: FrameId) {
         self.charge(slot);
         let mut nonce = [0; NONCE_BYTES];
@@ -149,10 +149,10 @@ impl Seal {
         }
     }
 
-    /// Opens what was read from the slot into a frame, in place.
+    /// Opens the bytes read from the slot, in their frame.
     ///
     /// # Errors
-    /// `Corrupt`: these are not the bytes that were written there last. The frame then holds what was read.
+    /// `Corrupt`: these are not the bytes that were written there last. The frame then holds the bytes as read.
     pub(crate) fn open(
         &self,
         frames: &FrameAllocator,
@@ -174,7 +174,7 @@ impl Seal {
             Cipher::ChaCha(chacha) => chacha.decrypt_inout_detached(&at, &name, bytes, &tag),
         }
         .map_err(|_| Corrupt)?;
-        // As whatever fills a frame anew: see `ArenaBytes`.
+        // As for every write to a fresh frame: see `ArenaBytes`.
         fence(Ordering::Release);
         frames.bytes().copy_in(frame.home_offset(), &page);
         Ok(())

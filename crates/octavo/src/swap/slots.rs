@@ -1,12 +1,11 @@
-//! Which slots pages may have: the free ones of the clusters, but not those whose place could not be written, while there are
-//! others.
+//! The slots that pages may have: the free slots of the clusters. Slots that could not be written come last.
 
 use crate::swap::clusters::{Ask, Clusters, SlotRun};
 use crate::swap::unwritable::Unwritable;
 use crate::units::SwapSlot;
 
-/// Slots kept from the allocator because they could not be written. With more, a device that fails for a while would be
-/// gone through to its end, and the maps of all of it be charged to the budget.
+/// The most slots that are kept from the allocator because they could not be written. With more, a device that
+/// fails for a while would use up all of its slots, and the budget would pay for the maps of all of them.
 const MOST_WITHHELD: u32 = 2048;
 
 /// The slots of all areas.
@@ -21,7 +20,7 @@ impl Slots {
         Self { clusters, unwritable: Unwritable::default() }
     }
 
-    /// Up to `count` consecutive slots. `None`: the areas are full, or shunned.
+    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         if self.unwritable.withheld() >= MOST_WITHHELD {
             self.give_withheld_back();
@@ -30,12 +29,12 @@ impl Slots {
         allocate().or_else(|| self.give_withheld_back().then(allocate).flatten())
     }
 
-    /// 512 consecutive slots, a whole cluster. `None`: there is no such cluster.
+    /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
     pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
         self.clusters.allocate_huge(ask)
     }
 
-    /// Slots that could not be written are tried again. Says whether there are any.
+    /// Lets slots that could not be written be tried again. Returns whether there were any.
     #[cold]
     fn give_withheld_back(&self) -> bool {
         let withheld = self.unwritable.take_all();
@@ -43,29 +42,29 @@ impl Slots {
         !withheld.is_empty()
     }
 
-    /// Nothing leads to the slot any more.
+    /// Frees a slot that nothing leads to any more.
     pub(super) fn free(&self, slot: SwapSlot) {
         if !self.unwritable.withhold(slot) {
             self.clusters.free(slot);
         }
     }
 
-    /// The slot's place could not be written.
+    /// Notes that the slot's place could not be written.
     pub(super) fn note_unwritable(&self, slot: SwapSlot) {
         self.unwritable.note(slot);
     }
 
-    /// Free slots are getting few.
+    /// Returns whether free slots are getting few.
     pub(super) fn is_crowded(&self) -> bool {
         self.clusters.is_crowded()
     }
 
-    /// None is free.
+    /// Returns whether no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.clusters.used() == self.clusters.capacity()
     }
 
-    /// None of an area is free.
+    /// Returns whether no slot of an area is free.
     pub(super) fn is_area_full(&self, area: usize) -> bool {
         self.clusters.is_area_full(area)
     }
@@ -80,7 +79,7 @@ impl Slots {
         self.clusters.used() - self.unwritable.withheld()
     }
 
-    /// For checks: which they are.
+    /// The clusters, for checks.
     pub(super) fn clusters(&self) -> &Clusters {
         &self.clusters
     }

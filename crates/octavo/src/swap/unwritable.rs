@@ -1,10 +1,10 @@
-//! Slots that could not be written, and are not given out again while there are others.
+//! Slots that could not be written. Pages get them only when there are no others.
 //!
-//! A file on a full file system takes pages where it has room already, and fails wherever it had to grow. Which places
-//! those are only the failure tells. So a slot whose write failed, and that nothing leads to any more, is kept from
-//! the allocator until that has none left, or too many are kept.
+//! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow. Only the
+//! failure shows which places those are. So a slot whose write failed is withheld from the allocator as soon as it
+//! is free. It stays withheld until the allocator has none left, or until too many are withheld.
 //!
-//! Locking: one lock, taken with no other held, and only where a write has failed.
+//! Locking: one lock. No other lock is held when it is taken, and it is taken only where a write has failed.
 
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::SwapSlot;
@@ -12,7 +12,7 @@ use crate::units::SwapSlot;
 #[derive(Debug, Default)]
 pub(super) struct Unwritable {
     slots: Mutex<Slots>,
-    /// Those that are noted, for the many times that there are none.
+    /// How many slots are noted. It is zero most of the time.
     noted: AtomicU32,
     withheld: AtomicU32,
 }
@@ -25,18 +25,18 @@ struct Slots {
 }
 
 impl Unwritable {
-    /// The slot could not be written just now.
+    /// Notes a slot whose write has just failed.
     #[cold]
     pub(super) fn note(&self, slot: SwapSlot) {
         let mut slots = self.slots.lock();
         if let Err(at) = slots.noted.binary_search(&slot) {
             slots.noted.insert(at, slot);
-            // Relaxed: whoever frees the slot comes after its writer, by the frame's holds.
+            // Relaxed: a thread that frees the slot comes after its writer, by the frame's holds.
             self.noted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Keeps a slot that became free, if it could not be written. False: it is the allocator's.
+    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's.
     #[inline]
     pub(super) fn withhold(&self, slot: SwapSlot) -> bool {
         self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot)
@@ -53,7 +53,7 @@ impl Unwritable {
         true
     }
 
-    /// All that is withheld, for the allocator.
+    /// Takes all withheld slots, for the allocator.
     #[cold]
     pub(super) fn take_all(&self) -> Vec<SwapSlot> {
         if self.withheld() == 0 {
@@ -64,7 +64,7 @@ impl Unwritable {
         taken
     }
 
-    /// How many slots are withheld.
+    /// Returns how many slots are withheld.
     pub(super) fn withheld(&self) -> u32 {
         self.withheld.load(Ordering::Relaxed)
     }

@@ -6,8 +6,8 @@
 //! | `Tree` (patched) | a mapping for each area, without | its lock, once a page | flip the frame's flag, no lock |
 //! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `Tree` |
 //!
-//! Every change of a slot is made under its cluster's lock; the mapping's lock comes after. So under the cluster's lock
-//! the frame of a slot stays what it is, whatever the form.
+//! Every change of a slot is made under its cluster's lock, and the mapping's lock comes after. So under the
+//! cluster's lock a slot keeps its frame, in every form.
 
 use crate::budget::Budget;
 use crate::config::SwapCache;
@@ -68,12 +68,12 @@ impl Index {
         self.mapping(slot).filter(|(mapping, _)| mapping.keeps_tags())
     }
 
-    /// Whether the start and the end of a writeback take a lock.
+    /// Returns whether the start and the end of a writeback take a lock.
     pub(super) fn locks_writeback(&self) -> bool {
         matches!(self, Self::Trees(trees) if trees.iter().any(|tree| tree.mapping.keeps_tags()))
     }
 
-    /// The word of a slot, without any lock. See [`Mapping::peek`] for what it is worth.
+    /// The word of a slot, without any lock. [`Mapping::peek`] says what it is worth.
     #[inline]
     pub(super) fn peek(&self, slot: SwapSlot, words: &SlotWords) -> PageWord {
         self.mapping(slot).map_or_else(|| words.frame(), |(mapping, index)| mapping.peek(index))
@@ -81,7 +81,7 @@ impl Index {
 
     // --- under the slot's lock ---
 
-    /// A frame comes, and what was left of the one before goes.
+    /// Sets a frame. What the frame before left behind goes.
     pub(super) fn put(&self, slot: SwapSlot, words: &SlotWords, frame: FrameId) -> PageWord {
         let Some((mapping, index)) = self.mapping(slot) else {
             let before = words.frame();
@@ -94,7 +94,7 @@ impl Index {
         mapping.lock().set(index, PageWord::frame(frame))
     }
 
-    /// Whatever is there goes.
+    /// Clears the slot.
     pub(super) fn forget(&self, slot: SwapSlot, words: &SlotWords) {
         let Some((mapping, index)) = self.mapping(slot) else {
             return words.set_frame(PageWord::NOTHING);
@@ -105,8 +105,8 @@ impl Index {
         }
     }
 
-    /// The frame goes, and leaves something behind, if `gone` then still says so. While it is asked, look-ups find nothing:
-    /// one that has pinned the frame is seen by `gone`, and one that comes later sees that the frame is not there.
+    /// Removes the frame and leaves a shadow, if `gone` then still agrees. Meanwhile look-ups find nothing. `gone`
+    /// sees a look-up that has pinned the frame. A look-up that comes later sees that the frame is not there.
     pub(super) fn forget_if(
         &self,
         slot: SwapSlot,
@@ -135,7 +135,7 @@ impl Index {
         is_gone
     }
 
-    // --- writeback, by whoever has the frame isolated and pinned ---
+    // --- writeback, by the thread that has the frame isolated and pinned ---
 
     pub(super) fn start_writeback(
         &self,
@@ -150,7 +150,7 @@ impl Index {
         else {
             return Started::Refused;
         };
-        // Under the lock: the slot is the frame's, and flag and tag change as one.
+        // Under the lock, the slot is the frame's, and flag and tag change as one.
         if !words.holds.start_writeback(page) {
             return Started::Refused;
         }
@@ -162,7 +162,7 @@ impl Index {
         Started::Yes
     }
 
-    /// Says whether somebody waits for it.
+    /// Ends a writeback. Returns whether somebody waits for the frame.
     pub(super) fn end_writeback(&self, slot: SwapSlot, words: &FrameWords, written: bool) -> bool {
         let Some((mapping, index)) = self.tagged(slot) else { return words.holds.end_writeback(written) };
         let mut changes = mapping.lock();
@@ -172,7 +172,7 @@ impl Index {
         waiters
     }
 
-    /// Trees are sound, and pages tagged as their frames say. Linear; nobody else is at work.
+    /// Checks that trees are sound, and pages tagged as their frames say. Linear; nobody else is at work.
     pub(super) fn validate(&self, is_written: &dyn Fn(FrameId) -> bool) {
         let Self::Trees(trees) = self else { return };
         for Tree { mapping, first } in trees {
@@ -193,7 +193,8 @@ impl Index {
         }
     }
 
-    /// Under the slot's lock: whether the page of a slot is tagged as being written. `None`: there are no tags.
+    /// Under the slot's lock: returns whether the page of a slot is tagged as being written. `None`: there are no
+    /// tags.
     pub(super) fn is_tagged_writeback(&self, slot: SwapSlot) -> Option<bool> {
         let (mapping, index) = self.tagged(slot)?;
         let changes = mapping.lock();
@@ -201,21 +202,23 @@ impl Index {
     }
 }
 
-/// DIRTY becomes WRITEBACK, or clean does, without a lock.
+/// Changes DIRTY, or clean, to WRITEBACK without a lock.
 ///
-/// Who could take the slot away meanwhile? Whoever detaches the frame, or forgets it because its read failed, holds a
-/// pin: `HoldWord::start_writeback` fails while it does, and acquires what it did once it has let go, so the second
-/// look below sees it. Whoever forgets an orphan has taken the frame out of LIVE before it touches the slot, by a
-/// read-modify-write that fails under WRITEBACK: it comes first and this fails, or it comes later and is
-/// refused. Whoever evicts wants to be alone with one pin, and the caller's is another.
+/// Three kinds of threads could take the slot away meanwhile:
+/// - A thread that detaches the frame, or forgets it because its read failed, holds a pin.
+///   `HoldWord::start_writeback` fails while it does. Once it has let go, the start acquires what it did, so the
+///   second look below sees it.
+/// - A thread that forgets an orphan takes the frame out of LIVE before it touches the slot, by a read-modify-write
+///   that fails under WRITEBACK. If it comes first, this start fails. If it comes later, it is refused.
+/// - A thread that evicts must hold the only pin, and the caller's pin is another.
 fn start_unlocked(slot: SwapSlot, words: &FrameWords, page: PageIs) -> Started {
-    // The first look only saves taking the mark back.
+    // The first look only saves the mark and its removal.
     if slot_of(words) != Some(slot) || !words.holds.start_writeback(page) {
         return Started::Refused;
     }
     if slot_of(words) == Some(slot) {
         return Started::Yes;
     }
-    // It left the cache between the two looks. For a moment it said that it was being written.
+    // The frame left the cache between the two looks. For a moment it said that it was being written.
     if words.holds.cancel_writeback() { Started::RefusedAndAwaited } else { Started::Refused }
 }

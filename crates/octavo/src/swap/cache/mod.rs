@@ -1,6 +1,7 @@
-//! The swap cache: for each slot, the frame that has its page, how many entries lead to it, and what its bytes are.
+//! The swap cache: the frame of each slot's page, the number of entries that lead to the slot, and the content of
+//! its bytes.
 //!
-//! One type in three forms ([`SwapCache`]); what differs is all in `index`.
+//! One type has three forms ([`SwapCache`]), which differ in `index` only.
 //!
 //! | file | what |
 //! |---|---|
@@ -9,27 +10,29 @@
 //! | `words` | the 16 bytes of a slot |
 //!
 //! Invariants:
-//! - A frame's `stored` word and the index agree under the lock of the slot's cluster; both change under it only.
+//! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change under it only.
 //! - A page under writeback is never removed, and its slot never freed.
-//! - A frame is evicted by one compare-and-swap that asks for no pin but the evictor's and for no dirt at once.
-//! - Where there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock is free.
+//! - One compare-and-swap evicts a frame. It asks at once for no pin but the evictor's, and for no dirt.
+//! - If there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock is
+//!   free.
 //!
-//! Locking: a lock for each cluster of 512 slots (clusters with one number modulo 256 share it), taken with pins held; under
-//! it, in the tree forms, the mapping's. [`FreeSlot::slot_freed`] is called with neither. Look-ups take no lock in
-//! any form. References are counted under the cluster's lock in all three forms alike; the counters `swap_lock_*` count the
-//! acquisitions of whichever lock guards the *index*, where that changes.
+//! Locking: one lock for each cluster of 512 slots; clusters with the same number modulo 256 share it. It is taken
+//! with pins held. In the tree forms, the mapping's lock comes under it. [`FreeSlot::slot_freed`] is called with
+//! neither. Look-ups take no lock in any form. References are counted under the cluster's lock in all three forms
+//! alike. The counters `swap_lock_*` count how often the lock that guards the *index* is taken to change it.
 //!
-//! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. Whoever takes a frame out of the cache
-//! changes the word first and then does a read-modify-write on the frame's holds (`try_reclaim`, `release`, or the drop
-//! of the pin it has meanwhile), so of the two on that one word one comes first: the pin, and the remover sees it; or
-//! the remover, and the pin acquires the changed word. Frame words are never anything else, so pinning what is not
-//! the slot's any more harms nobody. The frame is then asked for its slot, too: in a tree, each of the two walks may end
-//! in a leaf that went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
+//! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. A thread that takes a frame
+//! out of the cache changes the word first. Then it does a read-modify-write on the frame's holds (`try_reclaim`,
+//! `release`, or the drop of its own pin). So of the two on the holds, one comes first. If that is the pin, the
+//! remover sees it. If that is the remover, the pin acquires the changed word. Frame words are never anything else,
+//! so a pin on a frame that is not the slot's any more harms nobody. The look-up then asks the frame for its slot,
+//! too: in a tree, each of the two walks may end in a leaf that went elsewhere. A miss is a hint:
+//! [`Cache::begin_read`] looks again under the lock.
 //!
-//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of line: they are
-//! what the seed's table tells apart, and a sampler sees calls only.
+//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of line,
+//! since a sampler sees calls only.
 //!
-//! **Writeback.** Why the forms without tags need no lock at its start and end: `index::start_unlocked`.
+//! **Writeback.** `index::start_unlocked` says why the forms without tags need no lock at its start and end.
 
 mod index;
 mod words;
@@ -54,10 +57,10 @@ use index::Index;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 
-/// Who is told of slots that become free.
+/// The owner of slots, who learns of slots that become free.
 pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
-    /// Nothing leads to the slot, and no frame has its page: it may be given to another, and what holds its `content`
-    /// may be let go. Called with no lock held.
+    /// Nothing leads to the slot, and no frame has its page. The slot may be given to another page, and its
+    /// `content` let go. Called with no lock held.
     fn slot_freed(&self, frames: &FrameAllocator, slot: SwapSlot, content: u64);
 }
 
@@ -72,10 +75,10 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Bytes kept for the slots of a cluster, to be charged when it is first used.
+    /// The bytes kept for the slots of a cluster, charged when it is first used.
     pub(crate) const BYTES_PER_CLUSTER: u64 = (CLUSTER_SLOTS * size_of::<SlotWords>()) as u64;
 
-    /// For areas that begin at these slots, `end` slots in all.
+    /// Makes a cache for areas that begin at these slots, with `end` slots in all.
     ///
     /// # Errors
     /// The kernel's, when the address space is exhausted.
@@ -106,22 +109,22 @@ impl Cache {
         self.locks[slot.0 as usize / CLUSTER_SLOTS % LOCKS].lock()
     }
 
-    /// Under the slot's lock: the frame that has its page.
+    /// Under the slot's lock: returns the frame that has its page.
     #[inline]
     fn cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<FrameId> {
         let frame = self.index.peek(slot, self.words(slot)).as_frame()?;
-        // A tree says for certain only what is there: the frame knows.
+        // A tree is certain only of what is there: the frame knows.
         frames.words_if_any(frame).and_then(slot_of).filter(|of| *of == slot).map(|_| frame)
     }
 
-    /// The slot a cached frame belongs to, with its lock. `None`: the frame is not in the cache (any more).
+    /// The slot of a cached frame, with its lock. `None`: the frame is not in the cache, or not any more.
     fn lock_cached(&self, words: &FrameWords) -> Option<(MutexGuard<'_, ()>, SwapSlot)> {
         let slot = slot_of(words)?;
         let lock = self.lock(slot);
         (slot_of(words) == Some(slot)).then_some((lock, slot))
     }
 
-    /// Under the slot's lock, which it gives back: nothing leads to the slot any more.
+    /// Under the slot's lock, which it gives back: frees a slot that nothing leads to any more.
     fn free(&self, lock: MutexGuard<'_, ()>, frames: &FrameAllocator, slot: SwapSlot) {
         let content = self.words(slot).swap_content(0);
         drop(lock);
@@ -130,7 +133,7 @@ impl Cache {
 
     // --- slots on their way into use ---
 
-    /// Slots fresh from the allocator, which the caller has to himself.
+    /// Reserves slots fresh from the allocator, which only the caller has.
     pub(crate) fn reserve(&self, run: SlotRun) {
         for slot in run.first.0..run.first.0 + run.count {
             let words = self.words(SwapSlot(slot));
@@ -143,7 +146,7 @@ impl Cache {
         }
     }
 
-    /// Gives a reserved slot back that got no frame.
+    /// Gives back a reserved slot that got no frame.
     pub(crate) fn free_unused(&self, frames: &FrameAllocator, slot: SwapSlot) {
         let (lock, words) = (self.lock(slot), self.words(slot));
         assert!(
@@ -154,7 +157,7 @@ impl Cache {
         self.free(lock, frames, slot);
     }
 
-    /// As [`Cache::insert_run`], for one.
+    /// Does what [`Cache::insert_run`] does, for one frame.
     #[cfg(test)]
     #[inline(never)]
     pub(crate) fn insert(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> bool {
@@ -163,8 +166,8 @@ impl Cache {
         inserted
     }
 
-    /// Puts frames, pinned by the caller, into the cache at reserved slots, consecutive from `first`. Says of each what came of
-    /// it, with a lock held; false: the frame is dying, and the slot still reserved.
+    /// Puts frames that the caller has pinned into the cache at reserved slots, consecutive from `first`. Tells the
+    /// outcome of each, with a lock held. False: the frame is dying, and the slot still reserved.
     #[inline(never)]
     pub(crate) fn insert_run(
         &self,
@@ -190,7 +193,7 @@ impl Cache {
         let words = self.words(slot);
         assert_eq!(words.frame(), PageWord::RESERVED, "a frame is inserted into a slot of its own");
         let frame_words = frames.words(frame);
-        // The slot first: whoever then finds that only the cache uses the frame must know where.
+        // The slot first: a thread that then finds that only the cache uses the frame must know where.
         set_slot(frame_words, Some(slot));
         if !frame_words.uses.try_add() {
             set_slot(frame_words, None);
@@ -254,8 +257,9 @@ impl Cache {
         }
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out; or finds that another
-    /// frame is there already. The slot need not be the caller's: an entry that led to it may have changed meanwhile.
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out. Or finds
+    /// that another frame is there already. The slot need not be the caller's: an entry that led to it may have
+    /// changed meanwhile.
     pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -263,7 +267,7 @@ impl Cache {
             return Begun::Gone(fresh);
         }
         if let Some(frame) = self.cached(frames, slot) {
-            // In the cache means in use, so the frame cannot end while the lock is held.
+            // A frame in the cache is in use, so it cannot end while the lock is held.
             let (pin, _) = PinnedFrame::take(frame, frames.words(frame));
             return Begun::Cached(pin, fresh);
         }
@@ -271,13 +275,13 @@ impl Cache {
         Begun::Reading(pin, shadow)
     }
 
-    /// Whether the slot's page is on the device only. A guess.
+    /// Returns whether the slot's page is on the device only. A guess.
     pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
         let words = self.words(slot);
         words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
     }
 
-    /// Under the slot's lock: a fresh frame for a page that is out. Says what the frame before left behind.
+    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns what the frame before left behind.
     fn put_for_reading(
         &self,
         frames: &FrameAllocator,
@@ -293,7 +297,7 @@ impl Cache {
         (pin, self.index.put(slot, self.words(slot), fresh).as_shadow())
     }
 
-    /// A frame whose read failed leaves the cache. The caller has it pinned.
+    /// Takes a frame whose read failed out of the cache. The caller has it pinned.
     pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
         let frame_words = frames.words(frame);
         match self.lock_cached(frame_words) {
@@ -304,9 +308,9 @@ impl Cache {
 
     // --- the way out ---
 
-    /// DIRTY becomes WRITEBACK, if the frame is still in the cache at this slot, dirty (or clean, as said), and held by the
-    /// caller's pin alone. The slot is the frame's until the writeback ends, even if all entries are unmapped: call
-    /// [`Cache::forget_orphan`] then.
+    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page` says),
+    /// and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if all entries
+    /// are unmapped. The caller then calls [`Cache::forget_orphan`].
     #[inline(never)]
     pub(crate) fn start_writeback(
         &self,
@@ -321,7 +325,8 @@ impl Cache {
         self.index.start_writeback(slot, frame, frames.words(frame), page)
     }
 
-    /// Ends the writeback of a frame; a failed one leaves it dirty. Says whether somebody waits for it.
+    /// Ends the writeback of a frame. A failed writeback leaves it dirty. Returns whether somebody waits for the
+    /// frame.
     #[inline(never)]
     pub(crate) fn end_writeback(
         &self,
@@ -336,7 +341,7 @@ impl Cache {
         self.index.end_writeback(slot, frames.words(frame), written)
     }
 
-    /// As [`Cache::evict_run`], for one.
+    /// Does what [`Cache::evict_run`] does, for one frame.
     #[cfg(test)]
     pub(crate) fn try_evict(
         &self,
@@ -350,9 +355,9 @@ impl Cache {
         outcome
     }
 
-    /// Clean frames, each of which the caller alone has pinned and no entry shows, are forgotten; their slots keep the bytes,
-    /// and their places the shadow. Those of one cluster that follow each other take its lock once. Says of each what came of
-    /// it, with a lock held.
+    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their slots keep the bytes,
+    /// and their places the shadow. Frames of one cluster that follow each other take its lock once. Tells the
+    /// outcome of each, with a lock held.
     #[inline(never)]
     pub(crate) fn evict_run(
         &self,
@@ -387,8 +392,8 @@ impl Cache {
         shadow: Option<Shadow>,
     ) -> Evicted {
         let (words, frame_words) = (self.words(slot), frames.words(frame));
-        // One use is the cache's own: no entry shows the frame. Asked again below, for all but the uses, which cannot grow
-        // while nobody else holds a pin.
+        // One use is the cache's own: no entry shows the frame. All but the uses is asked again below. Uses cannot
+        // grow while nobody else holds a pin.
         let holds = frame_words.holds.load();
         if slot_of(frame_words) != Some(slot)
             || frame_words.uses.get() != 1
@@ -402,7 +407,7 @@ impl Cache {
         if !matches!(self.index, Index::Table) {
             self.counters.count(Counter::SwapLockRemove);
         }
-        // The count is frozen before dirty is asked, in one compare-and-swap.
+        // One compare-and-swap freezes the count and asks for dirt.
         if !self.index.forget_if(slot, words, frame, left, || frame_words.holds.try_reclaim()) {
             return Evicted::Kept;
         }
@@ -412,7 +417,7 @@ impl Cache {
         Evicted::Freed
     }
 
-    /// The last entry that showed the frame is gone: if no entry says Swapped to its slot, both go.
+    /// The last entry that showed the frame is gone. If no entry says Swapped to its slot, both go.
     pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
         match self.lock_cached(frames.words(frame)) {
             Some((lock, slot)) => self.forget_if_orphan(lock, frames, slot, frame),
@@ -420,7 +425,7 @@ impl Cache {
         }
     }
 
-    /// Under the slot's lock: with no reference and no use but the cache's, frame and slot go.
+    /// Under the slot's lock: lets frame and slot go, if there is no reference and no use but the cache's.
     fn forget_if_orphan(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -429,16 +434,17 @@ impl Cache {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // While the frame is being written the slot must not go to another; the writer comes by here again when it is done. A
-        // fault that comes too late adds a use for a moment: it comes by here again when it takes its use back.
+        // While the frame is being written, the slot must not go to another page. The writer comes by here again
+        // when it is done. A fault that comes too late adds a use for a moment. It comes by here again when it
+        // takes its use back.
         if self.words(slot).references() != 0
             || frame_words.holds.load().is_writeback()
             || !frame_words.uses.take_only()
         {
             return Orphan::None;
         }
-        // Out of LIVE before the slot is touched: no writeback can start any more. Kept by a pin of our own: the frame
-        // must not be freed, by others who drop theirs, before all that is said of it here.
+        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. A pin of our own
+        // keeps the frame. Others who drop theirs must not free it before all changes here are made.
         let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
@@ -454,7 +460,8 @@ impl Cache {
     }
 
     /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
-    /// becomes dirty: its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`] afterwards.
+    /// becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`]
+    /// afterwards.
     pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
         let frame_words = frames.words(frame);
         let Some((lock, slot)) = self.lock_cached(frame_words) else { return };
@@ -469,8 +476,8 @@ impl Cache {
         self.uncache_pinned(lock, frames, slot, frame_words);
     }
 
-    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has pinned, and frees the
-    /// slot if nothing refers to it.
+    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has pinned.
+    /// Frees the slot if nothing refers to it.
     fn uncache_pinned(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -491,26 +498,27 @@ impl Cache {
         }
     }
 
-    // --- what the bytes are ---
+    // --- the content of slots ---
 
-    /// What the writer of the slot said of its bytes; 0: nothing.
+    /// The content that the slot's writer noted; 0: none.
     pub(crate) fn content(&self, slot: SwapSlot) -> u64 {
         self.words(slot).content()
     }
 
-    /// Says what the bytes of the slot are, and what was said before. By whoever has its frame under WRITEBACK.
+    /// Sets the content of the slot, and returns the one before. Only for the thread that has the slot's frame
+    /// under WRITEBACK.
     pub(crate) fn set_content(&self, slot: SwapSlot, content: u64) -> u64 {
         self.words(slot).swap_content(content)
     }
 
-    /// Replaces exactly this content of a slot in use. False: it is another by now.
+    /// Replaces exactly this content of a slot in use. False: the content is another by now.
     pub(crate) fn change_content(&self, slot: SwapSlot, from: u64, to: u64) -> bool {
         self.words(slot).change_content(from, to)
     }
 
     // --- checks ---
 
-    /// Whether a slot is in use. Exact while nobody else is at work.
+    /// Returns whether a slot is in use. Exact while nobody else is at work.
     pub(crate) fn is_used(&self, slot: SwapSlot) -> bool {
         let words = self.words(slot);
         words.references() != 0
@@ -518,7 +526,8 @@ impl Cache {
             || self.index.peek(slot, words) != PageWord::NOTHING
     }
 
-    /// What is wrong, if as many entries say Swapped to each slot of `slots` as `swapped` counts.
+    /// Compares the references of `slots` with `swapped`, which counts the entries that say Swapped to each slot.
+    /// Returns the first contradiction.
     pub(crate) fn contradicted_by(
         &self,
         mut slots: impl Iterator<Item = SwapSlot>,
@@ -533,8 +542,8 @@ impl Cache {
         })
     }
 
-    /// The slots of these clusters, their frames and the tags agree; says how many are in use. Linear; nobody else is
-    /// at work.
+    /// Checks that the slots of these clusters, their frames and the tags agree. Returns how many are in use.
+    /// Linear; nobody else is at work.
     ///
     /// # Panics
     /// When they do not.

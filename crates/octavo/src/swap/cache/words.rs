@@ -1,4 +1,4 @@
-//! What is kept for each slot: 16 bytes.
+//! The words of a slot: 16 bytes.
 //!
 //! ```text
 //! frame word          references    the slot is
@@ -8,9 +8,9 @@
 //! 0, or a shadow      n > 0         out: `content` says where
 //! ```
 //!
-//! In the tree forms frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts the entries
-//! that say Swapped to the slot. `content` says where the bytes are and what they must be; this file does not look
-//! into it.
+//! In the tree forms, frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts the
+//! entries that say Swapped to the slot. `content` says where the bytes are and what they must be. This file does
+//! not look into it.
 
 use crate::frame::FrameWords;
 use crate::mapping::PageWord;
@@ -31,13 +31,13 @@ pub(crate) struct SlotWords {
 const _: () = assert!(size_of::<SlotWords>() == 16);
 
 impl SlotWords {
-    /// Acquire: pairs with `set_frame`; what was said of a frame comes before it is found here.
+    /// Acquire: pairs with `set_frame`. The notes on a frame come before the frame is found here.
     #[inline]
     pub(super) fn frame(&self) -> PageWord {
         PageWord::from_bits(self.frame.load(Ordering::Acquire))
     }
 
-    /// Under the slot's lock, or by whoever has the slot to himself.
+    /// Under the slot's lock, or by a thread that has the slot to itself.
     #[inline]
     pub(super) fn set_frame(&self, word: PageWord) {
         self.frame.store(word.bits(), Ordering::Release);
@@ -55,8 +55,8 @@ impl SlotWords {
         self.references.store(references, Ordering::Relaxed);
     }
 
-    // Written under WRITEBACK, read by who reads the page: the cache's lock lies between. The orderings are for those
-    // who look without.
+    // Written under WRITEBACK, and read by a thread that reads the page: the cache's lock lies between. The
+    // orderings are for threads that look without the lock.
 
     #[inline]
     pub(super) fn content(&self) -> u64 {
@@ -75,13 +75,13 @@ impl SlotWords {
     }
 }
 
-/// The slot a frame of the cache belongs to. Exact under the slot's lock, and only a hint elsewhere.
+/// The slot of a frame of the cache. Exact under the slot's lock, and only a hint elsewhere.
 #[inline]
 pub(crate) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
     words.stored.page().and_then(SwapSlot::of)
 }
 
-/// Says in a frame's words which slot it belongs to. Under the slot's lock.
+/// Sets the slot in a frame's words. Under the slot's lock.
 #[inline]
 pub(super) fn set_slot(words: &FrameWords, slot: Option<SwapSlot>) {
     words.stored.set(slot.map(SwapSlot::stored));

@@ -1,7 +1,7 @@
-//! Which slots of one cluster are in use: a bit each, and the runs between them.
+//! The slots of one cluster: a bit for each slot in use, and the runs between them.
 //!
-//! A value, taken out of the cluster's words and put back under its lock. Positions count from the cluster's
-//! first slot.
+//! It is a value. A thread takes it out of the cluster's words and puts it back under the cluster's lock. Positions
+//! count from the cluster's first slot.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::CLUSTER_SLOTS;
 
 pub(super) const WORDS: usize = CLUSTER_SLOTS.div_ceil(64);
 const BITS: usize = WORDS * 64;
-/// What of the last word is beyond the end of any cluster.
+/// The bits of the last word that lie beyond the end of any cluster.
 const BEYOND: u64 = if CLUSTER_SLOTS.is_multiple_of(64) { 0 } else { u64::MAX << (CLUSTER_SLOTS % 64) };
 
 /// 1: in use, or beyond the end of the area.
@@ -17,7 +17,7 @@ const BEYOND: u64 = if CLUSTER_SLOTS.is_multiple_of(64) { 0 } else { u64::MAX <<
 pub(super) struct SlotBits([u64; WORDS]);
 
 impl SlotBits {
-    /// `slots` free slots; what is beyond them never gets free.
+    /// `slots` free slots. Those beyond them never get free.
     pub(super) fn free(slots: usize) -> Self {
         let mut bits = Self([0; WORDS]);
         bits.set(slots, BITS);
@@ -47,18 +47,18 @@ impl SlotBits {
         self.0[at / 64] >> (at % 64) & 1 == 1
     }
 
-    /// Whether all slots of a cluster are free.
+    /// Returns whether all slots of a cluster are free.
     pub(super) fn none_used(&self) -> bool {
         let [words @ .., last] = self.0;
         words.iter().fold(last ^ BEYOND, |all, word| all | word) == 0
     }
 
-    /// How many bits are 0.
+    /// Counts the free slots.
     pub(super) fn free_slots(&self) -> usize {
         self.0.iter().map(|word| word.count_zeros() as usize).sum()
     }
 
-    /// The first bit from `at` on that is 1, where `flip` is 0; that is 0, where it is all ones. `BITS`: none.
+    /// The first bit from `at` on that is 1 if `flip` is 0, or 0 if `flip` is all ones. `BITS`: none.
     fn scan(&self, at: usize, flip: u64) -> usize {
         if at >= BITS {
             return BITS;
@@ -79,7 +79,7 @@ impl SlotBits {
         self.scan(at, 0)
     }
 
-    /// Where the free run that ends before `end` begins.
+    /// The start of the free run that ends before `end`.
     fn run_start(&self, end: usize) -> usize {
         if end == 0 {
             return 0;
@@ -116,7 +116,7 @@ impl SlotBits {
 
     /// The first of the longest runs.
     pub(super) fn longest(&self) -> Option<(usize, usize)> {
-        // `max_by_key` would answer the last.
+        // `max_by_key` would return the last.
         self.runs(0).reduce(|best, run| if run.1 > best.1 { run } else { best })
     }
 
@@ -125,7 +125,7 @@ impl SlotBits {
         self.next_used(end) - self.run_start(first)
     }
 
-    /// Whether all of `first..end` is in use.
+    /// Returns whether all of `first..end` is in use.
     pub(super) fn all_used(&self, first: usize, end: usize) -> bool {
         masks(first, end).all(|(word, mask)| self.0[word] & mask == mask)
     }

@@ -1,4 +1,4 @@
-//! Where each cluster of an area is: on one of the area's lists, in a CPU's hands, or full.
+//! The state of each cluster of an area: on one of the area's lists, in a CPU's hands, or full.
 //!
 //! ```text
 //!             touch                take slots              leave
@@ -9,22 +9,22 @@
 //!                                                    +-- pick (steal) --> Held
 //! ```
 //!
-//! `Runs(k)`: the longest run of free slots has 2^k of them or more, and less than 2^(k+1). Lists are queues, linked
-//! through the clusters.
+//! `Runs(k)`: the longest run of free slots has at least 2^k of them, and fewer than 2^(k+1). Lists are queues,
+//! linked through the clusters.
 
 use crate::sync::{AtomicU32, Ordering};
 
 use super::{CLUSTER_SLOTS, Cluster};
 
-/// Lengths of runs are told apart by powers of two; a run as long as a cluster is a free one.
+/// Powers of two tell the lengths of runs apart. A cluster with a run as long as itself is a free one.
 pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
 
-/// Which list, as its index.
+/// A list, as its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct List(pub(super) u32);
 
 impl List {
-    /// Used before, and all free.
+    /// Clusters that were used, and are all free.
     pub(super) const FREE: List = List(RUN_CLASSES as u32);
     /// Blocks of order 9 some of whose slots were freed.
     pub(super) const PARTLY: List = List(RUN_CLASSES as u32 + 1);
@@ -41,10 +41,10 @@ impl List {
     }
 }
 
-/// Where a cluster is.
+/// The state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClusterState {
-    /// Nothing of it was used yet.
+    /// No slot of it was used yet.
     NeverUsed,
     /// A CPU's current cluster.
     Held,
@@ -126,24 +126,24 @@ struct Ends {
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     ends: [Ends; List::COUNT],
-    /// Clusters of the area that have been used: those come first.
+    /// Clusters of the area that have been used. They come first in it.
     pub(super) touched: u32,
     /// How often clusters came here, or went into another state.
     pub(super) moves: u64,
 }
 
 impl Lists {
-    /// The cluster that has been there longest.
+    /// The cluster that has been on the list longest.
     pub(super) fn head(&self, list: List) -> Option<u32> {
         self.ends[list.0 as usize].head.checked_sub(1)
     }
 
-    /// Whether any cluster is here.
+    /// Returns whether any list has a cluster.
     pub(super) fn any(&self) -> bool {
         self.ends.iter().any(|ends| ends.head != 0)
     }
 
-    /// Moves a cluster: off its list, if it is on one, and to where it belongs now.
+    /// Moves a cluster off its list, if it is on one, and into another state.
     pub(super) fn move_to(&mut self, clusters: &[Cluster], index: u32, to: ClusterState, hints: &ListHints) {
         let cluster = &clusters[index as usize];
         if let ClusterState::On(list) = ClusterState::of(cluster) {
@@ -179,7 +179,7 @@ impl Lists {
         }
     }
 
-    /// What is wrong with the links, if `listed` clusters say that they are on lists.
+    /// The first contradiction in the links, if `listed` clusters say that they are on lists.
     pub(super) fn contradiction(
         &self,
         clusters: &[Cluster],

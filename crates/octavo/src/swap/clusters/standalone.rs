@@ -6,12 +6,12 @@ use crate::sync::Arc;
 use crate::sync::Cpus;
 use crate::units::SwapSlot;
 
-/// Slots of an area of no device. Not for programs.
+/// The slots of an area without a device. Not for programs.
 #[derive(Debug)]
 pub struct StandaloneSlots(Clusters);
 
 impl StandaloneSlots {
-    /// `capacity_pages` free slots.
+    /// Makes `capacity_pages` free slots.
     ///
     /// # Errors
     /// The kernel's, when the address space is exhausted.
@@ -21,7 +21,7 @@ impl StandaloneSlots {
         Ok(Self(Clusters::new(&[shape], budget, 0, Cpus::real())?))
     }
 
-    /// First slot and length of a run of up to `count`.
+    /// Takes a run of up to `count` slots. Returns the first slot and the length.
     pub fn allocate(&self, count: u32) -> Option<(u32, u32)> {
         self.0.allocate(count, Ask { may_grow: true, shunned: &[] }).map(|run| (run.first.0, run.count))
     }

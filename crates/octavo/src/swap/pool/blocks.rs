@@ -1,23 +1,23 @@
 //! The pool's memory: blocks of the frame allocator, cut into spans.
 //!
-//! Blocks are of 2 MiB where there are such, so that chunks stay whole: nothing but the pool itself can move its
-//! frames. A span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
+//! Blocks are of 2 MiB if there are such, so that chunks stay whole: only the pool itself can move its frames. A
+//! span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
 //!
-//! Locking: one lock, held for a few stores, or for a look at all blocks when the one in use has run out. Frames are
-//! allocated and freed outside.
+//! Locking: one lock, held for a few stores, or for a look at all blocks when the block in use has run out. Frames
+//! are allocated and freed outside.
 
 use super::classes::SPAN_ORDER;
 use super::span::{NO_SPAN, SpanWords};
 use crate::sync::{Mutex, Ordering, WordArray};
 use crate::units::{FrameId, Order};
 
-/// A block, and which of its spans are free.
+/// A block, with its free spans.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     first: FrameId,
     order: Order,
     free: u64,
-    /// Being emptied: gives no span.
+    /// The block is being emptied, and gives no span.
     closed: bool,
 }
 
@@ -36,7 +36,7 @@ struct Inner {
     current: usize,
     spans: u32,
     used_spans: u32,
-    /// Names that spans had and have no more, linked; names below `named` were used at some time.
+    /// Names of former spans, linked. Names below `named` were used at some time.
     unused_names: u32,
     named: u32,
     /// Names whose words are present and charged.
@@ -64,7 +64,7 @@ impl Blocks {
         Self { inner: Mutex::new(inner), most_spans }
     }
 
-    /// Takes a block in. Answers the names whose words have to be made present, and were not before.
+    /// Takes a block in. Returns the names whose words must be made present, and were not before.
     pub(super) fn add(&self, first: FrameId, order: Order) -> std::ops::Range<usize> {
         let mut inner = self.inner.lock();
         let held = Held { first, order, free: all_of(order), closed: false };
@@ -84,17 +84,17 @@ impl Blocks {
         self.inner.lock().paid_names
     }
 
-    /// A span with memory, of no class.
+    /// Takes a span with memory, of no class.
     pub(super) fn take(&self, words: &WordArray<SpanWords>) -> Option<u32> {
         self.inner.lock().take(words)
     }
 
-    /// A span has no class any more. Answers its block, if that was its last span.
+    /// Takes back a span that has no class any more. Returns its block, if that was the block's last span.
     pub(super) fn put(&self, words: &WordArray<SpanWords>, span: u32) -> Option<(FrameId, Order)> {
         self.inner.lock().put(words, span)
     }
 
-    /// The block with the fewest spans in use, closed; `None` where there are fewer than two.
+    /// Closes and returns the block with the fewest spans in use. `None`: there are fewer than two.
     pub(super) fn close_sparsest(&self) -> Option<usize> {
         let mut inner = self.inner.lock();
         let open = |held: &&Held| !held.closed;
@@ -117,7 +117,7 @@ impl Blocks {
         }
     }
 
-    /// Whether a closed block has gone back.
+    /// Returns whether a closed block has gone back.
     pub(super) fn is_gone(&self, block: usize) -> bool {
         !self.inner.lock().blocks[block].is_some_and(|held| held.closed)
     }

@@ -1,7 +1,7 @@
-//! Packing and unpacking one page, and the scratch memory that takes.
+//! Packing and unpacking of one page, and the scratch memory for it.
 //!
-//! Scratch is taken for one page and given back, usually by the same CPU; there are as many as ever packed at once, made
-//! when they are first missed and charged to the budget. No lock is held while packing.
+//! Scratch is taken for one page and given back, usually by the same CPU. There are as many as ever packed at once.
+//! Each is made when it is first missed, and charged to the budget. No lock is held while a page is packed.
 
 use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -16,7 +16,7 @@ use crate::units::PAGE_BYTES;
 /// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
 const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
 const ZSTD_LEVEL: i32 = 1;
-/// What Zstandard takes for both directions at that level and size, measured and rounded up.
+/// The memory that Zstandard takes for both directions at that level and size, measured and rounded up.
 const ZSTD_CONTEXT_BYTES: u64 = 768 << 10;
 const LZ4_TABLE_BYTES: u64 = 8 << 10;
 
@@ -25,14 +25,14 @@ enum Method {
     Zstd(Compressor<'static>, Decompressor<'static>),
 }
 
-/// What packing a page takes.
+/// The scratch memory to pack a page.
 pub(super) struct Scratch {
     method: Method,
     out: [u8; OUT_BYTES],
 }
 
 impl Scratch {
-    /// The packed form of a page; `None` where it is not small enough to be worth keeping.
+    /// The packed form of a page. `None`: it is not small enough to be worth keeping.
     pub(super) fn pack(&mut self, page: &[u8]) -> Option<&[u8]> {
         let len = match &mut self.method {
             Method::Lz4(table) => compress_into_with_table(page, &mut self.out, table).ok()?,
@@ -42,13 +42,13 @@ impl Scratch {
     }
 }
 
-/// What a CPU keeps.
+/// The scratch of a CPU.
 type Home = Mutex<Option<Box<Scratch>>>;
 
-/// Scratch for whoever packs at once.
+/// Scratch for all threads that pack at once.
 pub(super) struct Codec {
     compression: Compression,
-    /// Idle: one for each CPU, and those that came to a CPU which had one.
+    /// Idle scratch: one for each CPU, and those that came to a CPU which had one.
     at_home: Box<[CachePadded<Home>]>,
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
@@ -67,7 +67,7 @@ impl Codec {
         size_of::<Scratch>() as u64 + method
     }
 
-    /// Scratch to pack one page with. `None` where the budget or the library has none.
+    /// Takes scratch to pack one page. `None`: the budget or the library has none.
     pub(super) fn take(&self) -> Option<Box<Scratch>> {
         let at_home = self.home().lock().take();
         at_home.or_else(|| self.others.lock().pop()).or_else(|| self.make())
@@ -91,7 +91,7 @@ impl Codec {
             Compression::Lz4 => Method::Lz4(CompressTable::small()),
             Compression::Zstd => Method::Zstd(Compressor::new(ZSTD_LEVEL).ok()?, Decompressor::new().ok()?),
         };
-        // A page has to be unpacked even when the budget is used up.
+        // A page must be unpacked even when the budget is used up.
         self.budget.charge_over(self.scratch_bytes());
         self.made.fetch_add(1, Ordering::Relaxed);
         Some(Box::new(Scratch { method, out: [0; OUT_BYTES] }))

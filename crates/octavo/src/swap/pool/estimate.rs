@@ -1,18 +1,18 @@
-//! A cheap look at a page before it is packed: is it worth trying?
+//! A cheap look at a page before it is packed: is it worth a try?
 //!
-//! 256 bytes are sampled, 8 in every 128, and distinct values counted. Random bytes (packed, encrypted, or mantissas of
-//! floating point) show some 162 of 256; a page of which a quarter is zeros some 136, and would pack to the three
-//! quarters that are refused anyway; text about 60, machine code about 100. A page that repeats itself at a distance of a
-//! few hundred bytes repeats its samples too.
+//! The look samples 256 bytes, 8 in every 128, and counts distinct values. Random bytes (packed, encrypted, or
+//! mantissas of floating point) show some 162 of 256. A page of which a quarter is zeros shows some 136, and would
+//! pack to the three quarters that are refused anyway. Text shows about 60, and machine code about 100. A page that
+//! repeats itself at a distance of a few hundred bytes repeats its samples too.
 
 use crate::units::PAGE_BYTES;
 
 const EVERY: usize = 128;
 const RUN: usize = 8;
-/// Distinct values among the samples, from which packing would gain nothing.
+/// The number of distinct values among the samples from which packing would gain nothing.
 const HOPELESS: u32 = 134;
 
-/// Whether packing the page is not worth trying.
+/// Returns whether the page is not worth a try.
 pub(super) fn is_hopeless(page: &[u8]) -> bool {
     distinct(page) >= HOPELESS
 }

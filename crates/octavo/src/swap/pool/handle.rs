@@ -7,7 +7,7 @@
 //! +------------+-------------+------------------+------------+
 //! ```
 //!
-//! The generation tells an object from those that lay there before: it is in the object's header too.
+//! The generation tells an object from those that lay there before. It is in the object's header too.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const SPAN_BITS: u32 = 28;
 const OBJECT_BITS: u32 = 8;
 const CLASS_BITS: u32 = 5;
 
-/// Where in the pool a page is.
+/// The place of a page in the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(u64);
 
@@ -33,16 +33,16 @@ impl Handle {
 
     /// The last generation.
     pub(super) const GENERATIONS: u32 = (1 << GENERATION_BITS) - 1;
-    /// Spans there may be: 8 TiB of them.
+    /// The most spans that there may be: 8 TiB of them.
     pub(super) const SPANS: usize = 1 << SPAN_BITS;
 
-    /// For the low [`Handle::BITS`] of a word.
+    /// The handle in the low [`Handle::BITS`] of a word.
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
 
-    /// From what [`Handle::bits`] said.
+    /// The handle that [`Handle::bits`] encoded.
     #[inline]
     pub(crate) fn from_bits(bits: u64) -> Self {
         debug_assert!(bits >> Self::BITS == 0, "61 bits");

@@ -10,8 +10,8 @@
 //!
 //! Key types: [`Pool`], [`Handle`], [`Stored`], [`Weights`].
 //!
-//! How it is used. A slot's content says `Pool(handle)`; the pool itself keeps no map. Whoever changes a content from
-//! `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
+//! How it is used. A slot's content says `Pool(handle)`, and the pool itself keeps no map. A thread that changes a
+//! content from `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
 //!
 //! | call | who | and then |
 //! |---|---|---|
@@ -22,21 +22,23 @@
 //! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!
-//! Writing a cold page to its area needs its slot to stay: between `coldest` and the end of the write the slot may be
-//! freed, given to another page, and written by that one. So the shrinker goes through the swap cache: a fresh frame
-//! `begin_read` at the slot, [`Pool::unpack`] into it, the read ended, and the frame goes out like any dirty one. Under
-//! WRITEBACK nobody else writes the slot; at its end the content changes from exactly `Pool(handle)` to `Device`.
-//! `Gone` from `unpack` means the page has left by itself.
+//! The write of a cold page to its area needs its slot to stay. Between `coldest` and the end of the write, the
+//! slot might be freed, given to another page, and written by that page. So the shrinker goes through the swap
+//! cache. It begins a read of a fresh frame at the slot (`begin_read`), unpacks the page into it
+//! ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK nobody else
+//! writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`. `Gone` from `unpack`
+//! means that the page has left by itself.
 //!
-//! Invariants: blocks come from the frame allocator, which charges them, and never exceed the limit; an object's bytes
-//! have a checksum that is looked at before they are unpacked; a handle that was freed is never taken for another
-//! page's (slot and generation are in the object's header).
+//! Invariants:
+//! - Blocks come from the frame allocator, which charges them, and never exceed the limit.
+//! - An object's bytes have a checksum, which is checked before they are unpacked.
+//! - A handle that was freed is never taken for another page's: slot and generation are in the object's header.
 //!
-//! Locking: a class, then the blocks; neither is held while packing or unpacking, nor when frames are allocated or freed.
-//! `victims` and `moving` stand above both. All may be taken under locks of the swap cache; the pool calls
-//! `retarget` with none held.
+//! Locking: a class, then the blocks. Neither is held while a page is packed or unpacked, nor when frames are
+//! allocated or freed. `victims` and `moving` stand above both. All may be taken under locks of the swap cache. The
+//! pool calls `retarget` with none held.
 //!
-//! What it does not do: decide what goes out, write to areas, or know what a slot's content is.
+//! Not done here: the choice of pages that go out, writes to areas, and the contents of slots.
 
 mod blocks;
 mod classes;
@@ -71,37 +73,37 @@ use spans::{Placed, Spans};
 use victims::Victims;
 pub(crate) use weigh::{DeviceView, Weights};
 
-/// Stores that go without asking for a block after there was none.
+/// Stores that do not ask for a block after there was none.
 const STARVED_STORES: u64 = 32;
-/// Stores that are refused before they are packed after one found no room, unless something is freed.
+/// Stores that are refused before they are packed, after one found no room, unless an object is freed.
 const REFUSALS: u32 = 32;
-/// Stores of a class that the clock takes in at once.
+/// Stores of a class after which the clock advances, by all of them at once.
 const TICK_STORES: u32 = 16;
-/// One of so many slots is timed, and when somebody waits for its page from a device, which takes longer.
+/// One of so many slots is timed. The second number is for waits for a page from a device, which take longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
 
-/// What came of a store.
+/// The outcome of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// It is in the pool.
+    /// The page is in the pool.
     Kept(Handle),
-    /// It does not shrink enough.
+    /// The page does not shrink enough.
     Incompressible,
     /// There is no room: the limit is reached, the frame allocator has no block at hand, or there is no scratch memory.
     Full,
 }
 
-/// Why a load brought nothing.
+/// The reason why a load brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFailure {
-    /// The handle is not the slot's any more: its content has changed. Read that again.
+    /// The handle is not the slot's any more: the slot's content has changed. Read the content again.
     Gone,
     /// The object's bytes are not those that were stored.
     Corrupt,
 }
 
-/// What the pool holds, at about one moment.
+/// The figures of the pool, at about one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolStats {
     /// Pages in it.
@@ -123,16 +125,16 @@ pub(crate) struct Pool {
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
-    /// Stores so far, about: what ages are told by.
+    /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    /// Stores to be refused untried, since one found no room and nothing was freed.
+    /// Stores to refuse untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
-    /// By space, and last those of pages of which nobody knows whose they are.
+    /// By space. The last are those of pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
     pace: WritePace,
     victims: Mutex<Victims>,
-    /// A ticket: one at a time moves objects.
+    /// A ticket: one thread at a time moves objects.
     moving: Mutex<()>,
 }
 
@@ -143,7 +145,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first store.
+    /// Makes a pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first store.
     ///
     /// # Errors
     /// The kernel's, when the address space is exhausted.
@@ -179,25 +181,25 @@ impl Pool {
         budget_bytes / 5
     }
 
-    /// Changes the limit. Above a lowered one nothing is taken back: shrink the pool.
+    /// Changes the limit. A lowered limit takes nothing back: shrink the pool.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
         self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many of so many pages of a batch should try the pool, by what `weights` have noted.
+    /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
     pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
         let tries = weights.decide(pages, device);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
         tries
     }
 
-    /// What is noted of the pages of a space. `None`: of pages with several owners, or none.
+    /// The notes on the pages of a space. `None`: on pages with several owners, or with none.
     pub(crate) fn weights(&self, space: Option<SpaceId>) -> &Weights {
         &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
     }
 
-    /// How the devices do, with so many pages written so far, and so many on their way.
+    /// The state of the devices, with so many pages written so far and so many in flight.
     pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
         self.pace.look(Look { ended_pages, under_way_pages, at: self.time.now() });
         let assumed = DeviceView::UNMEASURED;
@@ -208,8 +210,8 @@ impl Pool {
         }
     }
 
-    /// Packs a frame's page and keeps it. Tears where the frame is written meanwhile: it is then dirty again, and what was
-    /// kept is worth nothing.
+    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn. The frame is
+    /// then dirty again, and the kept bytes are worth nothing.
     pub(crate) fn store(
         &self,
         frames: &FrameAllocator,
@@ -231,7 +233,7 @@ impl Pool {
     fn refuses(&self) -> bool {
         let left = self.refusals.load(Ordering::Relaxed);
         if left > 0 {
-            // Approximate: two at once may count as one.
+            // Approximate: two threads at once may count as one.
             self.refusals.store(left - 1, Ordering::Relaxed);
         }
         left > 0
@@ -257,7 +259,7 @@ impl Pool {
 
     fn keep(&self, frames: &FrameAllocator, slot: SwapSlot, packed: &[u8], crc: u32) -> Option<Handle> {
         let clock = self.clock.load(Ordering::Relaxed);
-        // Another may be quicker to use up a block that was just added.
+        // Another thread may be quicker to use up a block that was just added.
         for _ in 0..4 {
             if let Placed::At(handle) = self.spans.place(frames, slot, packed, crc, clock, true) {
                 if handle.generation().is_multiple_of(TICK_STORES) {
@@ -295,17 +297,17 @@ impl Pool {
         loaded
     }
 
-    /// Which pages are timed: any, so that they are no more often the first of those read ahead than others.
+    /// Which pages are timed: any, so that they are no more often the first of a readahead than others.
     fn is_timed(slot: SwapSlot) -> bool {
         mixed(slot) < u32::MAX / TIMED_EVERY
     }
 
-    /// Whether it is to be timed how long a fault waits for a page that is not in the pool.
+    /// Returns whether to time a fault's wait for a page that is not in the pool.
     pub(crate) fn times_wait(slot: SwapSlot) -> bool {
         mixed(slot) < u32::MAX / TIMED_WAIT_EVERY
     }
 
-    /// As [`Pool::load`], for the shrinker's own use: not counted as a page that was asked for.
+    /// Does what [`Pool::load`] does, for the shrinker: the page does not count as one that was asked for.
     pub(crate) fn unpack(
         &self,
         frames: &FrameAllocator,
@@ -327,7 +329,7 @@ impl Pool {
         unpacked.unwrap_or(Err(LoadFailure::Gone))
     }
 
-    /// Frees an object. To be called once for each handle, by whoever changed the content that named it.
+    /// Frees an object. The thread that changed the content that named the handle calls it, once.
     pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
         let emptied = self.spans.free(frames, handle);
         if self.refusals.load(Ordering::Relaxed) != 0 {
@@ -343,7 +345,8 @@ impl Pool {
         }
     }
 
-    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or there is none.
+    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or there is
+    /// none.
     #[cold]
     fn grow(&self, frames: &FrameAllocator, clock: u64) -> bool {
         if clock < self.starved_until.load(Ordering::Relaxed) {
@@ -358,15 +361,16 @@ impl Pool {
         false
     }
 
-    /// Whether a block of order 9 would be welcome, as none was at hand for one of the last stores: somebody may make one.
+    /// Returns whether a block of order 9 would be welcome, as none was at hand for one of the last stores.
+    /// Somebody may make one.
     pub(crate) fn is_starved(&self) -> bool {
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
         let may_grow = used_bytes + Order::MAX.bytes() as u64 <= limit_bytes;
         may_grow && self.clock.load(Ordering::Relaxed) < self.starved_until.load(Ordering::Relaxed)
     }
 
-    /// Gives the pool a block of order 9 that was allocated for it. The block comes back where the pool does not need it any
-    /// more.
+    /// Gives the pool a block of order 9 that was allocated for it. The block comes back if the pool does not need
+    /// it any more.
     pub(crate) fn feed(&self, block: Block) -> Option<Block> {
         let mut block = Some(block);
         self.starved_until.store(0, Ordering::Relaxed);
@@ -382,7 +386,7 @@ impl Pool {
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Takes a block in, within the limit and the budget. False: there is no room for it there, or no block.
+    /// Takes a block in, within the limit and the budget. False: there is no room for it, or no block.
     fn add_block(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
         let bytes = order.bytes() as u64;
         if !self.reserve(bytes) {
@@ -407,12 +411,12 @@ impl Pool {
         };
         let fresh = self.spans.blocks.add(first, order);
         self.budget.uncharge(most_words - words_bytes(fresh.len() as u64));
-        // Where the kernel has none just now, the first touch asks again.
+        // If the kernel has no memory just now, the first touch asks again.
         let _ = self.spans.words().populate(fresh);
         true
     }
 
-    /// What it holds.
+    /// The pool's figures.
     pub(crate) fn stats(&self) -> PoolStats {
         let (pages, packed_bytes) = self.spans.contents();
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
@@ -423,13 +427,14 @@ impl Pool {
         (self.used_bytes.load(Ordering::Relaxed), self.limit_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether room is better kept for pages that are out: half of it is used, or there is no block for more.
+    /// Returns whether room should be kept for pages that are out: half of it is used, or there is no block for
+    /// more.
     pub(crate) fn is_short(&self) -> bool {
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
         self.is_starved() || 2 * used_bytes > limit_bytes
     }
 
-    /// Whether it is within a 16th of its limit: the shrinker should write some of it out.
+    /// Returns whether the pool is within a 16th of its limit: the shrinker should write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
         used_bytes + limit_bytes / 16 > limit_bytes
@@ -447,7 +452,7 @@ fn mixed(slot: SwapSlot) -> u32 {
     slot.0.wrapping_mul(0x9e37_79b9)
 }
 
-/// Of packed bytes, and the slot whose they are.
+/// The checksum of packed bytes and their slot.
 fn checksum(slot: SwapSlot, packed: &[u8]) -> u32 {
     crc32c::crc32c_append(slot.0, packed)
 }

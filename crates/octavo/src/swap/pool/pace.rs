@@ -1,4 +1,4 @@
-//! How long the devices take for a page of a long write, all areas together.
+//! Pace: the time of the devices for a page of a long write, all areas together.
 //!
 //! ```text
 //!   look: ended = e0, under way = u0          look: ended = e1
@@ -6,13 +6,13 @@
 //!         t0                                    t1          devices were never idle: (t1 - t0) / (e1 - e0) is their time
 //! ```
 //!
-//! Looks are those of reclaim, once a batch; a transfer pays nothing. Where pages end faster than anybody looks, or too few
-//! are under way to tell, nothing is learned; nor is it then asked. Reads at the same time count as the writes' time, and so
-//! does that of whoever completes them. Key type: [`WritePace`].
+//! Reclaim looks once a batch, and a transfer pays nothing. If pages end faster than reclaim looks, or too few are
+//! in flight, nothing is learned; nor is it needed then. The time of reads in between counts as the writes' time,
+//! and so does the time of threads that complete them. Key type: [`WritePace`].
 
 use crate::sync::{AtomicU32, Duration, Instant, Mutex, Ordering};
 
-/// Pages that must end for a span to be told: two long transfers.
+/// The pages that must end before a span says something: two long transfers.
 const SPAN_PAGES: u64 = 512;
 /// A new span counts one in so many.
 const BLEND: f64 = 4.0;
@@ -20,9 +20,9 @@ const BLEND: f64 = 4.0;
 /// One look at the pages that are being written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// Pages whose write has ended, ever.
+    /// Pages whose write has ended, since the beginning.
     pub(super) ended_pages: u64,
-    /// Pages being written. Asked second.
+    /// Pages being written, read second.
     pub(super) under_way_pages: u32,
     pub(super) at: Instant,
 }
@@ -36,12 +36,12 @@ pub(super) struct WritePace {
 }
 
 impl WritePace {
-    /// Their time for a page of a long write, in nanoseconds, if it was ever told.
+    /// The time for a page of a long write, in nanoseconds, if it is known.
     pub(super) fn ns_per_page(&self) -> Option<u32> {
         Some(self.ns_per_page.load(Ordering::Relaxed)).filter(|ns| *ns != 0)
     }
 
-    /// Takes a look. Of several at once one counts.
+    /// Takes a look. Of several looks at once, one counts.
     pub(super) fn look(&self, now: Look) {
         let Some(mut since) = self.since.try_lock() else { return };
         let Some(before) = *since else {

@@ -1,4 +1,4 @@
-//! The pool, the checksum and the seal on their own, for benches: no part of the library's face.
+//! The pool, the checksum and the seal by themselves, for benches. They are no part of the library's face.
 
 use crate::budget::Budget;
 use crate::config::Compression;
@@ -69,7 +69,7 @@ impl PoolProbe {
         content::page_crc(&self.frames, frame)
     }
 
-    /// The other way to a checksum: of a copy.
+    /// The other way to a checksum: that of a copy.
     pub fn page_crc_of_copy(&self, frame: FrameId) -> u32 {
         self.frames.bytes().with_copy(frame.home_offset(), Order::ZERO.bytes(), crc32c::crc32c)
     }

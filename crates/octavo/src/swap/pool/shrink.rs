@@ -1,11 +1,12 @@
 //! Making the pool smaller: the pages that leave first, and the emptying of sparse blocks.
 //!
-//! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have left. Pages stored one after
-//! the other lie in spans of about one age and leave together. Sorted by slot they make runs.
+//! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have left.
+//! Pages stored one after the other lie in spans of about one age and leave together. Sorted by slot they make
+//! runs.
 //!
-//! A block is emptied in two ways. Its spans change places with free spans of other blocks, which nobody notices: a
-//! handle names a span, not a place. Where there are none, its objects move to holes in other spans of their class, and
-//! `retarget` changes the contents that name them.
+//! A block is emptied in two ways. First, its spans change places with free spans of other blocks. Nobody notices,
+//! because a handle names a span and not a place. If there are no free spans, its objects move to holes in other
+//! spans of their class, and `retarget` changes the contents that name them.
 
 use super::spans::Placed;
 use super::{Handle, LoadFailure, Pool, checksum};
@@ -13,8 +14,8 @@ use crate::frame::FrameAllocator;
 use crate::units::SwapSlot;
 
 impl Pool {
-    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each is named once: call
-    /// [`Pool::free`] when its content says Device, or [`Pool::stays`] where it could not be written.
+    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each page is named
+    /// once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be written.
     pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
         let mut victims = self.victims.lock();
         let enough = named.len() + n;
@@ -25,14 +26,14 @@ impl Pool {
         named.sort_unstable_by_key(|&(slot, _)| slot);
     }
 
-    /// A page that was named by [`Pool::coldest`] stays after all, and may be named again.
+    /// A page that [`Pool::coldest`] named stays, and may be named again.
     pub(crate) fn stays(&self, handle: Handle) {
         self.spans.stop_draining(handle.span());
     }
 
-    /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving what is in them. Answers
-    /// how many. `retarget` changes the content of a slot from one handle to the other by compare-and-swap; false: it
-    /// was another by then.
+    /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving their objects.
+    /// Returns how many. `retarget` changes the content of a slot from one handle to the other by compare-and-swap.
+    /// False: the content was another by then.
     pub(crate) fn give_back(
         &self,
         frames: &FrameAllocator,
@@ -79,7 +80,7 @@ impl Pool {
         let spans: Vec<u32> =
             (0..self.spans.blocks.end()).filter(|&span| self.spans.is_in(span, block)).collect();
         let mut named = Vec::new();
-        // All of them first: else their objects would move to each other.
+        // All of them first: otherwise their objects would move to each other.
         for &span in &spans {
             self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
         }
@@ -108,7 +109,7 @@ impl Pool {
             Ok(self.spans.place(frames, slot, packed, header.crc, age, false))
         });
         match copied {
-            // A damaged object stays where it is, for whoever asks for it.
+            // A damaged object stays where it is, for the access that will ask for it.
             None | Some(Err(_)) => Err(MoveFailure::NotThere),
             Some(Ok(Placed::NoRoom)) => Err(MoveFailure::NoRoom),
             Some(Ok(Placed::At(moved))) => Ok(moved),

@@ -1,7 +1,7 @@
 //! The words of one span.
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. The lock of its class guards its words
-//! ([`spans`](super::spans)). Other threads read them for guesses.
+//! A span belongs to one class from the taking of its memory until its last object is gone. The lock of its class
+//! guards its words ([`spans`](super::spans)). Other threads read them for guesses.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::FrameId;
@@ -15,7 +15,7 @@ pub(super) const NO_CLASS: u32 = 0;
 pub(super) const LISTED: u32 = 1;
 pub(super) const DRAINING: u32 = 2;
 
-/// What is known of a span: one cache line. All relaxed: the locks order them.
+/// The words of a span: one cache line. All are relaxed, since the locks order them.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(64))]
@@ -27,11 +27,11 @@ pub(super) struct SpanWords {
     /// Class + 1.
     pub(super) class: AtomicU32,
     pub(super) used: AtomicU32,
-    /// Neighbours in the class's list of spans with room; `next` links free names too.
+    /// Neighbours in the class's list of spans with room. `next` links free names too.
     pub(super) next: AtomicU32,
     pub(super) prev: AtomicU32,
     pub(super) flags: AtomicU32,
-    /// When its objects were stored, on average, by the clock of stores.
+    /// The mean time at which its objects were stored, by the clock of stores.
     pub(super) age: AtomicU64,
     pub(super) taken: [AtomicU64; MAP_WORDS],
 }
@@ -66,7 +66,7 @@ impl SpanWords {
         self.age.load(Ordering::Relaxed)
     }
 
-    /// In a class, and not being emptied: as it was a moment ago.
+    /// Returns whether it was in a class, and not being emptied, a moment ago.
     pub(super) fn is_settled(&self) -> bool {
         self.class().is_some() && !self.is(DRAINING)
     }

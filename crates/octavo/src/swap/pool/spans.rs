@@ -1,11 +1,11 @@
-//! Objects in spans: where each lies, and which are free.
+//! Objects in spans: the place of each, and the free places.
 //!
 //! Key types: [`Spans`], [`SpanWords`](super::span::SpanWords).
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. Its words, and the bytes of
-//! its objects, are guarded by that class's lock, which is held for a copy of one object at most (or of one span, when
-//! that moves). Whether a handle is still good is asked under the lock of the class it names: a span joins and leaves a
-//! class only under that lock.
+//! A span belongs to one class from the taking of its memory until its last object is gone. The class's lock guards
+//! the span's words and the bytes of its objects. It is held for a copy of one object at most (or of one span, when
+//! that moves). A thread asks whether a handle is still good under the lock of the class that the handle names: a
+//! span joins and leaves a class only under that lock.
 //!
 //! Locking: one class; under it, `blocks`.
 
@@ -19,7 +19,7 @@ use crate::frame::FrameAllocator;
 use crate::sync::{Mutex, MutexGuard, Ordering, WordArray, fence};
 use crate::units::{FrameId, Order, SwapSlot};
 
-/// What a class keeps beside its spans.
+/// A class, beside its spans.
 #[derive(Debug)]
 struct Class {
     /// Spans with room.
@@ -29,7 +29,7 @@ struct Class {
     packed_bytes: u64,
 }
 
-/// A header, as it was found.
+/// The header of an object, as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) slot: SwapSlot,
@@ -57,7 +57,7 @@ impl Header {
     }
 }
 
-/// What came of an attempt to place an object.
+/// The outcome of an attempt to place an object.
 pub(super) enum Placed {
     At(Handle),
     /// No span with room, and no memory for one.
@@ -88,7 +88,7 @@ impl Spans {
         &self.words[span as usize]
     }
 
-    /// Whether a span with objects lies in this block: as it was a moment ago.
+    /// Returns whether a span with objects lay in this block a moment ago.
     pub(super) fn is_in(&self, span: u32, block: usize) -> bool {
         let words = self.span(span);
         words.class().is_some() && get(&words.block) as usize == block
@@ -146,7 +146,7 @@ impl Spans {
         Placed::At(Handle::new(class, span, object, generation))
     }
 
-    /// Looks at an object in a copy, with no lock held. `None`: the handle is not, or no longer, the slot's.
+    /// Looks at a copy of an object, with no lock held. `None`: the handle is not, or no longer, the slot's.
     pub(super) fn look<R>(
         &self,
         frames: &FrameAllocator,
@@ -164,7 +164,7 @@ impl Spans {
         if header.slot != slot || header.generation != handle.generation() {
             return None;
         }
-        // A damaged length is told by the checksum.
+        // The checksum tells a damaged length.
         let len = header.len.min(size(class) - HEADER_BYTES);
         Some(frames.bytes().with_copy(at + HEADER_BYTES, len, |packed| {
             drop(held);
@@ -181,8 +181,8 @@ impl Spans {
         })
     }
 
-    /// Frees an object. A span without objects goes back to its block, and a block without spans to the caller, who
-    /// frees it.
+    /// Frees an object. A span without objects goes back to its block. A block without spans goes to the caller,
+    /// who frees it.
     pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> Option<(FrameId, Order)> {
         let (class, span, object) = (handle.class(), handle.span(), handle.object());
         let mut held = self.classes[class].lock();
@@ -190,7 +190,7 @@ impl Spans {
         let words = self.span(span);
         let len = Header::load(frames, self.offset(class, span, object)).len;
         held.pages -= 1;
-        // A damaged length must not make a panic of this.
+        // A damaged length must not cause a panic here.
         held.packed_bytes = held.packed_bytes.saturating_sub(len as u64);
         words.flip(object);
         let used = words.used() - 1;
@@ -209,7 +209,7 @@ impl Spans {
         None
     }
 
-    /// Pages, and their packed bytes.
+    /// The number of pages, and their packed bytes.
     pub(super) fn contents(&self) -> (u64, u64) {
         let add = |sum: (u64, u64), class: &CachePadded<Mutex<Class>>| {
             let class = class.lock();
@@ -218,8 +218,8 @@ impl Spans {
         self.classes.iter().fold((0, 0), add)
     }
 
-    /// Names every object of a span, and keeps new ones out of it until it is empty, or [`Spans::stop_draining`]. Nothing,
-    /// where it is being emptied already.
+    /// Names every object of a span, and keeps new ones out of it until it is empty, or until
+    /// [`Spans::stop_draining`]. Names nothing if the span is being emptied already.
     pub(super) fn start_draining(
         &self,
         frames: &FrameAllocator,
@@ -242,7 +242,7 @@ impl Spans {
         }
     }
 
-    /// Takes new objects into a span again that was to be emptied, and was not.
+    /// Lets new objects into a span again that was to be emptied, and was not.
     pub(super) fn stop_draining(&self, span: u32) {
         let words = self.span(span);
         let Some(class) = words.class() else { return };
@@ -255,8 +255,8 @@ impl Spans {
         }
     }
 
-    /// Moves a span's bytes to where another span, free and of no class, lies; that one gets its place. False: it is in no
-    /// class any more.
+    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place. False: the
+    /// span is in no class any more.
     pub(super) fn exchange_places(&self, frames: &FrameAllocator, span: u32, free: u32) -> bool {
         let words = self.span(span);
         let Some(class) = words.class() else { return false };
@@ -302,7 +302,7 @@ impl Spans {
         }
     }
 
-    /// Bytes were just made complete in a frame: see `ArenaBytes`.
+    /// Bytes in a frame were just completed: see `ArenaBytes`.
     pub(super) fn fill(frames: &FrameAllocator, to: FrameId, page: &[u8]) {
         fence(Ordering::Release);
         frames.bytes().copy_in(to.home_offset(), page);

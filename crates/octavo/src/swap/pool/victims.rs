@@ -1,4 +1,4 @@
-//! The spans whose pages leave the pool first: those whose objects were stored longest ago, on average.
+//! Victims: the spans whose pages leave the pool first. Their objects were stored longest ago, on average.
 
 use std::collections::BinaryHeap;
 
@@ -7,7 +7,7 @@ use super::spans::Spans;
 /// Spans found cold in one look at all of them.
 const COLD_SPANS: usize = 64;
 
-/// Spans that were found coldest, coldest last.
+/// The spans that were found coldest, the coldest last.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
     spans: Vec<(u64, u32)>,

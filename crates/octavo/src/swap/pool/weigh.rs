@@ -1,9 +1,9 @@
-//! Whether a batch of pages should try the pool, or go straight to the area.
+//! The decision whether a batch of pages tries the pool, or goes straight to the area.
 //!
-//! Packing costs more time a page than a quick device does, so a stream that nobody comes back for is better off
-//! without it. A page that comes back saves the wait for a device. How many pages shrink and come back, how long that
-//! takes, and what faults wait for pages that lie on an area, is measured over all who share the [`Weights`]; how the devices
-//! keep up with writes is what [`DeviceView`] says, over all areas:
+//! To pack a page costs more time than a quick device takes for it. So a stream that nobody comes back for goes
+//! straight. A page that comes back saves the wait for a device. Octavo measures over all who share the [`Weights`]
+//! how many pages shrink and come back, how long that takes, and how long faults wait for pages on an area.
+//! [`DeviceView`] says how the devices keep up with writes, over all areas:
 //!
 //! ```text
 //!   worth of trying one page =
@@ -13,39 +13,40 @@
 //!     - time of a try
 //! ```
 //!
-//! Where that is not positive pages go straight, but for a few probes, by which a change is noticed; where it is, a few go
-//! straight nevertheless, so that what faults wait for a device stays known. Key types:
-//! [`Weights`] (what is noted, by many threads), [`Weigher`] (the decision; pure).
+//! If that is not positive, pages go straight, except for a few probes, which notice a change. If it is positive, a
+//! few pages go straight nevertheless, so that the wait for a device stays known. Key types: [`Weights`] (the
+//! notes, by many threads), [`Weigher`] (the decision; pure).
 
 use super::Stored;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
-/// Pages that go straight for each page that is tried nevertheless.
+/// Pages that go straight for each probe.
 const PAGES_A_PROBE: u32 = 128;
 /// Probes at once.
 const PROBES: u32 = 8;
-/// Pages that try it for each that goes straight nevertheless, and while few were seen to wait for a device.
+/// Pages that try the pool for each that goes straight nevertheless. The second number holds while few waits for a
+/// device were seen.
 const PAGES_A_STRAIGHT: u32 = 512;
 const PAGES_A_FIRST_STRAIGHT: u32 = 64;
-/// Tries after which what is older counts half.
+/// Tries after which older ones count half.
 const WINDOW: f64 = 512.0;
-/// Tries that are taken for granted at first, and how many of them were kept and came back.
+/// Tries that are assumed at first, and how many of them were kept and came back.
 const ASSUMED: (f64, f64, f64) = (32.0, 32.0, 16.0);
 const ASSUMED_TRY_NS: f64 = 5000.0;
-/// What unpacking takes, until it is measured.
+/// The time of unpacking, until it is measured.
 const ASSUMED_UNPACK_NS: f64 = 1500.0;
-/// What a fault waits for a page from an area, until it is measured: that of a disk.
+/// The wait of a fault for a page from an area, until it is measured: that of a disk.
 const ASSUMED_WAIT_NS: f64 = 80_000.0;
-/// Waits after which what is older counts less and less.
+/// Waits after which older ones count less and less.
 const WAITS: f64 = 16.0;
 
-/// How the device behind the pool does.
+/// The state of the devices behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceView {
     /// Bytes submitted and not yet complete.
     pub(crate) in_flight_bytes: u64,
-    /// As much as keeps it busy: with more in flight it is behind.
+    /// The bytes in flight that keep it busy. With more in flight it is behind.
     pub(crate) busy_bytes: u64,
     /// Its time for a page of a long write.
     pub(crate) write_ns_per_page: u32,
@@ -56,19 +57,19 @@ impl DeviceView {
         self.in_flight_bytes > self.busy_bytes
     }
 
-    /// A disk that streams 2.2 GB/s, idle: until something was measured.
+    /// A disk that streams 2.2 GB/s and is idle, until something is measured.
     pub(crate) const UNMEASURED: Self =
         Self { in_flight_bytes: 0, busy_bytes: 4 << 20, write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32 };
 }
 
-/// What happened since it was last asked.
+/// The events since the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
     /// Pages that tried the pool, those of them that it kept, and pages that came back from it.
     pub(crate) tried: u32,
     pub(crate) kept: u32,
     pub(crate) came_back: u32,
-    /// Sums over those tries and loads that were timed, and how many were.
+    /// Sums over those tries and loads that were timed, and their number.
     pub(crate) try_ns: u64,
     pub(crate) timed_tries: u32,
     pub(crate) unpack_ns: u64,
@@ -87,11 +88,11 @@ pub(crate) struct Weigher {
     try_ns: f64,
     unpack_ns: f64,
     wait_ns: f64,
-    /// Waits that `wait_ns` rests on, as far as they count.
+    /// The number of waits that `wait_ns` rests on, as far as they count.
     waits: f64,
     /// Pages that went straight since the last probe.
     straight: u32,
-    /// Pages that tried it since one went straight for all that.
+    /// Pages that tried it since one went straight nevertheless.
     packed: u32,
 }
 
@@ -105,7 +106,7 @@ impl Default for Weigher {
 }
 
 impl Weigher {
-    /// Takes in what happened.
+    /// Takes the events in.
     pub(crate) fn note(&mut self, noted: Noted) {
         self.tried += f64::from(noted.tried);
         self.kept += f64::from(noted.kept);
@@ -124,8 +125,8 @@ impl Weigher {
         blend(&mut self.try_ns, noted.try_ns, noted.timed_tries);
         blend(&mut self.unpack_ns, noted.unpack_ns, noted.timed_loads);
         if noted.timed_waits > 0 {
-            // The first measured takes the place of what was assumed: devices differ a thousandfold. None is more than doubled by
-            // a wait in which the thread did not run.
+            // The first measured wait replaces the assumption: devices differ a thousandfold. No wait more than
+            // doubles the figure, since the thread may not have run.
             let n = f64::from(noted.timed_waits);
             let waited_ns = (noted.wait_ns as f64 / n).min(self.wait_ns * 2.0);
             self.wait_ns += (waited_ns - self.wait_ns) * n / (n + self.waits);
@@ -133,7 +134,7 @@ impl Weigher {
         }
     }
 
-    /// What trying one page is worth, in nanoseconds.
+    /// The worth of a try with one page, in nanoseconds.
     pub(crate) fn worth_ns(&self, device: &DeviceView) -> f64 {
         let kept = self.kept / self.tried;
         let back = (self.came_back / self.kept.max(1.0)).min(1.0);
@@ -142,7 +143,7 @@ impl Weigher {
         kept * (saved + relieved - (1.0 - back) * self.unpack_ns) - self.try_ns
     }
 
-    /// How many pages of a batch of so many should try the pool; the others go straight.
+    /// Returns how many of the pages of a batch should try the pool. The others go straight.
     pub(crate) fn decide(&mut self, pages: u32, device: &DeviceView) -> u32 {
         if self.worth_ns(device) > 0.0 {
             self.straight = 0;
@@ -161,13 +162,13 @@ impl Weigher {
     }
 }
 
-/// What is noted, from any thread, and the weigher.
+/// The notes, from any thread, and the weigher.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    /// Pages kept in the upper, pages tried in the lower 32 bits.
+    /// Pages kept in the upper 32 bits, pages tried in the lower.
     tries: AtomicU64,
     came_back: AtomicU32,
-    /// Nanoseconds in the upper, how many in the lower 16 bits.
+    /// Nanoseconds in the upper bits, their number in the lower 16.
     try_ns: AtomicU64,
     unpack_ns: AtomicU64,
     wait_ns: AtomicU64,
@@ -180,7 +181,7 @@ const COUNT_BITS: u32 = 16;
 impl Weights {
     pub(super) fn note_store(&self, stored: Stored, ns: Option<u64>) {
         if stored == Stored::Full {
-            // That says nothing of the page.
+            // The thread did not run: that says nothing of the page.
             return;
         }
         let kept = u64::from(matches!(stored, Stored::Kept(_)));
@@ -193,7 +194,7 @@ impl Weights {
         Self::add(&self.unpack_ns, ns);
     }
 
-    /// What a fault has waited for a page that lay on an area, read ahead or not.
+    /// Notes how long a fault waited for a page that lay on an area, read ahead or not.
     pub(crate) fn note_wait(&self, ns: u64) {
         Self::add(&self.wait_ns, Some(ns));
     }
@@ -222,7 +223,7 @@ impl Weights {
         }
     }
 
-    /// How many pages of a batch of so many should try the pool.
+    /// Returns how many pages of a batch should try the pool.
     pub(crate) fn decide(&self, pages: u32, device: &DeviceView) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
