@@ -1,26 +1,26 @@
-//! What all paths share: the structures of one manager, and the few steps in which a page loses its frame.
+//! The structures of one manager, which all paths share, and the few steps in which a page loses its frame.
 //!
-//! | file | what |
+//! | file | what it has |
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
 //! | `batch` | asking a translation about many pages at once |
-//! | `build` | from what was chosen to the structures |
+//! | `build` | building an engine from its options |
 //! | `busy` | all entries that show one frame, busy at once |
-//! | `devices` | what is asked of the devices of all stores |
-//! | `space_state` | what faults need to know of a space |
+//! | `devices` | calls to the devices of all stores |
+//! | `space_state` | the state of a space that faults need |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `homecoming` | pages that are away come home |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
-//! | `space_use` | what each space uses, and its quota |
+//! | `space_use` | how much each space uses, and its quota |
 //! | `split` | a huge leaf becomes 512 small ones |
-//! | `streams` | faults that follow each other, and what to read ahead of them |
+//! | `streams` | faults that follow each other, and the pages to read ahead of them |
 //! | `stretches` | whether readahead pays, by stretch of addresses |
-//! | `transfers` | pages under way to and from devices, and what follows |
-//! | `waiter` | who waits for devices, how, and until when |
+//! | `transfers` | pages under way to and from devices, and the end of their way |
+//! | `waiter` | how an access waits for devices, and until when |
 //!
-//! Locking: only a split holds the LRU's lock while it calls another structure. The order in which locks may nest is the
-//! table in `docs/locking.md`.
+//! Locking: only a split holds the LRU's lock while it calls another structure. The table in
+//! `docs/locking.md` has the order in which locks may nest.
 
 mod batch;
 mod build;
@@ -87,9 +87,9 @@ pub(crate) struct Policy {
     pub(crate) huge: HugePolicy,
     pub(crate) huge_zero_write: HugeZeroWrite,
     pub(crate) pin_path: PinPath,
-    /// How long an access waits for a device; `None`: as long as it takes.
+    /// How long an access waits for a device. `None` means as long as it takes.
     pub(crate) io_timeout: Option<Duration>,
-    /// Pages read ahead in one window at the most; 0: none are.
+    /// The most pages of one readahead window. With 0, none are read ahead.
     pub(crate) readahead_pages: u32,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Engine {
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) frames: FrameAllocator,
-    /// Four kilobytes of zeros that nobody writes: what a pin on a zero page shows.
+    /// Four kilobytes of zeros that nobody writes. A pin on a zero page shows them.
     pub(crate) small_zero: FrameId,
     pub(crate) huge_zero: HugeZero,
     pub(crate) table: Table,
@@ -112,13 +112,13 @@ pub(crate) struct Engine {
     /// Wakes futures at their deadlines.
     pub(crate) timer: Timer,
     pub(crate) spaces: Mutex<BTreeMap<SpaceId, SpaceRecord>>,
-    /// Whether any space has a translation of its own, so that evictions without one skip the look-up.
+    /// Whether any space has a translation of its own. Evictions skip the look-up where none has.
     any_translation: AtomicBool,
-    /// Threads reclaiming now: one that finds nothing to do while others work waits for them.
+    /// How many threads reclaim now. A thread that finds nothing to do waits for the others.
     pub(crate) reclaimers: AtomicU32,
-    /// Held by whoever gives chunks back to meet the budget.
+    /// Held by the thread that gives chunks back to meet the budget.
     pub(crate) shrinking: Mutex<()>,
-    /// Blocks of order 9 that compaction was asked for, by either.
+    /// How often compaction failed of late to make blocks of order 9, for faults and for the pool.
     pub(crate) blocks_for_faults: Backoff,
     pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
@@ -128,11 +128,11 @@ pub(crate) struct Engine {
     /// The second store, in tests.
     #[cfg(all(test, not(loom)))]
     pub(crate) double: crate::store::double::Double,
-    /// Itself, for transfers to come back to.
+    /// The engine itself, for transfers to come back to.
     itself: WeakShared<Engine>,
 }
 
-/// What the manager keeps of a space beside its table.
+/// The manager's record of a space, beside its table.
 pub(crate) struct SpaceRecord {
     pub(crate) name: String,
     pub(crate) translation: Option<Arc<dyn Translation>>,
@@ -143,7 +143,7 @@ impl Engine {
         self.itself.upgrade().expect("whoever calls the engine keeps it")
     }
 
-    /// An error in a forked child, where none of this may be used.
+    /// Returns an error in a forked child, where none of this may be used.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.canary.is_original_process() { Ok(()) } else { Err(Error::forked_child()) }
@@ -160,12 +160,12 @@ impl Engine {
         }
     }
 
-    /// Takes a frame that shows a page off the LRU. `None`: the frame is not on it.
+    /// Takes a frame that shows a page off the LRU. `None` means that the frame is not on it.
     pub(crate) fn isolate(&self, frame: FrameId) -> Option<IsolatedFrame> {
         self.lru.isolate(&self.frames, frame, |frame| self.free_last(frame))
     }
 
-    /// The last use of a frame is gone: its owner lets it go.
+    /// Lets a frame go for its owner, after its last use.
     pub(crate) fn release(&self, frame: FrameId) {
         if self.frames.words(frame).holds.release() == Dropped::Last {
             self.free_last(frame);
@@ -175,7 +175,7 @@ impl Engine {
     /// Frees a frame or block that nobody holds any more.
     #[inline(never)]
     pub(crate) fn free_last(&self, frame: FrameId) {
-        // A forked child frees nothing: the locks may be held for ever by threads that it does not have.
+        // A forked child frees nothing. Threads that it does not have may hold the locks for ever.
         if !self.canary.is_original_process() {
             return;
         }
@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// What keeps a page.
+    /// Returns the store that keeps a page.
     #[inline]
     pub(crate) fn store(&self, page: StoredPage) -> &dyn PageStore {
         match page.store() {
@@ -204,7 +204,8 @@ impl Engine {
         }
     }
 
-    /// The last entry that showed the frame is gone: a store that knows it lets it go, if nothing leads to its page.
+    /// Ends the last entry's hold on the frame. A store that knows the frame lets it go, if nothing leads to
+    /// its page.
     pub(crate) fn forget_orphan(&self, frame: FrameId) {
         if let Some(page) = self.frames.words(frame).stored.page() {
             let orphan = self.store(page).forget_orphan(&self.frames, frame);
@@ -212,7 +213,8 @@ impl Engine {
         }
     }
 
-    /// The frame of the swap cache that has a slot's page, pinned. A miss is a hint: [`Swap::begin_read`] is sure.
+    /// Returns the frame of the swap cache that has a slot's page, pinned. A miss is a hint.
+    /// [`Swap::begin_read`] is sure.
     pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
         loop {
             match self.swap.cache.look_up(&self.frames, slot) {
@@ -223,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Frames and blocks that no page shows any more, and that pins alone keep. Walks all frames.
+    /// Returns the frames and blocks that no page shows any more, and that pins alone keep. Walks all frames.
     pub(crate) fn outlived_by_pins(&self) -> u64 {
         let reached = self.frames.reached_chunks().map(|chunk| chunk.first());
         let online = reached.filter(|first| self.frames.words(*first).state.load().kind() != Kind::Offline);
@@ -231,8 +233,8 @@ impl Engine {
         frames.filter(|frame| self.frames.words(*frame).holds.load().is_dying()).count() as u64
     }
 
-    /// Makes a fresh frame or block ready to be published at `owner`: live, in use, on its way to the LRU. It is
-    /// dirty: its bytes are nowhere else.
+    /// Makes a fresh frame or block ready to be published at `owner`: live, in use, and on its way to the
+    /// LRU. It is dirty, since its bytes are nowhere else.
     #[inline]
     pub(crate) fn adopt(&self, block: Block, owner: Owner) -> FrameId {
         let frame = self.adopt_off_lists(block, owner);
@@ -240,14 +242,14 @@ impl Engine {
         frame
     }
 
-    /// As [`Engine::adopt`], of a page whose bytes a store keeps as well.
+    /// Does what [`Engine::adopt`] does, for a page whose bytes a store keeps as well.
     pub(crate) fn adopt_clean(&self, block: Block, owner: Owner) -> FrameId {
         let frame = self.begin(block, owner, false);
         self.lru.add(&self.frames, frame);
         frame
     }
 
-    /// As [`Engine::adopt`], and leaves it to the caller to put the frame on a list.
+    /// Does what [`Engine::adopt`] does, and leaves it to the caller to put the frame on a list.
     #[inline]
     pub(crate) fn adopt_off_lists(&self, block: Block, owner: Owner) -> FrameId {
         self.begin(block, owner, true)
@@ -264,7 +266,7 @@ impl Engine {
         frame
     }
 
-    /// The entry of `owner` no longer shows the frame: its use ends, and perhaps the frame.
+    /// Ends the use of a frame that the entry of `owner` no longer shows, and perhaps the frame.
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
         self.rmap.remove(&self.frames, frame, owner);
@@ -278,7 +280,7 @@ impl Engine {
 
     // --- waiting ---
 
-    /// Publishes the end of the caller's Busy, and wakes those who waited for it.
+    /// Publishes the end of the caller's Busy, and wakes all that waited for it.
     #[inline]
     pub(crate) fn publish(&self, word: &EntryWord, to: crate::table::entry::Entry) {
         if word.publish(to) {
@@ -297,7 +299,7 @@ impl Engine {
         self.waits.register(key_of(holds), waker, || holds.announce_waiter())
     }
 
-    /// Wakes those who wait for I/O on the frame.
+    /// Wakes all that wait for I/O on the frame.
     pub(crate) fn wake_io(&self, frame: FrameId) {
         self.waits.wake(key_of(&self.frames.words(frame).holds));
     }
@@ -315,7 +317,7 @@ impl Engine {
 
     // --- spaces ---
 
-    /// Whether any space has, or had, a translation.
+    /// Returns whether any space has, or had, a translation.
     pub(crate) fn has_translations(&self) -> bool {
         self.any_translation.load(Ordering::Acquire)
     }
@@ -335,7 +337,8 @@ impl Engine {
         self.spaces.lock().insert(space, record);
     }
 
-    /// The error of an access for which no room could be made: says who uses the budget, and what to do.
+    /// Makes the error of an access for which no room could be made. It says who uses the budget, and what to
+    /// do.
     #[cold]
     pub(crate) fn out_of_memory(&self) -> Error {
         let spaces: Vec<_> =

@@ -11,11 +11,13 @@
 //!   Empty             adopted: the page is there already
 //! ```
 //!
-//! Each step makes the entry Busy, asks the translation, and publishes what came of it. A translation that says Busy holds
-//! the page's memory for a while: the fault is pending and polls again, so that an executor's other tasks run meanwhile.
+//! Each step makes the entry Busy, asks the translation, and publishes the outcome. A translation that says
+//! Busy holds the page's memory for a while. Then the fault is pending and polls again, so that an executor's
+//! other tasks run meanwhile.
 //!
-//! A clean page keeps its place in the store. It is installed for reading where the translation can see to that, and its first
-//! store is a fault. Cost of a fault: two changes of the entry, one call of the translation, and the away zone's lock.
+//! A clean page keeps its place in the store. It is installed for reading where the translation can see to
+//! that, and its first store is a fault. A fault costs two changes of the entry, one call of the translation,
+//! and the away zone's lock.
 
 use std::task::Waker;
 
@@ -47,19 +49,21 @@ pub(crate) enum Via {
     InPlace(InPlace),
 }
 
-/// What is in place at the other side of a translation, and is to be a page of the space.
+/// The memory at the other side of a translation that is to be a page of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// Zero pages, without memory of their own. They must not be written unnoticed.
     Zeros,
-    /// Pages with memory of their own, with which so much may be done unnoticed.
+    /// Pages with memory of their own, which allow so much unnoticed.
     Pages(Protection),
-    /// The same, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter rest is pages.
+    /// Pages as in `Pages`, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter
+    /// rest is pages.
     Blocks(Protection),
 }
 
 impl<'a> Fault<'a> {
-    /// A step that concerns the translation. `None`: the entry is dealt with as in other spaces.
+    /// Takes a step that concerns the translation. `None` means that the entry is dealt with as in other
+    /// spaces.
     pub(super) fn step_away(
         &mut self,
         walk: &Walk<'a>,
@@ -221,7 +225,7 @@ impl<'a> Fault<'a> {
         let Some(block) = self.engine.frames.alloc_away(order) else {
             return self.lacks_away(order);
         };
-        // Of a block the translation may take a part.
+        // The translation may take a part of a block.
         let node = (order == Order::MAX).then(|| self.engine.table.nodes.take());
         if node == Some(None) {
             self.engine.frames.give_back(block);
@@ -262,8 +266,8 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The translation took the first `installed` pages of a block, and somebody may have stored to them by now. They stay, as
-    /// small leaves under a node. The rest of the range is as it was.
+    /// Keeps the first `installed` pages of a block, which the translation took, and to which somebody may
+    /// have stored by now. They stay, as small leaves under a node. The rest of the range is as it was.
     fn keep_part(
         &mut self,
         walk: &Walk<'a>,
@@ -290,7 +294,7 @@ impl<'a> Fault<'a> {
         self.end_huge_zero(walk);
     }
 
-    /// There is a page at home, and its bytes go.
+    /// Sends a page away that is at home.
     fn send_away(
         &mut self,
         walk: &Walk<'a>,
@@ -313,7 +317,7 @@ impl<'a> Fault<'a> {
             engine.frames.give_back(block);
             return Step::Again;
         }
-        // Of others that show the frame each would have to know where the bytes are.
+        // If others show the frame too, each would have to know where the bytes are.
         let place = words.stored.page();
         let is_alone = words.uses.get() == 1 + u32::from(place.is_some());
         if words.holds.pinned_by_others(0) || !is_alone {
@@ -349,7 +353,8 @@ impl<'a> Fault<'a> {
         Step::End(Outcome::Usable)
     }
 
-    /// Installs the page's bytes: for reading only, where that tells of the first store to a clean page.
+    /// Installs the page's bytes. They are installed for reading only, where that tells of the first store to
+    /// a clean page.
     fn install_copy(
         &self,
         translation: &dyn Translation,
@@ -364,7 +369,7 @@ impl<'a> Fault<'a> {
         watched_if_clean(is_clean, region.options.protection, install)
     }
 
-    /// The page is there, and may be used for less than its region allows.
+    /// Gives the permissions of its region to a page that is there with fewer.
     fn allow_more(
         &mut self,
         walk: &Walk<'a>,
@@ -401,7 +406,7 @@ impl<'a> Fault<'a> {
 
     // --- what is in place ---
 
-    /// An empty page becomes what the other side has there.
+    /// Makes an empty page of the memory that the other side has there.
     fn take_over(&mut self, walk: &Walk<'a>, region: &Region, what: InPlace) -> Step {
         let (protection, order) = match what {
             InPlace::Blocks(protection) if walk.level == 1 && self.huge != Huge::GivenUp => {
@@ -474,14 +479,14 @@ impl<'a> Fault<'a> {
 
     fn lacks_away(&mut self, order: Order) -> Step {
         if order == Order::MAX {
-            // Pages that are away lie nowhere, so a block is worth no search for room.
+            // Pages that are away have no bytes here, so a block is not worth a search for room.
             self.huge = Huge::GivenUp;
             return Step::Again;
         }
         Step::End(Outcome::NeedsAway(1))
     }
 
-    /// As [`Fault::adopt`], of a page that keeps its place in a store.
+    /// Does what [`Fault::adopt`] does, for a page that keeps its place in a store.
     fn adopt_clean(&self, block: Block, region: &Region) -> FrameId {
         let frame = self.engine.adopt_clean(block, self.owner(self.page));
         if !region.options.compress {
@@ -511,7 +516,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The translation could not do it now, or never can.
+    /// Ends a step that the translation could not do now, or never can.
     fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
         let page = self.page.address();
         if refusal == Answer::Unsupported {
@@ -533,7 +538,8 @@ impl<'a> Fault<'a> {
     }
 }
 
-/// Asks for reading only, of a page that is clean, and for all of it where that cannot be had. Says what was asked for last.
+/// Asks for reading only, of a page that is clean, and for everything where that cannot be had. Returns the
+/// last request.
 fn watched_if_clean(
     is_clean: bool,
     all: Protection,
@@ -546,7 +552,7 @@ fn watched_if_clean(
     }
 }
 
-/// Zero, at home or away as the huge zero leaf was.
+/// Makes the entry zero again, at home or away as the huge zero leaf was.
 fn zero_like(huge: Entry, leaf: Entry) -> Entry {
     if huge.is_away() { leaf.to_zero_away() } else { leaf.to_zero() }
 }

@@ -1,8 +1,8 @@
 //! Reading pages before anybody faults on them.
 //!
-//! Their frames go into the swap cache under READING, neighbours on the device in one transfer; the entries stay as they
-//! are, so a page that is never wanted is evicted without anything having to be undone. Nothing is reclaimed for pages
-//! read ahead of a fault: without a free frame the rest is left out.
+//! The frames of these pages go into the swap cache under READING, and neighbours on the device go in one
+//! transfer. The entries stay as they are. So a page that nobody wants is evicted, and nothing has to be
+//! undone. Nothing is reclaimed for pages read ahead of a fault. Without a free frame the rest is left out.
 
 use smallvec::SmallVec;
 
@@ -17,7 +17,7 @@ use crate::table::entry::State;
 use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, SwapSlot};
 
-/// What one call prefetches takes one page in so many of the budget at the most.
+/// One call of `prefetch` may take one page in so many of the budget.
 const PREFETCH_SHARE: u64 = 4;
 /// Frames that `prefetch` makes room for at once.
 const MAKE_WAY: u64 = 64;
@@ -27,9 +27,9 @@ pub(super) struct ReadAheadRun<'e> {
     engine: &'e Engine,
     first: SwapSlot,
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
-    /// Pages, so far.
+    /// Pages that were collected so far.
     started: u64,
-    /// The device was full: there is no use in more.
+    /// The device was full, so more reads are of no use.
     is_refused: bool,
 }
 
@@ -49,7 +49,8 @@ impl<'e> ReadAheadRun<'e> {
         self.started += 1;
     }
 
-    /// Hands over what was collected. The last of it, with `urgency`. Pages for which the device has no room are left out.
+    /// Hands the frames that are left over to the device, with `urgency`. Pages for which it has no room are
+    /// left out.
     pub(super) fn submit(&mut self, urgency: Urgency) {
         if !self.frames.is_empty() {
             let pages = self.frames.len() as u64;
@@ -64,9 +65,9 @@ impl<'e> ReadAheadRun<'e> {
 /// Whether room is made for pages read ahead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// Free frames only.
+    /// Pages take free frames only.
     Free,
-    /// Clean pages may go for them, and others are sent on their way.
+    /// Clean pages may go for them, and dirty ones are sent on their way.
     Made,
 }
 
@@ -82,8 +83,8 @@ pub(super) fn add_window(run: &mut ReadAheadRun<'_>, space: &SpaceState, window:
     space.streams.note_read(window, run.started.saturating_sub(before) as u32);
 }
 
-/// Starts to read those pages of a range that are out, and returns. Says how many it started to read: as many as a part of
-/// memory takes, and the space's quota, so that they do not push each other out.
+/// Starts to read those pages of a range that are out, and returns how many. They are as many as a part of
+/// memory and the space's quota take, so that they do not push each other out.
 pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRange) -> u64 {
     engine.poll_transfers();
     let resident = engine.space_use.get(space.id, Figure::Resident);
@@ -100,7 +101,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     run.started
 }
 
-/// Adds the page that `walk` led to, if it is out. False: there is no frame for it.
+/// Adds the page that `walk` led to, if it is out. Returns false where there is no frame for it.
 fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let engine = run.engine;
     let State::Swapped(slot) = walk.entry().state() else { return true };
@@ -109,7 +110,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     }
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
-        // Others may wait for what was collected: it does not wait for room.
+        // Others may wait for the collected pages. So these do not wait for room.
         run.submit(Urgency::Queued);
         engine.flush_devices();
         in_place(reclaim(engine, MAKE_WAY, Reclaimer::Direct, &mut Waiter::never(engine)));
@@ -117,12 +118,13 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
         block = engine.frames.alloc(Order::ZERO);
     }
     let Some(block) = block else { return false };
-    // The entry is not ours: the slot may be another page's by now, or nobody's.
+    // The entry is not in hand. The slot may have another page by now, or none.
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, shadow);
-    // Asked again: it was only a guess, and does not change while the frame is in the cache.
+    // The content is asked again, since the first answer was a guess. It does not change while the frame is
+    // in the cache.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
         Brought::Here => engine.end_read_of(slot.stored(), pin, None),
