@@ -93,12 +93,12 @@ impl Manager {
     pub fn translated_space(
         &self,
         name: impl Into<String>,
-        translation: Arc<dyn Translation>,
+        translation: Shared<dyn Translation>,
     ) -> Result<Space> {
         self.new_space(Some(name.into()), Some(translation))
     }
 
-    fn new_space(&self, name: Option<String>, translation: Option<Arc<dyn Translation>>) -> Result<Space> {
+    fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {
         let engine = self.engine();
         engine.check_process()?;
         let id = engine.table.new_space().ok_or_else(|| {

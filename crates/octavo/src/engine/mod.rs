@@ -135,7 +135,7 @@ pub(crate) struct Engine {
 /// The manager's record of a space, beside its table.
 pub(crate) struct SpaceRecord {
     pub(crate) name: String,
-    pub(crate) translation: Option<Arc<dyn Translation>>,
+    pub(crate) translation: Option<Shared<dyn Translation>>,
 }
 
 impl Engine {
@@ -323,7 +323,7 @@ impl Engine {
     }
 
     /// The translation of a space, for those who come from a frame.
-    pub(crate) fn translation(&self, space: SpaceId) -> Option<Arc<dyn Translation>> {
+    pub(crate) fn translation(&self, space: SpaceId) -> Option<Shared<dyn Translation>> {
         if !self.has_translations() {
             return None;
         }

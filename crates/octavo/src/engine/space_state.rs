@@ -4,7 +4,7 @@ use crate::engine::{Engine, Quota, Streams};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::UsedHugeZero;
 use crate::region::{Region, RegionList};
-use crate::sync::Arc;
+use crate::sync::Shared;
 use crate::table::translation::Translation;
 use crate::table::{Access, SpaceId};
 use crate::units::PageNumber;
@@ -17,7 +17,7 @@ pub(crate) struct SpaceState {
     pub(crate) streams: Streams,
     pub(crate) quota: Quota,
     /// The translator that also has to know where frames stand. Handles need none.
-    pub(crate) translation: Option<Arc<dyn Translation>>,
+    pub(crate) translation: Option<Shared<dyn Translation>>,
 }
 
 impl SpaceState {

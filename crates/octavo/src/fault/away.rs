@@ -525,9 +525,9 @@ impl<'a> Fault<'a> {
         }
         self.refusals += 1;
         if self.refusals < MAX_REFUSALS {
-            // Others run before this fault looks again.
+            // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks.
+            thread::yield_now();
             if self.waiter.blocks() {
-                thread::yield_now();
                 return Step::Again;
             }
             waker.wake_by_ref();

@@ -95,6 +95,13 @@ async fn try_make_room_away(
         if has_room() {
             return Ok(());
         }
+        if engine.transfers.writing_pages() > 0 {
+            // Frames at home that are being written may be all that is missing.
+            if !waiter.until_some_write_ends().await && !has_room() {
+                return Err(engine.swap.timed_out());
+            }
+            continue;
+        }
         fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
         if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
             return Err(obstacle(engine, failures));

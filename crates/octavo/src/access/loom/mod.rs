@@ -4,8 +4,9 @@
 //! has a few of each and one CPU. Everything is the real code except the device, which keeps the first word of each
 //! page. The arena's bytes are real memory, which the checker does not see: `hits` models racing bytes.
 //!
-//! Left out: the background thread, translations, counters (they order nothing and are not counted in models).
+//! Left out: the background thread, counters (they order nothing and are not counted in models).
 
+mod away;
 mod hits;
 mod paths;
 mod swap_in;
@@ -14,7 +15,9 @@ mod waiting;
 use crate::access;
 use crate::budget::Budget;
 use crate::config::{Compression, HugePolicy, HugeZeroWrite, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
-use crate::engine::{Engine, EngineConfig, Policy, Quota, SpaceState, Streams, protect_range, unmap_range};
+use crate::engine::{
+    Engine, EngineConfig, Policy, Quota, SpaceRecord, SpaceState, Streams, protect_range, unmap_range,
+};
 use crate::frame::FrameConfig;
 use crate::frame::state::Kind;
 use crate::frame::zero_page::UsedHugeZero;
@@ -26,8 +29,9 @@ use crate::sizes::MAX_SPACES;
 use crate::swap::{AreaShape, SwapParts};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Machine, Mutex, Ordering, Shared, bounded, thread};
 use crate::table::entry::State;
+use crate::table::translation::Translation;
 use crate::table::{Access, PageNumberRange, Protection};
-use crate::units::{FrameId, Order, PAGE_BYTES, PageNumber};
+use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, PageNumber};
 
 /// An engine and two spaces.
 struct Model {
@@ -113,6 +117,15 @@ impl Model {
     }
 
     fn on(device: WordDevice) -> Arc<Self> {
+        Self::with(device, None)
+    }
+
+    /// The first space has a translation.
+    fn translated(device: WordDevice, translation: Shared<dyn Translation>) -> Arc<Self> {
+        Self::with(device, Some(translation))
+    }
+
+    fn with(device: WordDevice, translation: Option<Shared<dyn Translation>>) -> Arc<Self> {
         let engine = Engine::new(EngineConfig {
             policy: Policy {
                 huge: HugePolicy::Never,
@@ -123,7 +136,7 @@ impl Model {
             },
             machine: Machine::real().with_cpus(Cpus::pretended(1, || 0)),
             budget: Budget::new(1 << 20),
-            frames: FrameConfig::tiny(),
+            frames: FrameConfig { away_bytes: 2 * CHUNK_BYTES as u64, ..FrameConfig::tiny() },
             zero_page: ZeroPage::PerUse,
             max_nodes: 16,
             max_spaces: MAX_SPACES,
@@ -144,7 +157,12 @@ impl Model {
             quota: Quota::default(),
             translation: None,
         };
-        let spaces = [(); 2].map(space);
+        let mut spaces = [(); 2].map(space);
+        if translation.is_some() {
+            let record = SpaceRecord { name: String::new(), translation: translation.clone() };
+            engine.register_space(spaces[0].id, record);
+            spaces[0].translation = translation;
+        }
         Arc::new(Self { engine, spaces })
     }
 
@@ -166,7 +184,7 @@ impl Model {
         let range = PageNumberRange { start: PageNumber(start), end: PageNumber(end) };
         let writer = self.spaces[space].regions.writer();
         writer.replace(range.start, range.end, |options| Some(options.protection(to))).unwrap();
-        protect_range(&self.engine, &self.spaces[space], range, to);
+        assert!(protect_range(&self.engine, &self.spaces[space], range, to));
     }
 
     fn load(&self, space: usize, page: u64) -> Option<u64> {
