@@ -256,8 +256,8 @@ impl<'a> Changing<'a> {
         for AwayLeaf { page, level, word, before, busy, narrowed } in away {
             match (narrowed, before.state()) {
                 (Some(narrowed), State::Present(frame)) => {
-                    if !is_protected {
-                        // The other side may still store to the page, and the entry no longer says so.
+                    if before.protection().write && !narrowed.write || !is_protected {
+                        // The other side may have stored to the page, or still may, and the entry no longer says so.
                         self.engine.frames.words(frame).holds.mark_dirty();
                     }
                     self.engine.publish(word, busy.to_what_was(before).with_protection(narrowed));
