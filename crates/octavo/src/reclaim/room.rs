@@ -98,7 +98,7 @@ async fn try_make_room_away(
         if engine.transfers.writing_pages() > 0 {
             // Frames at home that are being written may be all that is missing.
             if !waiter.until_some_write_ends().await && !has_room() {
-                return Err(engine.swap.timed_out());
+                return Err(engine.swap.areas.timed_out());
             }
             continue;
         }
