@@ -153,7 +153,7 @@ fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &Atomic
         let Some(&oldest) = under_way.front() else { return };
         exercise.pull(oldest);
         under_way.retain(|&head| {
-            let still = exercise.is_under_way(head);
+            let still = exercise.is_in_flight(head);
             if !still {
                 exercise.wait(head).expect("the disk");
                 free.push(head);

@@ -78,7 +78,7 @@ impl Transfers {
         self.ending.load(Ordering::SeqCst)
     }
 
-    fn are_under_way(&self) -> bool {
+    fn are_in_flight(&self) -> bool {
         // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both are
         // gone.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
@@ -202,14 +202,14 @@ impl Engine {
     /// Completes the transfers that have ended, in passing.
     #[inline]
     pub(crate) fn poll_transfers(&self) {
-        if self.transfers.are_under_way() {
+        if self.transfers.are_in_flight() {
             self.poll_devices();
         }
     }
 
     /// Has transfers in flight end by themselves, because nobody may be left to ask for them.
     pub(crate) fn leave_transfers(&self) {
-        if self.transfers.are_under_way() {
+        if self.transfers.are_in_flight() {
             self.flush_devices();
             self.serve_devices();
         }
@@ -288,7 +288,7 @@ impl Engine {
 
     /// Returns whether something is in flight, and nothing has ended since [`Engine::ends`] said `before`.
     pub(crate) fn has_not_ended_since(&self, before: u64) -> bool {
-        self.transfers.are_under_way() && self.ends() == before
+        self.transfers.are_in_flight() && self.ends() == before
     }
 
     /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
@@ -300,7 +300,7 @@ impl Engine {
     /// Waits until nothing is in flight, or `patience` is over. Returns whether nothing is in flight.
     pub(crate) fn wait_for_transfers(&self, patience: Duration) -> bool {
         self.serve_devices();
-        self.wait_while(self.after(Some(patience)), &|| self.transfers.are_under_way())
+        self.wait_while(self.after(Some(patience)), &|| self.transfers.are_in_flight())
     }
 
     /// The end of a wait that begins now. A time beyond the clock's end means for ever.
@@ -430,7 +430,7 @@ impl Engine {
     /// are in flight, their ends will wake the thread. To wake threads for each refusal would let those who wait
     /// for room wake each other without end.
     fn wake_if_idle(&self) {
-        if !self.transfers.are_under_way() {
+        if !self.transfers.are_in_flight() {
             self.wake_awaiting();
         }
     }

@@ -59,7 +59,7 @@ pub trait Device: Send + Sync {
     /// Somebody sleeps until a transfer ends. Until nothing is in flight, completions must come by themselves.
     fn serve(&self) {}
 
-    /// The device's name, for messages. Asked once, when it is opened.
+    /// The device's name, for messages. A manager asks for it once, when it opens the area, and with no lock held.
     fn describe(&self) -> String;
 }
 

@@ -18,7 +18,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::{FrameId, PAGE_BYTES, StoreId, StoredPage};
 
 const IDLE: u32 = 0;
-const UNDER_WAY: u32 = 1;
+const IN_FLIGHT: u32 = 1;
 const AWAITED: u32 = 2;
 const MOVED: u32 = 3;
 const FAILED: u32 = 4;
@@ -142,8 +142,8 @@ impl Exercise {
         assert!(place <= self.capacity_pages && count <= self.capacity_pages - place, "inside the device");
         let words = self.host.words(head);
         words.queue.store(NO_QUEUE, Ordering::Relaxed);
-        let before = words.state.swap(UNDER_WAY, Ordering::AcqRel);
-        assert!(before != UNDER_WAY && before != AWAITED, "frame {head} is under way already");
+        let before = words.state.swap(IN_FLIGHT, Ordering::AcqRel);
+        assert!(before != IN_FLIGHT && before != AWAITED, "frame {head} is in flight already");
         let head = FrameId(head);
         // No store has these pages, and nobody asks for one.
         let first = StoredPage::new(StoreId::Swap, 0);
@@ -172,8 +172,8 @@ impl Exercise {
     }
 
     /// Returns whether the transfer that begins with `frame` is in flight.
-    pub fn is_under_way(&self, frame: u32) -> bool {
-        matches!(self.host.words(frame).state.load(Ordering::Acquire), UNDER_WAY | AWAITED)
+    pub fn is_in_flight(&self, frame: u32) -> bool {
+        matches!(self.host.words(frame).state.load(Ordering::Acquire), IN_FLIGHT | AWAITED)
     }
 
     /// Waits for the transfer that begins with `frame`, as a fault would: completes other transfers on the way.
@@ -186,7 +186,7 @@ impl Exercise {
             |waker| self.host.look(frame, waker),
             || {
                 let queue = words.queue.load(Ordering::Relaxed);
-                self.device.wait(queue, &|| self.is_under_way(frame)) == Waited::Progress
+                self.device.wait(queue, &|| self.is_in_flight(frame)) == Waited::Progress
             },
         )
     }
@@ -194,7 +194,7 @@ impl Exercise {
     /// Waits until some transfer was completed, at the latest the one that begins with `frame`.
     pub fn pull(&self, frame: u32) {
         let queue = self.host.words(frame).queue.load(Ordering::Relaxed);
-        if self.device.wait(queue, &|| self.is_under_way(frame)) == Waited::Sleep {
+        if self.device.wait(queue, &|| self.is_in_flight(frame)) == Waited::Sleep {
             block_until(|waker| self.host.look_only(frame, waker));
         }
     }
@@ -247,10 +247,10 @@ impl Frames {
     fn look_only(&self, frame: u32, waker: &Waker) -> Poll<()> {
         let state = &self.words(frame).state;
         let announce = || {
-            let announced = state.compare_exchange(UNDER_WAY, AWAITED, Ordering::AcqRel, Ordering::Acquire);
+            let announced = state.compare_exchange(IN_FLIGHT, AWAITED, Ordering::AcqRel, Ordering::Acquire);
             matches!(announced, Ok(_) | Err(AWAITED))
         };
-        while matches!(state.load(Ordering::Acquire), UNDER_WAY | AWAITED) {
+        while matches!(state.load(Ordering::Acquire), IN_FLIGHT | AWAITED) {
             if self.waits.register(key_of(state), waker, announce) == Waiting::Registered {
                 return Poll::Pending;
             }
@@ -279,7 +279,7 @@ impl Host for Frames {
         }
         let state = &self.words(job.head.0).state;
         let before = state.swap(ended, Ordering::AcqRel);
-        assert!(before == UNDER_WAY || before == AWAITED, "a transfer ends once");
+        assert!(before == IN_FLIGHT || before == AWAITED, "a transfer ends once");
         if before == AWAITED {
             self.waits.wake(key_of(state));
         }

@@ -172,8 +172,8 @@ fn what_was_flushed_ends_though_nobody_waits_for_it() {
         exercise.flush();
         let clock = Clock::default();
         let patience = clock.now() + Duration::from_secs(60);
-        while exercise.is_under_way(0) {
-            assert!(clock.now() < patience, "{engine:?}: it is under way still");
+        while exercise.is_in_flight(0) {
+            assert!(clock.now() < patience, "{engine:?}: it is in flight still");
             exercise.poll();
             thread::yield_now();
         }
@@ -187,7 +187,7 @@ fn what_its_thread_waits_for_is_done_in_place() {
         let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
         for direction in [Direction::Write, Direction::Read] {
             exercise.start(direction, 0, 0..256, Urgency::Now);
-            assert!(!exercise.is_under_way(0), "{engine:?}");
+            assert!(!exercise.is_in_flight(0), "{engine:?}");
             exercise.wait(0).unwrap();
         }
     }
@@ -310,7 +310,7 @@ fn memory_as_a_device_completes_inline() {
     assert_eq!(exercise.capacity_pages(), 128);
     (0..32).for_each(|frame| exercise.arena().store(offset(frame), mark(frame, 0)));
     exercise.start_scattered(Direction::Write, 96, (0..32).rev(), Urgency::Queued);
-    assert!(!exercise.is_under_way(31));
+    assert!(!exercise.is_in_flight(31));
     exercise.start(Direction::Read, 96, 32..64, Urgency::Queued);
     (0..32).for_each(|frame| {
         assert_eq!(exercise.arena().load::<u64>(offset(32 + frame)), mark(31 - frame, 0));

@@ -99,7 +99,7 @@ impl Model {
         self.frames.words(frame).uses.set_first();
     }
 
-    /// Whoever dropped the last hold has the frame to himself.
+    /// The thread that dropped the last hold has the frame to itself.
     fn freed(&self, frame: FrameId) {
         self.held[frame.index()].with_mut(|_| ());
         assert_eq!(self.alive[frame.index()].swap(0, Ordering::Relaxed), 1, "a frame was freed twice");
@@ -446,7 +446,7 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     });
 }
 
-/// Whoever has the lock of a mapping with tags finds a page tagged exactly if its frame says that it is being written.
+/// Under the lock of a mapping with tags, a page is tagged exactly if its frame says that it is being written.
 #[test]
 fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     bounded(3, || {

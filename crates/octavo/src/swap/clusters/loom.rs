@@ -10,7 +10,7 @@ fn ask(may_grow: bool) -> Ask<'static> {
     Ask { may_grow, shunned: &[] }
 }
 
-/// Areas as given, and a flag for each slot: whoever is given the slot finds it down.
+/// Areas as given, and a flag for each slot. A thread that gets the slot finds the flag down.
 struct Model {
     clusters: Clusters,
     owned: Vec<AtomicU32>,
@@ -66,7 +66,7 @@ fn check(capacity: u32, threads: &'static [(u32, fn(&Model))]) {
     });
 }
 
-/// There is always room for all, whoever holds the clusters.
+/// There is always room for all, whichever thread holds the clusters.
 fn one_by_one<const SLOTS: usize>(model: &Model) {
     let runs = [(); SLOTS].map(|()| model.allocate(1).expect("there is room for all"));
     runs.into_iter().for_each(|run| model.free(run));

@@ -422,7 +422,7 @@ fn nobody_is_refused_while_there_is_room() {
     clusters.validate();
 }
 
-/// Threads allocate, hold and free; whoever is given a slot sets its flag, which must not be set.
+/// Threads allocate, hold and free. A thread that gets a slot sets its flag, which must not be set.
 #[test]
 fn no_slot_has_two_owners_under_several_threads() {
     // The last is small: CPUs meet in one cluster.

@@ -18,7 +18,7 @@
 //! | [`Pool::weigh`] | reclaim, for a space's pages in a batch | only so many try it |
 //! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
 //! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
-//! | [`Pool::free`] | whoever changed the content | a page that came back and is now kept dirty in memory is best freed at once |
+//! | [`Pool::free`] | the thread that changed the content | for a page that came back and is dirty in memory: at once |
 //! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!

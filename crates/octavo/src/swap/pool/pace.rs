@@ -1,8 +1,8 @@
 //! Pace: the time of the devices for a page of a long write, all areas together.
 //!
 //! ```text
-//!   look: ended = e0, under way = u0          look: ended = e1
-//!   ──────┼─────────────────────────────────────┼──────►   e1 - e0 < u0: pages of before are still under way, so the
+//!   look: ended = e0, in flight = u0          look: ended = e1
+//!   ──────┼─────────────────────────────────────┼──────►   e1 - e0 < u0: pages of before are still in flight, so the
 //!         t0                                    t1          devices were never idle: (t1 - t0) / (e1 - e0) is their time
 //! ```
 //!
@@ -73,7 +73,7 @@ fn tells(look: &Look) -> bool {
 mod tests {
     use super::*;
 
-    /// A device that takes `ns` for a page, with up to `queue` pages under way; looked at each time `every` pages ended.
+    /// A device that takes `ns` for a page, with up to `queue` pages in flight; looked at each time `every` pages ended.
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
         let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {
