@@ -113,7 +113,7 @@ fn pages_that_come_back_from_the_pool_are_refaults_and_no_device_traffic() {
 }
 
 #[test]
-fn all_modes_print_the_seeds_table() {
+fn all_modes_print_the_table_of_the_lock() {
     let text = text_of(&format!("swap-w-seq {SMALL} --mode all --rounds 2"));
     for row in [
         "seconds",

@@ -58,8 +58,8 @@ pub struct SwapArgs {
     /// Check every word that is read (after writing, in a pass that is not timed); wrong data ends in exit code 1
     #[arg(long)]
     verify: bool,
-    /// The form of each mechanism: before its patch, after it, or the best known; all compares the three, as the
-    /// seed's table does
+    /// The form of each mechanism: before its patch, after it, or the best known; all compares the three, in
+    /// a table as that of Linux commit 371a096edf43
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
     /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the machine back

@@ -8,7 +8,7 @@
 //! | `keeper` | sets the machine up for the kernel's side, and puts it back whatever happens |
 //! | `monitor` | how fast pages go out and come in, once they do |
 //! | `side`, `figures` | what a run of one side did, and what is told of it |
-//! | `tables`, `seed_table` | what is printed |
+//! | `tables`, `lock_table` | what is printed |
 //! | `direct` | I/O past the page cache |
 //!
 //! Sides run by turns, each round starting with the next one, so that a slow phase of the machine hits all of them
@@ -23,10 +23,10 @@ mod figures;
 pub mod job;
 pub mod keeper;
 pub mod kernel_side;
+mod lock_table;
 mod monitor;
 mod octavo_side;
 pub mod plan;
-mod seed_table;
 mod side;
 mod tables;
 mod work;
@@ -245,7 +245,7 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
         let shares = samples.shares()?;
         for run in runs.iter_mut().filter(|run| run.mode == mode.name()) {
             run.shares = shares.clone();
-            for site in &seed_table::LOCK_SITES {
+            for site in &lock_table::LOCK_SITES {
                 let share = samples.site_share(site.title);
                 run.measures.extend([(site.share, share.all), (site.waiting, share.waiting)]);
             }
@@ -255,7 +255,7 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
 }
 
 fn sampled(job: &Job, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> {
-    let mut samples = Samples::watching(seed_table::SAMPLED_SITES);
+    let mut samples = Samples::watching(lock_table::SAMPLED_SITES);
     for pass in 1..=SAMPLED_RUNS {
         let title = format!("{}, sampled run {pass}", mode.name());
         let progress = Progress::aside(pace, title, job.accesses());

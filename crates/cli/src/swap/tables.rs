@@ -3,8 +3,8 @@
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
+use super::lock_table::lock_table;
 use super::plan::{Pattern, Phase};
-use super::seed_table::seed_table;
 use crate::failure::Failure;
 use crate::output::Text;
 use crate::report::{Metric, Report, Run, Spread};
@@ -52,7 +52,7 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
     if job.modes.len() > 1 {
         let rounds = table::counted(job.rounds.into(), "round", "rounds");
         text.line(format!("\nthe swap cache's lock at its four call sites, means of {rounds}:"))?;
-        text.line(seed_table(job, report))?;
+        text.line(lock_table(job, report))?;
     }
     text.line("")?;
     print_memory(text, contenders, report)?;

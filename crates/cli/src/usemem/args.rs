@@ -180,7 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_command_is_understood() {
+    fn the_command_of_the_patch_to_the_huge_zero_page_is_understood() {
+        // *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
         let job = job("-n 72 --readonly -j 0x200000 100G").unwrap();
         assert_eq!((job.tasks, job.rounds, job.modes.as_slice()), (72, 1, [Mode::Best].as_slice()));
         assert_eq!(

@@ -311,7 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_bytes_are_counted_as_usemem_counts_them() {
+    fn the_bytes_of_the_patch_to_the_huge_zero_page_are_counted_as_usemem_counts_them() {
+        // *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
         let plan =
             Plan { bytes: 100 << 30, unit_bytes: 100 << 30, step_words: 1 << 18, repeats: 1, ..plan() };
         assert_eq!(plan.accesses(), 51_200);

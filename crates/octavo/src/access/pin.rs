@@ -1,4 +1,4 @@
-//! Pins: counted holds on the memory behind a range (seed 004, `get_user_pages_fast`).
+//! Pins: counted holds on the memory behind a range (*x86: lockless get_user_pages_fast()*, Linux 2.6.27, commit 8174c430e445).
 //!
 //! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. Unmapping a pinned range, or
 //! dropping its space, ends the entries but not the memory: that lives until the pin is dropped.

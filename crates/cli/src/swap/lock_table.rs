@@ -1,5 +1,7 @@
-//! The table of the patch that made swap caches tagless: the cache's lock at its four call sites, form by form, with the
-//! change from the base form.
+//! The swap cache's lock at its four call sites, form by form, with the change from the base form.
+//!
+//! The table is that of the patch *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9, commit
+//! 371a096edf43).
 
 use super::job::Job;
 use crate::profile::Site;
@@ -15,7 +17,7 @@ pub struct LockSite {
     pub waiting: &'static str,
 }
 
-/// The four places that the seed's table tells apart.
+/// The four call sites that the table tells apart.
 pub const LOCK_SITES: [LockSite; 4] = [
     LockSite {
         title: "add to the cache",
@@ -47,7 +49,7 @@ const fn cache_functions(name: &'static str, functions: &'static [&'static str])
     Site { name, module: "octavo::swap::cache::", of_type: "Cache", functions }
 }
 
-/// The functions of Octavo that these are.
+/// The functions of Octavo at those sites.
 pub const SAMPLED_SITES: &[Site] = &[
     cache_functions(LOCK_SITES[0].title, &["insert", "insert_run"]),
     cache_functions(LOCK_SITES[1].title, &["start_writeback"]),
@@ -56,7 +58,7 @@ pub const SAMPLED_SITES: &[Site] = &[
 ];
 
 /// Means, and the change from the base form. Only where modes are compared, which are sampled then.
-pub fn seed_table(job: &Job, report: &Report) -> Table {
+pub fn lock_table(job: &Job, report: &Report) -> Table {
     let mut header = vec!["", "base"];
     for &mode in &job.modes[1..] {
         header.extend(["change", mode.name()]);
