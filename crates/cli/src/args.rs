@@ -22,8 +22,8 @@ const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a 
                              octavo swap-r-rand --memory 1G --total 4G --threads 64 --against disk\n  \
                              octavo swap-r-rand --memory 512M --total 576M --data half --against zram";
 
-/// What users may ask for. What `octavo` starts itself does not come through here, so that it is neither listed nor
-/// suggested.
+/// The commands for users. The processes that `octavo` starts itself do not come through here, so help neither lists nor
+/// suggests them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Usemem(UsememArgs),

@@ -1,4 +1,4 @@
-//! What can be chosen on the command line, as types that every command shares. Nothing here knows a command.
+//! The choices of the command line, as types that every command shares. Nothing here knows a command.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -106,7 +106,7 @@ impl FromStr for Size {
     }
 }
 
-/// Which pages go when memory is short.
+/// Chooses the pages that go when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PolicyChoice {
     /// By reuse distances: resists scans and loops
@@ -138,7 +138,7 @@ impl PolicyChoice {
     }
 }
 
-/// How files and block devices are read and written.
+/// The way in which files and block devices are read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
     /// io_uring where it works, else threads
@@ -160,7 +160,7 @@ impl EngineChoice {
     }
 }
 
-/// How pages are packed in memory before they go out.
+/// The way in which pages are packed in memory before they go out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CompressionChoice {
     /// Not at all
@@ -182,7 +182,7 @@ impl CompressionChoice {
     }
 }
 
-/// How a choice is written on the command line.
+/// The name of a choice on the command line.
 pub fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }

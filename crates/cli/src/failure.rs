@@ -8,11 +8,11 @@ use std::io;
 pub enum Failure {
     /// The engine's error, in its own words.
     Engine(octavo::Error),
-    /// Something of the operating system, and what was attempted.
+    /// An error of the operating system, and the attempt that met it.
     System { attempt: String, error: io::Error },
     /// A sentence of our own.
     Said(String),
-    /// Standard output was closed by its reader: stop quietly.
+    /// The reader of standard output closed it: the program stops quietly.
     OutputClosed,
 }
 

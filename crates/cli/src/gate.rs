@@ -1,4 +1,4 @@
-//! Where threads wait until all stand ready, so that time starts for all at once.
+//! A gate at which threads wait until all stand ready, so that time starts for all at once.
 
 use std::fmt::Display;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::thread;
 use crate::failure::Failure;
 use crate::profile::Samples;
 
-/// Threads wait at a gate and touch memory: the depth of a call stack is known and small.
+/// Stack of a thread. It only waits at a gate and touches memory, so the depth of its calls is known and small.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Runs `work` for each of `workers`, on threads of their own that all start at once, and answers what they
-/// answered, in order. Where one cannot be started, none works. `samples` takes note of what runs from the
-/// opening of the gate to the end of the last thread.
+/// Runs `work` for each of `workers`, on threads of their own that all start at once, and returns their results in order.
+/// Where one thread cannot be started, none works. `samples` watches from the opening of the gate to the end of the last
+/// thread.
 pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     workers: impl IntoIterator<Item = W>,
     work: impl Fn(W) -> Result<T, Failure> + Sync,
@@ -52,7 +52,7 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     })
 }
 
-/// A gate that opens once. Unlike a barrier it can also send everyone home, when not all could be started.
+/// A gate that opens once. Unlike a barrier, it can also send all threads home, where not all could be started.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<State>,
@@ -87,14 +87,14 @@ impl Gate {
         }
     }
 
-    /// Lets everybody through, or sends everybody home.
+    /// Lets all threads through, or sends them home.
     pub fn open(&self, go: bool) {
         self.lock().verdict = Some(go);
         self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements that hold the lock.
+        // No statement under the lock leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! Which pages the kernel's side runs with: the kernel is given its best chance, so wherever transparent huge pages can
-//! be had its side runs with them, too, and the better of its two runs is the one to beat.
+//! The pages that the kernel's side runs with. The kernel gets its best chance: where transparent huge pages can be had, its
+//! side also runs with them, and the better of its two runs is the one to beat.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// How the kernel backs its side's memory.
+/// The pages with which the kernel backs its side's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KernelPages {
     /// 4 KiB each: MADV_NOHUGEPAGE.
@@ -26,22 +26,22 @@ impl KernelPages {
     }
 }
 
-/// What this machine's administrator allows.
+/// The setting of this machine's administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePages {
     allowed: bool,
-    /// As the kernel names it.
+    /// The kernel's name for it.
     setting: String,
 }
 
 impl HugePages {
-    /// What holds on this machine.
+    /// Reads the setting of this machine.
     pub fn here() -> Self {
         let read = |file: &str| fs::read_to_string(format!("{FOLDER}/{file}")).ok();
         Self::of(read("enabled").as_deref(), read("hugepages-2048kB/enabled").as_deref())
     }
 
-    /// `enabled` is about all sizes; since Linux 6.8 each has a setting of its own, which may say to inherit that one.
+    /// `enabled` holds for all sizes. Since Linux 6.8 each size has a setting of its own, which may inherit that one.
     fn of(enabled: Option<&str>, of_2_mib: Option<&str>) -> Self {
         let chosen = |text: &str| text.split(['[', ']']).nth(1).map(str::to_string);
         let own = of_2_mib.and_then(chosen).filter(|own| own != "inherit");

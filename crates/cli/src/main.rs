@@ -3,18 +3,18 @@
 //! | module | what |
 //! |---|---|
 //! | `args` | the command line |
-//! | `choices` | what can be chosen there, as types: modes, sizes, engines, policies |
+//! | `choices` | the choices there, as types: modes, sizes, engines, policies |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
 //! | `manager` | managers for a run |
-//! | `gate`, `worker` | threads that start at once, and what they have in common |
+//! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
-//! | `report` | what `--json` writes, for every workload |
+//! | `report` | the object that `--json` writes, for every workload |
 //! | `table` | columns and figures for people |
 //! | `profile` | the share of time each function takes |
-//! | `progress` | the bar on long work, and a word on how long it takes |
-//! | `output` | where text goes, and what a closed pipe means |
-//! | `failure` | why the program stops, in one sentence |
+//! | `progress` | the bar on long work, and a word on its length |
+//! | `output` | the places of text, and closed pipes |
+//! | `failure` | the reason why the program stops, in one sentence |
 //!
 //! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
 
@@ -48,7 +48,7 @@ use crate::swap::plan::Pattern;
 fn main() -> ExitCode {
     match started_by_ourselves().unwrap_or_else(command) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure);
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 fn started_by_ourselves() -> Option<Result<(), Failure>> {
     let mut arguments = env::args_os().skip(1);
     let subcommand = arguments.next()?;
-    // What is not text is no order, and is refused as such.
+    // An argument that is no text is no order, and is refused as such.
     let order = arguments.next().and_then(|order| order.into_string().ok()).unwrap_or_default();
     Some(match subcommand.to_str()? {
         usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),

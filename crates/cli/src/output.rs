@@ -1,7 +1,7 @@
-//! Where text goes.
+//! The places that text goes to.
 //!
-//! With `--json -` standard output carries the one JSON object and nothing else, so text for people moves to
-//! standard error. A reader that closes its end ends the program without a complaint.
+//! With `--json -`, standard output carries the one JSON object and nothing else, and text for people goes to standard error.
+//! A reader that closes its end ends the program without a complaint.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ impl Text {
     }
 }
 
-/// Where a report will be written: opened before the work, so that a wrong path costs no waiting.
+/// The target of a report. It is opened before the work, so that a wrong path costs no waiting.
 #[derive(Debug)]
 pub enum JsonSink {
     Stdout,

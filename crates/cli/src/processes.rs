@@ -1,4 +1,4 @@
-//! Processes of our own program that work beside each other: started, told to go, and asked what they did.
+//! Processes of our own program that work beside each other. `octavo` starts them, tells them to go, and reads their results.
 //!
 //! A process says that it is ready on its standard output, waits for a byte on its standard input, works, and
 //! writes what it did as JSON. Where the work has phases that all begin together, it says ready before each.
@@ -15,14 +15,14 @@ use crate::failure::Failure;
 
 const READY: &str = "ready\n";
 
-/// What a process says at its end.
+/// The last line of a process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer<T> {
     Done(T),
     Failed(String),
 }
 
-/// The processes of a run; whatever still runs when this is dropped is ended.
+/// The processes of a run. A drop ends those that still run.
 #[derive(Debug, Default)]
 pub struct Processes {
     running: Vec<Process>,
@@ -60,7 +60,7 @@ impl Processes {
     pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
         for Process { child, output, .. } in &mut self.running {
             let mut line = String::new();
-            // What was not read is not there.
+            // A line that could not be read counts as none.
             let _ = output.read_line(&mut line);
             if line == READY {
                 continue;
@@ -83,7 +83,7 @@ impl Processes {
         Ok(())
     }
 
-    /// What every process did, in the order in which they were started.
+    /// Returns the results of all processes, in the order in which they were started.
     pub fn collect<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, Failure> {
         let mut all = Vec::with_capacity(self.running.len());
         for Process { child, output, .. } in &mut self.running {
@@ -119,8 +119,8 @@ fn died(status: io::Result<ExitStatus>) -> Failure {
     ))
 }
 
-/// Of a process: says ready and waits for one byte on standard input. False where it was closed: whoever started
-/// us is gone.
+/// For a process: says ready and waits for one byte on standard input. False where that was closed: the process that
+/// started this one is gone.
 pub fn ready_and_told_to_go() -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;
@@ -131,7 +131,7 @@ pub fn ready_and_told_to_go() -> Result<bool, Failure> {
     read.map(|count| count == 1).map_err(|error| Failure::system("cannot wait for the start", error.into()))
 }
 
-/// Of a process: answers what was done; nothing where it was sent home.
+/// For a process: writes its results, or nothing where it was sent home.
 pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Failure> {
     let answer = match done {
         Ok(Some(done)) => Answer::Done(done),
@@ -142,7 +142,7 @@ pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Fail
     io::stdout().write_all(json.as_bytes()).map_err(|_| Failure::OutputClosed)
 }
 
-/// What the kernel has counted for this process so far.
+/// The kernel's counts for this process so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub minor_faults: u64,
@@ -153,8 +153,8 @@ pub struct Usage {
 impl Usage {
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The program's name, in brackets, may hold anything; counted behind it, minflt is the 8th field and
-        // majflt the 10th.
+        // The program's name, in brackets, may hold any characters. Behind it, minflt is the 8th field and majflt the
+        // 10th.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
         let field = |number: usize| fields.get(number - 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         Self { minor_faults: field(8), major_faults: field(10), resident_bytes: usage::resident_bytes() }

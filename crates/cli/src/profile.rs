@@ -1,10 +1,10 @@
 //! The share of time each function of Octavo takes, by sampling.
 //!
-//! A timer of CPU time interrupts the process and its call stack is noted. A sample counts for the innermost
-//! function of Octavo on the stack; functions of the huge zero page come before the helpers they call, so that
-//! the share of its get is what perf calls it. Functions that the compiler put inside others count for those.
+//! A timer of CPU time interrupts the process, and the sampler notes the call stack. A sample counts for the innermost
+//! function of Octavo on the stack. Functions of the huge zero page come before the helpers that they call, so that the share
+//! of its get is the one that perf shows. A function that the compiler put inside another counts for that one.
 //!
-//! Sampling costs a few microseconds at each interruption, so it belongs into passes that are not timed.
+//! A sample costs a few microseconds, so passes that are timed are not sampled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,11 +14,11 @@ use pprof::{Frames, ProfilerGuardBuilder, Report};
 
 use crate::failure::Failure;
 
-/// Asked of the kernel, whose tick (often 250 Hz) bounds what is given.
+/// The rate that is asked of the kernel, whose tick (often 250 Hz) bounds it.
 const SAMPLES_PER_SECOND: i32 = 997;
 /// Enough samples for shares of a few percent.
 const SAMPLES_WANTED: u64 = 1000;
-/// Sampled time after which fewer will have to do.
+/// Sampled time after which fewer samples have to do.
 const LONGEST: Duration = Duration::from_secs(3);
 
 /// Functions that count with all that they call.
@@ -56,7 +56,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Runs `work` and adds what was seen meanwhile. Where sampling fails the work is done all the same, and
+    /// Runs `work` and adds the samples of that time. Where sampling fails, the work is done all the same, and
     /// [`Samples::shares`] says why.
     pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
         // Unwinding out of these may meet a lock that the interrupted code holds.
@@ -130,7 +130,7 @@ impl Samples {
 }
 
 impl Site {
-    /// Whether this is one of its functions: with the type's name in the path or, from line tables, without.
+    /// Whether the path names one of its functions: with the type's name or, from line tables, without.
     fn has(&self, path: &str) -> bool {
         let Some(rest) = path.strip_prefix(self.module) else { return false };
         let name = rest.strip_prefix(self.of_type).and_then(|rest| rest.strip_prefix("::")).unwrap_or(rest);

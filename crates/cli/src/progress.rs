@@ -1,8 +1,8 @@
-//! How long it takes: a bar on long work, and a word beforehand where all of it will take long.
+//! A bar on long work, and a word beforehand where all of it will take long.
 //!
-//! Workers add to one counter now and then; a thread of the bar's own looks at it five times a second, so
-//! that drawing never happens on a worker's time. The bar stands on standard error, only when that is a terminal, only
-//! after the first second. The word (see [`Pace`]) goes there, too, terminal or not, as soon as it can be foreseen.
+//! Workers add to one counter now and then. A thread of the bar's own looks at it five times a second, so drawing takes no time
+//! of a worker. The bar stands on standard error, after the first second, and only where that is a terminal. The word (see
+//! [`Pace`]) goes there in any case, as soon as the time can be foreseen.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const NEXT_LOOK: Duration = Duration::from_millis(200);
-/// What takes longer is announced.
+/// A command that takes longer is announced.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How the turns of a command go, and how long all of them will take.
+/// The pace of a command's turns, and the time that all of them will take.
 #[derive(Debug)]
 pub struct Pace {
     turns: u32,
-    /// Of the turns that are over.
+    /// The times of the turns that are over.
     over: Mutex<Over>,
     said: AtomicBool,
 }
@@ -33,7 +33,7 @@ struct Over {
     time: Duration,
 }
 
-/// How long all turns take.
+/// The time that all turns take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Foreseen {
     About(Duration),
@@ -41,7 +41,7 @@ enum Foreseen {
 }
 
 impl Pace {
-    /// So many turns, each of which takes at least `each`. Says so at once where that is long.
+    /// A pace of so many turns, each of which takes at least `each`. Announces a long time at once.
     pub fn new(turns: u32, each: Duration) -> Arc<Self> {
         let pace = Self { turns, over: Mutex::default(), said: AtomicBool::new(false) };
         if let Some(sentence) = pace.announcement(Foreseen::AtLeast(each * turns)) {
@@ -50,7 +50,7 @@ impl Pace {
         Arc::new(pace)
     }
 
-    /// What is foreseen when the present turn has taken `time`, and this part of it is done, if that is known.
+    /// Foresees the whole time when the present turn has taken `time`, and this part of it is done, if that is known.
     fn foresee(&self, time: Duration, part: Option<f64>) -> Foreseen {
         let over = *self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let all =
@@ -58,13 +58,13 @@ impl Pace {
         match part.filter(|&part| part > 0.0) {
             Some(part) => Foreseen::About(all(time.div_f64(part.min(1.0)))),
             None if over.turns > 0 => Foreseen::About(all(time.max(over.time / over.turns))),
-            // What cannot be followed may be nearly over.
+            // A turn that cannot be followed may be nearly over.
             None if time < LONG / 2 => Foreseen::AtLeast(time),
             None => Foreseen::AtLeast(all(time)),
         }
     }
 
-    /// What is to be said, the first time that it is more than a few seconds.
+    /// The sentence to say, at the first time that more than a few seconds are foreseen.
     fn announcement(&self, foreseen: Foreseen) -> Option<String> {
         let (Foreseen::About(time) | Foreseen::AtLeast(time)) = foreseen;
         // Relaxed: a word said twice would do no harm.
@@ -98,7 +98,7 @@ fn in_words(time: Duration) -> String {
 pub struct Progress {
     done: Arc<AtomicU64>,
     looker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
-    /// Where it is a turn.
+    /// Present where the work is a turn.
     turn: Option<(Arc<Pace>, Instant)>,
 }
 
@@ -128,7 +128,7 @@ impl Progress {
         Self { done, looker: looker.map(|thread| (stop, thread)), turn }
     }
 
-    /// The counter to add to, where somebody watches.
+    /// The counter to add to, where a bar watches it.
     pub fn counter(&self) -> Option<&AtomicU64> {
         self.looker.as_ref().map(|_| &*self.done)
     }
@@ -147,7 +147,7 @@ impl Drop for Progress {
     }
 }
 
-/// Who looks at the counter while the work goes on.
+/// The thread that looks at the counter while the work goes on.
 struct Looker {
     done: Arc<AtomicU64>,
     total: Option<u64>,

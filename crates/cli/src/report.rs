@@ -7,8 +7,8 @@
 //! The swap commands add to each run `"measures": {name: figure}`, named with their units.
 //!
 //! `mode` is `base`, `patched`, `best`, `kernel`, `zram`, `disk`, or one of the kernel's with `-huge` behind it: the same with
-//! transparent huge pages. A ratio above 1 means that `of` is better, whichever way the metric points; ratios are taken
-//! round by round, between runs that stood next to each other.
+//! transparent huge pages. A ratio above 1 means that `of` is better, whichever way the metric points. Each ratio compares two
+//! runs of the same round, which ran next to each other.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct Report {
 pub struct Run {
     pub mode: String,
     pub tasks: u64,
-    /// Null where there is none: the kernel takes what the machine has.
+    /// Null where there is none: the kernel takes all memory that the machine has.
     pub budget_bytes: Option<u64>,
     /// Of the job: from the first task's start to the last one's end.
     pub seconds: f64,
@@ -44,7 +44,7 @@ pub struct Run {
     pub counters: BTreeMap<String, u64>,
     /// Share of sampled time by function; empty where nothing was sampled.
     pub shares: BTreeMap<String, f64>,
-    /// What else was measured, named with its unit.
+    /// Other measures, named with their units.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<&'static str, f64>,
 }
@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// What is compared between modes.
+/// A figure by which modes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -66,7 +66,7 @@ pub enum Metric {
     /// Bytes that went to the swap device and came from it, once it was in use.
     DeviceMbPerS,
     LoadsPerS,
-    /// Pages that came back from where they had gone.
+    /// Pages that came back.
     RefaultsPerS,
 }
 
@@ -133,14 +133,14 @@ impl Metric {
 }
 
 impl Report {
-    /// A report over runs in the order they were made. `modes` says which way each pair is compared: a later
-    /// one to an earlier one. A metric that a run does not have is left out.
+    /// A report over runs in the order they were made. In each pair of `modes`, the later is compared to the earlier. A
+    /// metric that a run does not have is left out.
     pub fn new(workload: String, runs: Vec<Run>, modes: &[&str], metrics: &[Metric]) -> Self {
         let ratios = ratios(&runs, modes, metrics);
         Self { workload, runs, ratios }
     }
 
-    /// The one of these whose median of `metric` is the best; the first of equals.
+    /// The mode among these whose median of `metric` is the best; the first of equals.
     pub fn best_of<'n>(&self, names: &[&'n str], metric: Metric) -> Option<&'n str> {
         let median = |name: &str| {
             Spread::of(self.runs_of(name).map(|run| metric.value(run)))
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-/// What usemem prints for one task: 1024 bytes a second.
+/// The rate that usemem prints for one task, in 1024 bytes a second.
 pub fn usemem_kb_per_s(bytes: u64, usecs: u64) -> u64 {
     let per_second = ((u128::from(bytes) * 1_000_000) >> 10) / u128::from(usecs);
     u64::try_from(per_second).unwrap_or(u64::MAX)

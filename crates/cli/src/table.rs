@@ -61,7 +61,7 @@ impl Rounds {
         Self { several: rounds > 1 }
     }
 
-    /// What stands above the figures.
+    /// The title above the figures.
     pub fn header(self, title: &str) -> Vec<&str> {
         if self.several { vec![title, "least", "most"] } else { vec![title] }
     }
@@ -81,13 +81,13 @@ impl Rounds {
         all.into_iter().take(if self.several { 3 } else { 1 }).collect()
     }
 
-    /// How the figures came about.
+    /// Says how the figures came about.
     pub fn note(self, rounds: u32) -> String {
         if self.several { format!("medians of {rounds} rounds") } else { "one round".into() }
     }
 }
 
-/// How much better some are than others, by these metrics; `None` where nobody is compared.
+/// Says how much better some modes are than others, by these metrics. `None` where no mode is compared.
 pub fn ratios(
     report: &Report,
     metrics: &[Metric],

@@ -1,4 +1,4 @@
-//! What threads that touch memory have in common, whatever they do and whoever's memory it is.
+//! The parts that all threads share that touch memory, on any side.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// Which thread of which task.
+/// A thread of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Toucher {
     pub task: u32,
@@ -19,16 +19,16 @@ impl fmt::Display for Toucher {
     }
 }
 
-/// What a thread looks at between batches.
+/// The flags and counters that a thread looks at between batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
-    /// Set when another thread failed: the rest is not worth doing.
+    /// Set when another thread failed: the rest of the work is not worth doing.
     pub stop: &'a AtomicBool,
-    /// Counts accesses, where somebody watches.
+    /// Counts accesses, where a bar watches.
     pub progress: Option<&'a AtomicU64>,
 }
 
-/// A word that did not hold what was written.
+/// A word that did not hold the value that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     pub offset: u64,

@@ -18,7 +18,7 @@ use serde_json::Value;
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const NOBODY: u32 = 65534;
 
-/// Those that change the machine, one at a time.
+/// Lets tests that change the machine run one at a time.
 fn machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,7 +49,7 @@ fn the_kernels_side_asks_for_root() {
     assert!(complaint.contains("which takes root; run it as root, or leave it out"), "{complaint}");
 }
 
-/// What of ours there is in the kernel: areas below the folder, control groups.
+/// Our traces in the kernel: areas below the folder, and control groups.
 fn left_on_the_machine(folder: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let mut left: Vec<String> =
@@ -152,7 +152,7 @@ fn the_kernel_runs_with_huge_pages_too_and_its_better_side_is_the_one_to_beat() 
     };
     assert_eq!(huge("kernel"), 0.0, "{report}");
     assert!(huge("kernel-huge") > 0.0, "{report}");
-    // To the one with the better median, and to it alone.
+    // Octavo is compared to the side with the better median, and to it alone.
     let better = if median("kernel-huge") < median("kernel") { "kernel-huge" } else { "kernel" };
     assert!(
         text.contains(&format!("(of the kernel's two, {better} is the better: the one to beat)")),
@@ -218,7 +218,7 @@ fn memory_that_turns_over_at_once_is_no_want_of_memory() {
         return;
     }
     let _machine = machine();
-    // Nearly all of it fits, and pages that come back count as active: the kernel has to see soon that no others are left.
+    // Nearly all pages fit, and pages that come back count as active. The kernel has to see soon that no others are left.
     text_of(
         "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2",
     );
@@ -293,7 +293,7 @@ fn what_a_killed_keeper_left_is_put_right_by_the_next_start() {
     let cluster = fs::read_to_string(PAGE_CLUSTER).unwrap();
     let folder = disk_folder();
     let (mut child, keeper) = long_run(folder.path());
-    // Stopped first, so that it cannot do its work in between.
+    // Stopped first, so that the keeper cannot do its work in between.
     kill_process(keeper, Signal::STOP).unwrap();
     kill_process(pid_of(&child), Signal::KILL).unwrap();
     child.wait().unwrap();

@@ -1,5 +1,5 @@
-//! What a user reads on the screen: seconds and MB/s first, figures that say what they are, and nothing that only `octavo`
-//! itself has a use for.
+//! The text on the screen: seconds and MB/s first, figures with titles that explain them, and nothing that only `octavo` itself
+//! has a use for.
 
 mod common;
 

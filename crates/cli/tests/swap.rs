@@ -1,4 +1,4 @@
-//! The swap commands as their users meet them: what they write and read back, what they report, and what they refuse.
+//! The swap commands as users meet them: the data that they write and read back, their reports, and their refusals.
 
 mod common;
 
@@ -81,7 +81,7 @@ fn incompressible_data_goes_out_and_the_report_says_how_fast() {
         for name in ["swap_out_mb_per_s", "device_mb_per_s", "peak_allowed_bytes"] {
             assert!(measures[name].as_f64().unwrap() > 0.0, "{name} in {run}");
         }
-        // Of what is written, by the time of all.
+        // The rate of all written bytes, over the whole time.
         let (seconds, mb) = (run["seconds"].as_f64().unwrap(), run["mb_per_s"].as_f64().unwrap());
         assert!((mb * 1e6 * seconds / f64::from(40 << 20) - 1.0).abs() < 0.001, "{run}");
         // usemem's formula: an eighth of the mapping beside the words.
@@ -107,7 +107,7 @@ fn pages_that_come_back_from_the_pool_are_refaults_and_no_device_traffic() {
     let seconds = run["seconds"].as_f64().unwrap();
     let pages = |measure: &str| run["measures"][measure].as_f64().unwrap() * seconds;
     let mb_in_pages = 1e6 / 4096.0;
-    // Nothing comes in while pages are written whole. What is read ahead may come in after the last look.
+    // No page comes in while pages are written whole. Pages read ahead may come in after the last look.
     assert!((pages("refaults_per_s") - of("pswpin") - of("zswpin")).abs() < 64.0, "{run}");
     assert!((pages("swap_in_mb_per_s") * mb_in_pages - of("pswpin")).abs() < 64.0, "{run}");
 }
@@ -128,7 +128,7 @@ fn all_modes_print_the_table_of_the_lock() {
     ] {
         assert!(text.lines().any(|line| line.starts_with(row)), "{row} in {text}");
     }
-    // Start and end of writeback take the lock in the base form, and in it alone.
+    // Only the base form takes the lock at the start and the end of writeback.
     for row in ["acquisitions a page, start of writeback", "acquisitions a page, end of writeback"] {
         let line = text.lines().find(|line| line.starts_with(row)).unwrap();
         let figures: Vec<&str> = line[row.len()..].split_whitespace().collect();

@@ -108,7 +108,7 @@ fn options_of_usemem_are_taken_by_their_long_and_short_names() {
 fn every_value_comes_back_under_a_budget_a_quarter_of_the_memory() {
     let text = text_of("-n 4 -r 2 --verify 32M --memory 32M");
     assert!(text.contains("verified    each repeat read what the last one wrote"), "{text}");
-    // The point of the budget: pages went out and came back.
+    // Under the budget, pages went out and came back.
     assert!(text.contains("pswpout") && text.contains("pswpin"), "{text}");
 }
 
@@ -188,7 +188,7 @@ fn a_comparison_prints_a_table_and_says_what_the_kernel_was_given() {
     assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 2 * sides);
     let (job, usemem) = (text.find("the whole job").unwrap(), text.find("as usemem counts").unwrap());
     assert!(job < usemem && !text[..usemem].contains("KB/s"), "{text}");
-    // Compared with the better of the kernel's two, by seconds.
+    // Octavo is compared with the better of the kernel's two sides, by seconds.
     let compared: Vec<&str> = text.lines().filter(|line| line.starts_with("best than ")).collect();
     assert_eq!(compared.len(), 1, "{text}");
     assert!(compared[0].starts_with("best than kernel") && compared[0].contains(" seconds "), "{text}");

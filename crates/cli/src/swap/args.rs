@@ -1,4 +1,4 @@
-//! The options of the swap commands, and what of them makes no sense together.
+//! The options of the swap commands, and the combinations that make no sense.
 
 use clap::value_parser;
 
@@ -10,10 +10,10 @@ use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, ModeChoice, Po
 use crate::failure::Failure;
 
 const DEFAULT_SECONDS: f64 = 5.0;
-/// What swap has beyond the data: a margin for pages that are written again before their slots are free.
+/// Room of swap beyond the data: a margin for pages that are written again before their slots are free.
 const SWAP_MARGIN_BYTES: u64 = 64 << 20;
 
-/// What the swap commands have in common.
+/// The options of all swap commands.
 #[derive(Debug, clap::Args)]
 pub struct SwapArgs {
     /// Tasks, each with a space of its own (a process of its own on the kernel's side) [default: 8; 1 for
@@ -97,7 +97,7 @@ pub struct LoadArgs {
     seconds: Option<f64>,
 }
 
-/// Why there is no job: nonsense on the command line, or a machine that does not have what it asks for.
+/// The reason why there is no job: nonsense on the command line, or a machine that cannot do it.
 #[derive(Debug)]
 pub enum Refused {
     Nonsense(String),
@@ -169,8 +169,8 @@ impl SwapArgs {
                 .collect(),
             choices: Choices {
                 device,
-                // More than twice as much, where data comes back: from half full on the kernel gives up the slots of pages
-                // that came in, and would write them again.
+                // Where data comes back, swap has more than twice its size. From half full on, the kernel gives up the slots of
+                // pages that came in, and would write those pages again.
                 swap_bytes: total
                     .saturating_mul(if matches!(pattern, Pattern::ReadSequential | Pattern::ReadRandom) {
                         2
@@ -190,7 +190,7 @@ impl SwapArgs {
         })
     }
 
-    /// The workload as a command line: what was written and read, and how, without what it was compared with.
+    /// The workload as a command line, without the rivals that it was compared with.
     fn workload(&self, pattern: Pattern, tasks: u32) -> String {
         let mut line = format!("{} -n {tasks} --memory {}", pattern.name(), self.memory);
         if let Some(total) = &self.total {

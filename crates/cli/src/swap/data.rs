@@ -1,5 +1,4 @@
-//! What pages hold: every word can be told from the seed, the page and its place, so that checking needs no
-//! second copy.
+//! The words of pages. Each word follows from the seed, the page and its place, so a check needs no second copy.
 //!
 //! | kind | a page | compresses |
 //! |---|---|---|
@@ -25,7 +24,7 @@ pub const PAGE_WORDS: usize = PAGE_BYTES / 8;
 const TEXT_FOLDER: &str = "/usr/share/common-licenses";
 const MOST_TEXT_BYTES: usize = 1 << 20;
 
-/// What pages are filled with.
+/// The words that fill pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
@@ -98,7 +97,7 @@ impl<'a> PageWords<'a> {
     }
 }
 
-/// One multiplication a word: filling must cost little beside the memory it measures.
+/// One multiplication a word: to fill pages must cost little beside the memory that is measured.
 #[inline]
 fn random_word(stamp: u64, index: usize) -> u64 {
     let value = (stamp ^ index as u64).wrapping_mul(stamp | 1);

@@ -1,4 +1,4 @@
-//! `--device`: where pages go, and what is refused before anything is written there.
+//! `--device`: the place that pages go to, and the checks before anything is written there.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -13,12 +13,12 @@ use crate::table;
 /// File systems that are memory (linux/magic.h).
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Where pages go.
+/// The place that pages go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// An unlinked file in this directory.
     TemporaryIn(PathBuf),
-    /// A file without a name that was written in full, by the way to its descriptor.
+    /// A file without a name whose blocks were all written, by the path of its descriptor.
     Written { path: PathBuf, folder: PathBuf },
     /// A file of this name, which is removed afterwards.
     File(PathBuf),
@@ -29,7 +29,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// What `--device` means; without it, a temporary file in $TMPDIR or /var/tmp.
+    /// The device that `--device` means; without it, a temporary file in $TMPDIR or /var/tmp.
     ///
     /// # Errors
     /// A sentence, where it is missing, is memory in disguise, in use, or holds something.
@@ -81,7 +81,7 @@ impl Device {
         refuse("this file exists, and would be overwritten; name one to be made, or a directory")
     }
 
-    /// Where the kernel's and the bare disk's files go: the same file system. `None` where there is none.
+    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None` where there is none.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::TemporaryIn(folder) | Self::Written { folder, .. } => Some(folder),
@@ -93,7 +93,7 @@ impl Device {
         }
     }
 
-    /// Refuses what the file system has no room for.
+    /// Refuses a size that the file system has no room for.
     pub fn check_room(&self, bytes: u64) -> Result<(), Failure> {
         let Some(folder) = self.folder() else { return Ok(()) };
         let Ok(stat) = statvfs(folder) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! I/O past the page cache: bytes that start on a page, and files whose every block has been written.
+//! I/O past the page cache: buffers that start on a page, and files whose blocks have all been written.
 
 use std::fs::File;
 use std::io;
@@ -34,9 +34,9 @@ impl AlignedBytes {
     }
 }
 
-/// Takes the room of a file and writes zeros all over it, past the page cache where that is possible.
+/// Allocates the blocks of a file and writes zeros to all of it, past the page cache where that is possible.
 pub fn write_in_full(file: &File, bytes: u64) -> io::Result<()> {
-    // Where the file system cannot, writing does it.
+    // Where the file system cannot allocate ahead, the writes do.
     let _ = fallocate(file, FallocateFlags::empty(), 0, bytes);
     if let Ok(flags) = rustix::fs::fcntl_getfl(file) {
         let _ = rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT);

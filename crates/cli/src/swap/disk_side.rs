@@ -1,7 +1,7 @@
-//! The bare device: what it does by itself, past the page cache, in the same block sizes and numbers of requests.
+//! The bare device, past the page cache, with the same block sizes and numbers of requests.
 //!
-//! In order: blocks of 1 MiB, several under way. At random: reads of 4 KiB by as many threads as load, each waiting
-//! for its own; where pages are asked for ahead, as many more.
+//! In order, this side moves blocks of 1 MiB, several at a time. At random, as many threads as load read 4 KiB each, and each
+//! waits for its own read. Where the loads ask for pages ahead, there are as many threads more.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,19 +20,19 @@ use crate::gate::all_at_once;
 use crate::worker::now_ns;
 
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Blocks under way at a time, in order.
+/// Blocks in flight at a time, in order.
 const DEPTH: u32 = 8;
-/// Threads that wait, at the most.
+/// The most threads that wait.
 const MOST_THREADS: u32 = 512;
 
-/// A file without a name whose blocks are all there: a file system writes to those faster than to new ones, and the kernel
-/// swaps to no others.
+/// A file without a name whose blocks have all been allocated. A file system writes to those faster than to new ones, and the
+/// kernel swaps to no others.
 pub(super) fn written_file(folder: &Path, bytes: u64) -> io::Result<File> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".octavo-disk-{}-{number}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    // Without a name, nothing of it is left, whatever happens.
+    // A file without a name goes with the process.
     fs::remove_file(&path)?;
     write_in_full(&file, bytes)?;
     Ok(file)
@@ -45,7 +45,7 @@ pub struct DiskSide {
     bytes: u64,
 }
 
-/// What the device did.
+/// The work of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub operations: u64,
@@ -54,7 +54,7 @@ pub struct Moved {
 }
 
 impl DiskSide {
-    /// Makes a file of `bytes` that is there in full, and has no name; or takes the block device.
+    /// Makes a file of `bytes` without a name, with all of its blocks; or takes the block device.
     pub fn set_up(device: &Device, bytes: u64) -> Result<Self, Failure> {
         let cannot = |error| Failure::system(format!("cannot measure {} itself", device.describe()), error);
         let bytes = bytes.next_multiple_of(BLOCK_BYTES);
@@ -76,7 +76,7 @@ impl DiskSide {
         }
     }
 
-    /// Does to the device what the command's accesses ask of it.
+    /// Sends the device the requests that the command's accesses stand for.
     pub fn run(&self, tasks: u32, plan: &Plan) -> Result<Moved, Failure> {
         match plan.pattern {
             Pattern::WriteSequential | Pattern::WriteRandom => self.in_order(true),
@@ -95,7 +95,7 @@ impl DiskSide {
             fill(&mut block, u64::from(thread));
             let mut done = 0;
             loop {
-                // Relaxed: each block is anybody's.
+                // Relaxed: any thread may take any block.
                 let at = next.fetch_add(BLOCK_BYTES, Ordering::Relaxed);
                 if at >= self.bytes {
                     return Ok((done, done * BLOCK_BYTES));
@@ -153,7 +153,7 @@ impl DiskSide {
     }
 }
 
-/// Nothing that a device could make less of.
+/// Bytes that no device can compress.
 fn fill(block: &mut AlignedBytes, seed: u64) {
     for (number, page) in block.as_mut_slice().chunks_exact_mut(PAGE_BYTES).enumerate() {
         let (words, _) = page.as_chunks_mut::<8>();

@@ -1,5 +1,5 @@
-//! From what a side did to the figures that are told of it: seconds of the job and MB/s first; and, told apart, what each
-//! phase moved to the device and from it.
+//! The figures of a side, from its outcome. Seconds of the job and MB/s come first. The bytes that each phase moved to the
+//! device and from it stand apart.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::side::{PhaseDone, Side};
 use super::work::Outcome;
 use crate::report::{Run, usemem_kb_per_s};
 
-/// What is measured of a phase, by the names in the report.
+/// The measures of a phase, by their names in the report.
 #[derive(Clone, Copy, Debug)]
 pub struct PhaseMeasures {
-    /// What went to the device and came from it, over all of the phase.
+    /// The rate to the device and from it, over all of the phase.
     pub out: &'static str,
     pub in_: &'static str,
     /// In the phase's direction, from the first page that moved to the last; absent where none did.
     pub device: &'static str,
 }
 
-/// Of the job.
+/// The measures of the job.
 pub const JOB: PhaseMeasures =
     PhaseMeasures { out: "swap_out_mb_per_s", in_: "swap_in_mb_per_s", device: "device_mb_per_s" };
 
-/// Of filling memory and swap, before what is read is read.
+/// The measures of the writes that fill memory and swap before the reads.
 pub const FILL: PhaseMeasures =
     PhaseMeasures { out: "fill_out_mb_per_s", in_: "fill_in_mb_per_s", device: "fill_device_mb_per_s" };
 
@@ -100,7 +100,7 @@ fn job_bytes(timed: &PhaseDone) -> u64 {
     pages * PAGE_BYTES as u64
 }
 
-/// From the device and, with Octavo, from the compressed pool.
+/// Pages that came from the device and, with Octavo, from the compressed pool.
 fn pages_back(phase: &PhaseDone) -> u64 {
     let moved = phase.seen.total();
     moved.in_pages + moved.pool_in_pages
@@ -132,7 +132,7 @@ fn of_loads(timed: &PhaseDone) -> BTreeMap<&'static str, f64> {
     ])
 }
 
-/// usemem's KB/s, all tasks added up: each by its own time, so tasks that end early count for more than they did.
+/// usemem's KB/s, added up over all tasks. Each task counts by its own time, so a task that ends early counts for more.
 fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
     let start_ns = phase.start_ns();
     let of_task = |outcome: &Outcome| {

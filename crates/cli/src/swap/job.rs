@@ -1,4 +1,4 @@
-//! What a swap command is to do, and whose turn it is.
+//! The job of a swap command, and the sides that take turns.
 
 use clap::ValueEnum;
 
@@ -9,7 +9,7 @@ use crate::huge_pages::{HugePages, KernelPages};
 use crate::report::Metric;
 use crate::table::{self, counted};
 
-/// Whom Octavo is compared with.
+/// A rival of Octavo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rival {
     /// Plain processes in a memory control group, with kernel swap on the same file system; with and without huge pages
@@ -20,7 +20,7 @@ pub enum Rival {
     Disk,
 }
 
-/// What is to be done.
+/// The job.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub workload: String,
@@ -36,7 +36,7 @@ pub struct Job {
     pub json: Option<JsonTarget>,
 }
 
-/// How Octavo works, whatever the mode.
+/// The settings of Octavo in every mode.
 #[derive(Clone, Debug)]
 pub struct Choices {
     pub device: Device,
@@ -50,7 +50,7 @@ pub struct Choices {
     pub readahead_bytes: Option<u64>,
 }
 
-/// Whose turn it is.
+/// A side that takes a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     Disk,
@@ -71,7 +71,7 @@ impl Contender {
         }
     }
 
-    /// Whether one side stands for several, of which the better is the one to beat.
+    /// Whether the rival has two sides, of which the better is the one to beat.
     pub fn rival(self) -> Option<Rival> {
         match self {
             Self::Disk => Some(Rival::Disk),
@@ -88,7 +88,7 @@ impl Job {
         self.plan.task_bytes * u64::from(self.tasks)
     }
 
-    /// Accesses of all phases; `None` where only time tells.
+    /// Accesses of all phases; `None` where time bounds them.
     pub fn accesses(&self) -> Option<u64> {
         self.plan.phases().iter().try_fold(0u64, |sum, &(phase, _)| {
             let threads = u64::from(self.tasks) * u64::from(self.plan.threads_in(phase));
@@ -107,7 +107,7 @@ impl Job {
         rivals.chain(self.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
     }
 
-    /// What is compared first: seconds of the whole job or, where all sides load for the same time, what they get done.
+    /// The metric that is compared first: seconds of the whole job or, where all sides load for the same time, loads a second.
     pub fn first_metric(&self) -> Metric {
         match (self.plan.pattern, self.plan.length) {
             (Pattern::ReadRandom, Length::Nanoseconds(_)) => Metric::LoadsPerS,
@@ -115,7 +115,7 @@ impl Job {
         }
     }
 
-    /// What is compared.
+    /// The metrics that are compared.
     pub fn metrics(&self) -> Vec<Metric> {
         let others: &[Metric] = match self.plan.pattern {
             Pattern::WriteSequential | Pattern::WriteRandom => &[Metric::DeviceMbPerS, Metric::UsememKbPerS],

@@ -1,7 +1,7 @@
 //! The kernel's side: the same accesses of plain anonymous memory, by processes of their own in a memory control
 //! group of the same limit, with kernel swap on the same file system.
 //!
-//! The machine is set up once ([`Keeper`]); swap is on only while a run of this side goes on.
+//! The keeper sets the machine up once ([`Keeper`]). Swap is on only during a run of this side.
 
 use std::fs;
 use std::io;
@@ -24,22 +24,22 @@ use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::worker::Toucher;
 
-/// How `octavo` starts a process of this side.
+/// The subcommand by which `octavo` starts a process of this side.
 pub const SUBCOMMAND: &str = "swap-task";
 
-/// What a process is told.
+/// The order for a process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: u32,
     plan: Plan,
     pages: KernelPages,
-    /// Where it enters the control group.
+    /// The file by which it enters the control group.
     procs: PathBuf,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
-    /// Of each phase, by thread.
+    /// The outcomes of each phase, by thread.
     phases: Vec<Vec<Outcome>>,
     faults: u64,
     major_faults: u64,
@@ -51,12 +51,12 @@ pub struct KernelSide {
     keeper: Keeper,
     ready: Ready,
     limit_bytes: u64,
-    /// Most that the group was seen to have in huge pages at once.
+    /// The most bytes that the group was seen to have in huge pages at once.
     most_huge_bytes: AtomicU64,
 }
 
 impl KernelSide {
-    /// Sets the machine up. Answers what was put right first, too.
+    /// Sets the machine up. Also returns what was put right first.
     pub fn set_up(setup: &Setup) -> Result<(Self, Vec<String>), Failure> {
         let (mut keeper, found) = Keeper::start()?;
         let ready = keeper.set_up(setup)?;
@@ -64,7 +64,7 @@ impl KernelSide {
         Ok((Self { keeper, ready, limit_bytes, most_huge_bytes }, found))
     }
 
-    /// What the kernel swaps to, for people.
+    /// The area that the kernel swaps to, for people.
     pub fn area(&self) -> &str {
         &self.ready.area
     }
@@ -74,10 +74,10 @@ impl KernelSide {
         self.keeper.finish()
     }
 
-    /// Runs all tasks once and says what they did.
+    /// Runs all tasks once and returns their outcome.
     pub(super) fn run(&mut self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
         self.keeper.on()?;
-        // So that the peak is this run's; refused by some kernels, where it is the largest of all.
+        // So that the peak is this run's. Some kernels refuse this; there it is the largest of all runs.
         let _ = fs::write(&self.ready.peak, "0");
         if let Some(zram) = &self.ready.zram {
             zram.begin();
@@ -147,18 +147,18 @@ impl KernelSide {
         })
     }
 
-    /// What was moved so far. Reading the group's figures has the kernel sum them: otherwise it does so every other
-    /// second, and reclaim goes by them. Where accesses turn the inactive list over sooner, reclaim goes on taking it
-    /// for long enough, finds it empty, and kills the process, with swap nearly empty and every page reclaimable.
+    /// The pages moved so far. At each reading the kernel sums the group's figures; otherwise it does so every other second.
+    /// Reclaim goes by those figures. Accesses may turn the inactive list over sooner. Reclaim then believes that the list is
+    /// long, finds it empty, and kills the process, with swap nearly empty and every page reclaimable.
     fn traffic(&self) -> Traffic {
         let figures = fs::read_to_string(&self.ready.figures).unwrap_or_default();
-        // By version 1's name, or version 2's. Relaxed: a figure that is read when the looker has ended.
+        // The name of version 1, or of version 2. Relaxed: the figure is read after its writer has ended.
         let huge_bytes = count_in(&figures, "rss_huge").max(count_in(&figures, "anon_thp"));
         self.most_huge_bytes.fetch_max(huge_bytes, Ordering::Relaxed);
         machine_traffic()
     }
 
-    /// A process that was killed died for want of swap or memory; where it says more, that is told.
+    /// A process that was killed died for want of swap or memory. Where its error says more, that is told.
     fn explained(&self, failure: Failure) -> Failure {
         Failure::Said(format!("kernel side, swapping to {}: {failure}", self.ready.area))
     }
@@ -170,7 +170,7 @@ fn machine_traffic() -> Traffic {
     Traffic { out_pages: count_in(&text, "pswpout"), in_pages: count_in(&text, "pswpin"), pool_in_pages: 0 }
 }
 
-/// A figure of a file that has one a line, behind its name.
+/// A figure of a file that has one name and figure in each line.
 fn count_in(figures: &str, name: &str) -> u64 {
     let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or(0)
@@ -186,7 +186,7 @@ pub fn task_main(order: &str) -> Result<(), Failure> {
 
 fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
     let plan = &order.plan;
-    // Before any memory is touched: what is charged stays with the group that it was charged to.
+    // Before any memory is touched, since a page stays charged to its first group.
     fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
     let memory = KernelMemory::new(plan, order.pages)?;
     // Read before the clock runs.

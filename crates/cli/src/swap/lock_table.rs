@@ -8,11 +8,11 @@ use crate::profile::Site;
 use crate::report::{Report, Run};
 use crate::table::{Table, percent, rate};
 
-/// A place where the swap cache's lock is taken.
+/// A call site of the swap cache's lock.
 pub struct LockSite {
     pub title: &'static str,
     counter: &'static str,
-    /// Measures of a run.
+    /// Names of the measures of a run.
     pub share: &'static str,
     pub waiting: &'static str,
 }
@@ -57,7 +57,7 @@ pub const SAMPLED_SITES: &[Site] = &[
     cache_functions(LOCK_SITES[3].title, &["evict_run"]),
 ];
 
-/// Means, and the change from the base form. Only where modes are compared, which are sampled then.
+/// Means, and the change from the base form. Modes that are compared are also sampled.
 pub fn lock_table(job: &Job, report: &Report) -> Table {
     let mut header = vec!["", "base"];
     for &mode in &job.modes[1..] {
@@ -125,7 +125,7 @@ fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64)
     (mean, variance.sqrt())
 }
 
-/// How often the lock was taken for each page that went out; not a number where none did.
+/// Acquisitions of the lock for each page that went out. Not a number where none did.
 fn per_page_out(run: &Run, counter: &str) -> f64 {
     match (run.counters.get(counter), run.counters.get("pswpout")) {
         (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,

@@ -2,17 +2,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `args`, `job`, `device` | the options, what they ask for, and where pages go |
-//! | `plan`, `data`, `work` | what each task does, what pages hold, one thread's way through it |
+//! | `args`, `job`, `device` | the options, the job that they ask for, and the place of pages |
+//! | `plan`, `data`, `work` | the phases of each task, the words of pages, the work of one thread |
 //! | `octavo_side`, `kernel_side`, `disk_side` | the sides of a comparison |
-//! | `keeper` | sets the machine up for the kernel's side, and puts it back whatever happens |
-//! | `monitor` | how fast pages go out and come in, once they do |
-//! | `side`, `figures` | what a run of one side did, and what is told of it |
-//! | `tables`, `lock_table` | what is printed |
+//! | `keeper` | sets the machine up for the kernel's side, and in every case puts it back |
+//! | `monitor` | the rates at which pages go out and come in |
+//! | `side`, `figures` | the outcome of a run of one side, and its figures |
+//! | `tables`, `lock_table` | the printed text |
 //! | `direct` | I/O past the page cache |
 //!
-//! Sides run by turns, each round starting with the next one, so that a slow phase of the machine hits all of them
-//! alike. Time is from the first task's start to the last task's end in the timed phase.
+//! Sides run by turns. Each round starts with the next side, so a slow phase of the machine hits all of them alike. Time is
+//! from the first task's start to the last task's end in the timed phase.
 
 pub mod args;
 mod data;
@@ -52,22 +52,22 @@ use crate::report::{Report, Run};
 use crate::table::counted;
 use crate::worker::Mismatch;
 
-/// Sampled runs of a mode at the most.
+/// The most sampled runs of a mode.
 const SAMPLED_RUNS: u32 = 10;
-/// What the device is measured with, at least and at the most.
+/// The least and the most bytes by which the device is measured.
 const DISK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=8 << 30;
 
 /// The rivals, set up.
 #[derive(Debug, Default)]
 struct Rivals {
     disk: Option<DiskSide>,
-    /// What Octavo's side swaps to, written in full as theirs is.
+    /// The file that Octavo's side swaps to, with all of its blocks, as theirs have.
     area: Option<File>,
     zram: Option<KernelSide>,
     kernel: Option<KernelSide>,
 }
 
-/// Does the job, and fails where it failed or where data was wrong.
+/// Does the job. Fails where the job failed or data was wrong.
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
@@ -81,7 +81,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
     let job = &job;
     let result = Rounds { job, contenders: &contenders, rivals: &mut rivals, pace, text: &text }.all();
-    // Whatever came of it, the machine is put back as it was, and it is said where that failed.
+    // In every case the keeper puts the machine back as it was, and says where that failed.
     let finished =
         [rivals.zram.take(), rivals.kernel.take()].map(|side| side.map_or(Ok(()), KernelSide::finish));
     let (report, wrong) = result?;
@@ -96,7 +96,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// All that take turns. Says which pages the kernel's side has.
+/// The sides that take turns. Says which pages the kernel's side has.
 fn contenders(job: &Job, text: &Text) -> Result<Vec<Contender>, Failure> {
     let huge_pages = HugePages::here();
     if job.rivals.iter().any(|rival| matches!(rival, Rival::Kernel | Rival::Zram)) {
@@ -176,7 +176,7 @@ fn set_up_kernel(
     Ok(side)
 }
 
-/// Everything that the turns need.
+/// The parts that all turns need.
 struct Rounds<'a> {
     job: &'a Job,
     contenders: &'a [Contender],
@@ -191,7 +191,7 @@ impl Rounds<'_> {
         let (job, contenders) = (self.job, self.contenders);
         let (mut runs, mut wrong) = (Vec::new(), Vec::new());
         for round in 0..job.rounds {
-            // New data each time: no side may find what it knows.
+            // New data for each round, so that no side meets data that it knows.
             let plan = Plan { seed: u64::from(round) + 1, ..job.plan.clone() };
             for turn in 0..contenders.len() {
                 let contender = contenders[(turn + round as usize) % contenders.len()];

@@ -1,5 +1,5 @@
-//! Looks at counters (pages out, pages in) while work goes on: what a device moves once it is in use is more than what
-//! it moves from the start, when there still was memory.
+//! Looks at counters (pages out, pages in) while work goes on. A device moves nothing at first, while there still is memory. So
+//! its rate is taken from the first page that it moves.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -19,13 +19,13 @@ pub struct Traffic {
     pub pool_in_pages: u64,
 }
 
-/// What was seen.
+/// The looks that were taken.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     looks: Vec<(u64, Traffic)>,
 }
 
-/// Runs `work`, and looks at `read` before, meanwhile and after.
+/// Runs `work`, and calls `read` before it, during it and after it.
 pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) -> (T, Seen) {
     let look = || (now_ns(), read());
     let look = &look;
@@ -54,7 +54,7 @@ impl Seen {
         Self { looks: vec![(0, first), (1, last)] }
     }
 
-    /// What was moved altogether.
+    /// The pages moved altogether.
     pub fn total(&self) -> Traffic {
         let (Some((_, first)), Some((_, last))) = (self.looks.first(), self.looks.last()) else {
             return Traffic::default();
@@ -70,7 +70,7 @@ impl Seen {
     pub fn steady_bytes_per_s(&self, pages: fn(&Traffic) -> u64) -> Option<f64> {
         let first = self.looks.windows(2).position(|pair| pages(&pair[0].1) != pages(&pair[1].1))?;
         let last = self.looks.windows(2).rposition(|pair| pages(&pair[0].1) != pages(&pair[1].1))? + 1;
-        // The step in which it began is left out where there are others: it was not all movement.
+        // The first step with movement is left out where there are others, since the device moved pages in a part of it only.
         let first = if last > first + 3 { first + 1 } else { first };
         let ((from_ns, from), (to_ns, to)) = (&self.looks[first], &self.looks[last]);
         let moved = pages(to).wrapping_sub(pages(from)) * PAGE_BYTES as u64;

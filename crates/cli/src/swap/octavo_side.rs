@@ -1,7 +1,7 @@
 //! Octavo's side: a task is a thread with a space of its own; a task that loads at random, `--threads` of them.
 //!
-//! A page is made in a buffer and stored by one [`Space::write`], the form in which bulk data is natural;
-//! `--words` stores and loads word by word instead.
+//! A thread makes a page in a buffer and stores it by one [`Space::write`], the natural form for bulk data. With `--words` it
+//! stores and loads word by word instead.
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,8 +26,7 @@ use crate::manager::{named, with_forms_of};
 use crate::profile::Samples;
 use crate::worker::{Toucher, Watch};
 
-/// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
-/// in the timed phase.
+/// Runs all tasks once under a manager of their own, and returns their outcome. `samples` watches the timed phase.
 pub(super) fn run(
     mode: Mode,
     job: &Job,
@@ -122,7 +121,7 @@ impl MadeFile {
 
 impl Drop for MadeFile {
     fn drop(&mut self) {
-        // It may not have been made.
+        // The file may not have been made.
         let _ = fs::remove_file(&self.0);
     }
 }

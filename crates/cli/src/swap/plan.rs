@@ -1,8 +1,8 @@
-//! What each task does, the same on both sides: which pages, in which order, in which phases.
+//! The work of each task, the same on both sides: its pages, their order, and its phases.
 //!
-//! A task writes all its pages once, word by word in each, and, where the command is about reading, waits for the
-//! others and then reads. Only one of the two is timed. Checking (`--verify`) of what was written is a phase of
-//! its own that is not timed; what is read is checked as it is read.
+//! A task writes all its pages once, word by word in each. For a command about reading, it then waits for the others, and reads.
+//! Only one of the two phases is timed. With `--verify`, the written pages are checked in a phase of their own that is not timed.
+//! Pages that are read are checked as they are read.
 
 use std::fmt;
 use std::time::Duration;
@@ -49,13 +49,13 @@ pub enum Phase {
     Loads,
 }
 
-/// What each task does.
+/// The work of each task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub pattern: Pattern,
     pub task_bytes: u64,
     pub data: Data,
-    /// Tell random data and orders of one run from another's.
+    /// Seed of the random data and orders of a run.
     pub seed: u64,
     /// Access Octavo's memory by the word.
     pub words: bool,
@@ -68,7 +68,7 @@ pub struct Plan {
     pub length: Length,
 }
 
-/// How long random loads go on.
+/// The length of random loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
     /// So many by each thread.
@@ -81,7 +81,7 @@ impl Plan {
         self.task_bytes / PAGE_BYTES as u64
     }
 
-    /// The phases in order, and whether one is the timed one.
+    /// The phases in order, each with whether it is timed.
     pub fn phases(&self) -> Vec<(Phase, bool)> {
         let timed = self.timed_phase();
         let mut phases = vec![Phase::Write];
@@ -118,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// Accesses of one thread in a phase, in pages or loads; `None` where only time tells.
+    /// Accesses of one thread in a phase, in pages or loads; `None` where time bounds them.
     pub fn accesses_in(&self, phase: Phase) -> Option<u64> {
         match (phase, self.length) {
             (Phase::Loads, Length::Loads(loads)) => Some(loads),
@@ -127,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// What tells a task's data from another's.
+    /// The seed of a task, which tells its data from that of others.
     pub fn seed_of(&self, task: u32) -> u64 {
         mix(self.seed ^ mix(u64::from(task) + 1))
     }
@@ -240,7 +240,7 @@ mod tests {
             if count >= 16 {
                 let neighbours = places.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() as u64;
                 assert!(neighbours < count / 4, "{neighbours} of {count} in order");
-                // No constant stride either, which a readahead would find out.
+                // No constant stride either, which readahead would find.
                 let strides: std::collections::HashSet<i64> =
                     places.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
                 assert!(strides.len() as u64 > count / 4, "{} strides", strides.len());

@@ -1,4 +1,4 @@
-//! What one run of one side did.
+//! The outcome of one run of one side.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl PhaseDone {
     /// From the first task's start to the last one's end.
     pub fn seconds(&self) -> f64 {
         let end_ns = self.outcomes().map(|outcome| outcome.end_ns).max().unwrap_or(0);
-        // A clock that stood still gives no division by zero further on.
+        // A clock that stood still must not lead to a division by zero.
         end_ns.saturating_sub(self.start_ns()).max(1) as f64 / 1e9
     }
 }
@@ -41,7 +41,7 @@ pub struct Side {
     pub faults: u64,
     /// Octavo's peak resident set; most that was charged to the kernel's control group.
     pub peak_bytes: u64,
-    /// What of it was the device.
+    /// The part of it that was the device.
     pub ram_device_bytes: Option<u64>,
     /// Most of it that was seen in the kernel's huge pages at once.
     pub huge_bytes: Option<u64>,

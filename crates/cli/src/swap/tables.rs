@@ -1,5 +1,5 @@
-//! What the swap commands print: a line for each run; seconds of the whole job and how the sides compare by them; and, in
-//! tables of their own that say what they are, the phases and usemem's figures.
+//! The text that the swap commands print: a line for each run, and the seconds of the whole job with their ratios. The phases and
+//! usemem's figures have tables of their own, with titles that explain them.
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
@@ -66,7 +66,7 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
     Ok(())
 }
 
-/// The bare device has another amount to do where the order is sequential: it stands among the phases then.
+/// Where the order is sequential, the bare device moves another amount than the others. It then stands among the phases.
 fn does_the_job(job: &Job, contender: Contender) -> bool {
     contender != Contender::Disk || job.plan.pattern == Pattern::ReadRandom
 }
@@ -114,7 +114,7 @@ fn median(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
     Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// How Octavo compares with the better side of each rival, and its modes with each other. Answers whom it compared with.
+/// Compares Octavo with the better side of each rival, and its modes with each other. Returns the rivals' better sides.
 fn print_ratios(
     text: &Text,
     job: &Job,
@@ -145,7 +145,7 @@ fn print_ratios(
     Ok(to_beat)
 }
 
-/// How Octavo's modes compare with each other and with those `to_beat`.
+/// Compares Octavo's modes with each other, and with those `to_beat`.
 fn print_ratios_of(
     text: &Text,
     contenders: &[Contender],
@@ -215,7 +215,7 @@ fn usemem_table(contenders: &[Contender], report: &Report, rounds: Rounds) -> Ta
     table
 }
 
-/// What was used against what may be.
+/// The memory used, beside the most allowed.
 fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
     for contender in contenders {
         let name = contender.name();
@@ -237,7 +237,7 @@ fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Resul
     Ok(())
 }
 
-/// What the kernel gave its side is the kernel's choice: it is told.
+/// The huge pages that the kernel gave its side, by its own choice.
 fn huge_pages_had(report: &Report, name: &str) -> String {
     let least = report.runs_of(name).map(|run| run.measure("huge_bytes") as u64).min().unwrap_or(0);
     match least {

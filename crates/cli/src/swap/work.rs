@@ -1,4 +1,4 @@
-//! One thread's way through a phase, over any memory.
+//! The work of one thread in a phase, over any memory.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
 use super::plan::{Length, Pattern, Phase, Plan, RandomPlaces, Shuffle};
 use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
 
-/// Accesses between two looks at the clock and at what others want.
+/// Accesses between two looks at the clock and at the watch.
 const BATCH: u64 = 64;
 
 /// Memory of one task, by the page.
@@ -25,14 +25,14 @@ pub trait PagedMemory {
     /// Loads one word.
     fn load(&self, page: u64, word: usize) -> Result<u64, Self::Error>;
 
-    /// Sends the first `pages` pages out, as far as they go.
+    /// Sends the first `pages` pages out, as far as that is possible.
     fn push_out(&self, pages: u64) -> Result<(), Self::Error>;
 
     /// Says that a page will be needed soon.
     fn prefetch(&self, page: u64) -> Result<(), Self::Error>;
 }
 
-/// What a thread did in a phase. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+/// The outcome of a thread in a phase. Times are of CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Pages or loads.
@@ -60,7 +60,7 @@ pub fn work<M: PagedMemory>(
         Phase::Write => {
             thread.write()?;
             if plan.pattern == Pattern::ReadSequential {
-                // So that what comes next reads everything, and writes nothing.
+                // So the next phase reads every page, and writes none.
                 memory.push_out(plan.pages())?;
             }
         }
@@ -130,7 +130,7 @@ impl<M: PagedMemory> Thread<'_, M> {
     fn load_at_random(&mut self, seed: u64) -> Result<(), M::Error> {
         let pages = self.plan.pages();
         let mut places = RandomPlaces::new(pages, seed);
-        // The same series, so many places ahead.
+        // The same series as the loads, so many places ahead.
         let mut ahead = places;
         for _ in 0..self.plan.prefetch {
             self.memory.prefetch(ahead.next_place().0)?;
@@ -171,7 +171,7 @@ impl<M: PagedMemory> Thread<'_, M> {
         }
     }
 
-    /// Counts an access; false where the rest is not worth doing.
+    /// Counts an access. False where the rest of the work is not worth doing.
     #[inline]
     fn go_on(&mut self) -> bool {
         self.outcome.accesses += 1;
@@ -186,7 +186,7 @@ impl<M: PagedMemory> Thread<'_, M> {
     }
 }
 
-/// A watch that nobody looks through.
+/// A watch for no bar.
 pub fn alone(stop: &AtomicBool) -> Watch<'_> {
     Watch { stop, progress: None::<&AtomicU64> }
 }

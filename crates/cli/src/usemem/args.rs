@@ -1,4 +1,4 @@
-//! The options of usemem, and what of them makes no sense together.
+//! The options of usemem, and the combinations that make no sense.
 
 use clap::{ValueEnum, value_parser};
 
@@ -15,10 +15,10 @@ const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
 /// Touch memory as vm-scalability's usemem does: one access of 8 bytes each step, all tasks at once.
 ///
-/// A task is a thread with a space of its own. Time runs from the moment all tasks stand ready until the last
-/// has touched all its memory, mapping included; starting and ending tasks is left out. Each task prints
-/// usemem's two lines, then a summary follows in seconds and MB/s of bytes touched. Where modes are compared, the runs
-/// alternate, and one line for each run and tables take their place.
+/// A task is a thread with a space of its own. Time runs from the moment when all tasks stand ready until the last one
+/// has touched all its memory. It includes mapping, and leaves out the start and the end of tasks. Each task prints
+/// usemem's two lines. A summary follows, in seconds and in MB/s of bytes touched. Where modes are compared, the runs
+/// alternate, and a line for each run and tables are printed instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t \
                         (powers of 1024).\n\nExamples:\n  \
@@ -84,7 +84,7 @@ enum Rival {
 }
 
 impl UsememArgs {
-    /// What is to be done; or why these options make no sense together.
+    /// The job of these options, or the reason why they make no sense together.
     pub fn into_job(self) -> Result<Job, String> {
         let (size, step) = (self.size.bytes, self.step.bytes);
         if size < ACCESS_BYTES {
@@ -135,7 +135,7 @@ impl UsememArgs {
         })
     }
 
-    /// The workload as a command line: what was touched and how, without what it was compared with.
+    /// The workload as a command line, without the rivals that it was compared with.
     fn workload(&self) -> String {
         let mut line =
             format!("usemem -n {} -t {} -j {} -r {}", self.tasks, self.threads, self.step, self.repeat);

@@ -1,10 +1,10 @@
-//! What `octavo usemem` is to do, and whose turn it is.
+//! The job of `octavo usemem`, and the sides that take turns.
 
 use super::touch::Plan;
 use crate::choices::{JsonTarget, Mode, Size};
 use crate::huge_pages::KernelPages;
 
-/// What is to be done.
+/// The job.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub workload: String,
@@ -27,7 +27,7 @@ impl Job {
     }
 }
 
-/// Whose memory is touched.
+/// The owner of the memory that is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     Kernel(KernelPages),

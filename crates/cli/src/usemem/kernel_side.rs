@@ -2,8 +2,7 @@
 //!
 //! The program starts itself again for each task (`octavo kernel-task`). A process says that it is ready on its
 //! standard output, waits for its byte of a pipe that all share, touches, and writes what it did as JSON.
-//! Starting, exec and exit fall outside the times, which processes take themselves between the byte and the
-//! last touch.
+//! Each process takes its own time, from the byte to the last touch. So fork, exec and exit are not timed.
 //!
 //! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run. Many systems give huge pages on advice
 //! only, and the workload of *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6) is about
@@ -28,13 +27,13 @@ use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::table;
 use crate::worker::{Toucher, Watch};
 
-/// How `octavo` starts a process of this side.
+/// The subcommand by which `octavo` starts a process of this side.
 pub const SUBCOMMAND: &str = "kernel-task";
 
 const HUGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 
-/// What a process is told.
+/// The order for a process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: u32,
@@ -53,7 +52,7 @@ struct Done {
     page_table_bytes: u64,
 }
 
-/// Refuses what the kernel would have to kill someone for.
+/// Refuses a job for which the kernel would have to kill a process.
 pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
     let room = available_bytes();
     let need = needed_bytes(tasks, plan);
@@ -68,8 +67,8 @@ pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
     )))
 }
 
-/// What all tasks together hold at the worst: a 2 MiB page for each that is written; a table of 4 KiB, set
-/// aside for splitting, for each huge page of either kind.
+/// The most bytes that all tasks hold together: a 2 MiB page for each one that is written, and a table of 4 KiB for each
+/// huge page of either kind, set aside for splitting.
 fn needed_bytes(tasks: u32, plan: &Plan) -> u64 {
     let spread = HUGE_BYTES.max(plan.step_words.saturating_mul(8));
     let huge_pages = if plan.random {
@@ -93,7 +92,7 @@ fn available_bytes() -> u64 {
     usage::cgroup_memory_limit_bytes().map_or(machine, |limit| machine.min(limit))
 }
 
-/// Runs all tasks once and says what they did.
+/// Runs all tasks once and returns their outcome.
 pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
     let cannot_pipe = |error| Failure::system("cannot make a pipe for the kernel's side", error);
     let (go_reader, mut go_writer) = io::pipe().map_err(cannot_pipe)?;
@@ -102,7 +101,7 @@ pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, F
         let input = go_reader.try_clone().map_err(cannot_pipe)?;
         processes.start(SUBCOMMAND, &Order { task, plan: plan.clone(), pages }, Stdio::from(input))?;
     }
-    // Ours would keep the pipe open for processes whose siblings all died.
+    // An end of the pipe in this process would keep the others waiting for siblings that died.
     drop(go_reader);
     processes.wait_until_ready()?;
     go_writer

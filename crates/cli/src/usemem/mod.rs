@@ -2,13 +2,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `args`, `job` | the options, and what they ask for |
-//! | `touch` | how memory is touched, the same on both sides |
-//! | `octavo_side`, `kernel_side`, `side` | the sides, and what one run of one did |
-//! | `tables` | what is printed |
+//! | `args`, `job` | the options, and the job that they ask for |
+//! | `touch` | the touching of memory, the same on both sides |
+//! | `octavo_side`, `kernel_side`, `side` | the sides, and the outcome of one run of one side |
+//! | `tables` | the printed text |
 //!
-//! Modes that are compared run by turns, each round starting with the next mode, so that a slow phase of the
-//! machine hits all of them alike. Time is from the first task's start to the last task's last touch.
+//! Modes that are compared run by turns. Each round starts with the next mode, so a slow phase of the machine hits all of
+//! them alike. Time is from the first task's start to the last task's last touch.
 
 pub mod args;
 mod job;
@@ -32,10 +32,10 @@ use crate::progress::{Pace, Progress};
 use crate::report::{Metric, Report, Run};
 use crate::worker::Mismatch;
 
-/// Sampled passes of a mode at the most: short ones are all start-up.
+/// The most sampled passes of a mode. Short passes are all start-up.
 const SAMPLED_PASSES: u32 = 100;
 
-/// Does the job, and fails where it failed or where data was wrong.
+/// Does the job. Fails where the job failed or data was wrong.
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;

@@ -17,8 +17,8 @@ use crate::worker::{Toucher, Watch};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
-/// Runs all tasks once under a manager of their own, and says what they did. `samples` takes note of what runs
-/// from the opening of the gate to the end of the last thread.
+/// Runs all tasks once under a manager of their own, and returns their outcome. `samples` watches from the opening of the gate
+/// to the end of the last thread.
 pub(super) fn run(
     mode: Mode,
     job: &Job,

@@ -1,4 +1,4 @@
-//! What one run of one side did.
+//! The outcome of one run of one side.
 
 use std::collections::BTreeMap;
 
@@ -37,16 +37,16 @@ impl Side {
     /// From the first task's start to the last one's end.
     pub fn seconds(&self) -> f64 {
         let end = self.threads().map(|outcome| outcome.end_ns).max().unwrap_or(0);
-        // A clock that stood still gives no division by zero further on.
+        // A clock that stood still must not lead to a division by zero.
         end.saturating_sub(self.start_ns()).max(1) as f64 / 1e9
     }
 
-    /// Bytes that were loaded or stored, each as often as it was.
+    /// Bytes that were loaded or stored, each counted at every access.
     pub fn touched_bytes(&self) -> u64 {
         self.threads().map(|outcome| outcome.touched_bytes).sum()
     }
 
-    /// What usemem prints. Its clock starts for all tasks at once.
+    /// The rate that usemem prints. Its clock starts for all tasks at once.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
         let start_ns = self.start_ns();
         self.threads().map(move |outcome| {
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(side.seconds(), 0.001);
         let usecs: Vec<u64> = side.lines().map(|line| line.usecs).collect();
         assert_eq!(usecs, [500, 1000]);
-        // As usemem counts, an eighth of what is mapped comes on top.
+        // usemem counts an eighth of each mapping on top.
         assert_eq!(side.touched_bytes(), 2 << 20);
         assert!(side.lines().all(|line| line.bytes == 2 << 20));
     }

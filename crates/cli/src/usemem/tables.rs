@@ -1,5 +1,5 @@
-//! What `octavo usemem` prints: seconds of the whole job and bytes touched first, and beside them, told apart, what usemem
-//! itself would have printed.
+//! The text that `octavo usemem` prints. Seconds of the whole job and bytes touched come first. The figures that usemem itself
+//! would have printed stand apart.
 
 use super::job::{Contender, Job};
 use super::side::Side;
@@ -9,7 +9,7 @@ use crate::profile;
 use crate::report::{Metric, Report, Run, Spread};
 use crate::table::{self, Rounds, Table, counted, grouped, percent, rate};
 
-/// What usemem's figures are.
+/// Explains usemem's figures.
 const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";
 
 /// A task's lines, in usemem's own form.
@@ -34,7 +34,7 @@ pub fn one_line(run: &Run, round: u32) -> String {
     )
 }
 
-/// Who touches it.
+/// The threads that touch it.
 fn threads(job: &Job) -> String {
     let tasks = counted(job.tasks.into(), "task", "tasks");
     match job.plan.threads {
@@ -43,7 +43,7 @@ fn threads(job: &Job) -> String {
     }
 }
 
-/// What one run of all threads touches.
+/// The bytes that one run of all threads touches.
 fn touched(job: &Job) -> String {
     let accesses = job.accesses();
     let passes = counted(job.plan.repeats.into(), "pass", "passes");
@@ -55,7 +55,7 @@ fn touched(job: &Job) -> String {
     )
 }
 
-/// The runs of one mode that is compared with nobody.
+/// The runs of one mode that is not compared.
 pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
     for run in &report.runs {
         let budget = match &job.budget {

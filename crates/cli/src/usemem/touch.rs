@@ -1,12 +1,12 @@
-//! How usemem touches memory, the same on both sides.
+//! The touching of memory as usemem does it, the same on both sides.
 //!
-//! Piece by piece (`-u`), memory is mapped and gone through `-r` times, 8 bytes each step. A write stores the
-//! index of the word in its piece. Bytes that are touched are counted, each as often as it is; usemem's own count adds
-//! an eighth of each mapping. Everything is unmapped at the end, on a clock of its own.
+//! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, 8 bytes each step. A write stores the
+//! index of the word in its piece. The thread counts the bytes of every access; usemem's own count adds an eighth of each
+//! mapping. The unmapping at the end has a clock of its own.
 //!
-//! With `--verify` a write stores the index mixed with a stamp of task, thread, piece and repeat, and checks
-//! the last repeat's before: so a page that comes back from the wrong space, or an old version of the right
-//! page, is found out too. Random repeats then visit the same places again.
+//! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before it stores, it checks
+//! the stamp of the last repeat. So a page of the wrong space, or an old version of the right page, is found, too. Random
+//! repeats then visit the same places again.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
 
-/// Accesses between two looks at what others want.
+/// Accesses between two looks at the watch.
 const BATCH: u64 = 4096;
 const WORD_BYTES: u64 = 8;
 
-/// What each thread does.
+/// The work of each thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub bytes: u64,
@@ -64,11 +64,11 @@ pub trait Memory {
     fn unmap(&self, unit: Self::Unit) -> Result<(), Self::Error>;
 }
 
-/// What a thread did. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+/// The outcome of a thread. Times are of CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub mapped_bytes: u64,
-    /// What was loaded or stored, each as often as it was.
+    /// Bytes that were loaded or stored, each counted at every access.
     pub touched_bytes: u64,
     pub start_ns: u64,
     pub end_ns: u64,
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// As usemem counts: an eighth of each mapping on top of what was touched.
+    /// usemem's count: the bytes touched, and an eighth of each mapping.
     pub fn usemem_bytes(&self) -> u64 {
         self.mapped_bytes / 8 + self.touched_bytes
     }
@@ -173,7 +173,7 @@ impl<M: Memory> Pass<'_, M> {
     }
 
     fn places(&self) -> Places {
-        // To be checked, what the last repeat wrote must be visited again.
+        // A check must visit the words that the last repeat wrote.
         let fresh = if self.plan.verify { 0 } else { u64::from(self.repeat) };
         Places {
             random: self.plan.random.then(|| self.seed ^ mix(fresh)),
@@ -235,7 +235,7 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Memory that notes what is done to it, and can forget a write.
+    /// Memory that notes each call, and can forget a write.
     #[derive(Default)]
     struct Noted {
         pieces: RefCell<Vec<Vec<u64>>>,

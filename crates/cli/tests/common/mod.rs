@@ -1,4 +1,4 @@
-//! What the tests of the program share.
+//! Helpers of the program's tests.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::process::{Command, Output};
@@ -26,7 +26,7 @@ pub fn report_of(line: &str) -> Value {
     serde_json::from_str(&text_of(&format!("{line} --json -"))).unwrap()
 }
 
-/// Exit code and what was said on standard error.
+/// Exit code and standard error.
 pub fn refusal(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -1,4 +1,4 @@
-//! A swap area for the kernel: a file that is there in full, a block device, or compressed memory.
+//! A swap area for the kernel: a file with all of its blocks, a block device, or compressed memory.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use crate::swap::direct::write_in_full;
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 
-/// Which area.
+/// The kind of an area.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum AreaChoice {
     /// A file of ours in this directory.
@@ -29,7 +29,7 @@ pub enum AreaChoice {
     Zram { algorithm: String },
 }
 
-/// Makes the area, to be switched on and off by the path that is answered.
+/// Makes the area, and returns the path by which it is switched on and off.
 pub fn make(note: &mut Note, choice: &AreaChoice, bytes: u64) -> Result<PathBuf, Failure> {
     match choice {
         AreaChoice::FileIn(folder) => {
@@ -69,8 +69,8 @@ pub fn switch_on(path: &Path) -> Result<(), Failure> {
 /// A tenth of a second apart.
 const SWITCH_OFF_TRIES: u32 = 100;
 
-/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a moment: then
-/// it is asked again.
+/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a moment. Then the
+/// keeper asks again.
 pub fn switch_off(path: &Path) -> Result<(), Failure> {
     for last in (0..SWITCH_OFF_TRIES).map(|tried| tried + 1 == SWITCH_OFF_TRIES) {
         match kernel_swap::swap_off(path) {
@@ -105,7 +105,7 @@ fn header(pages: u64) -> [u8; PAGE_BYTES as usize] {
     header
 }
 
-/// A file whose every block has been written: the kernel then finds no block that the device has yet to make.
+/// A file whose blocks have all been written. So the kernel finds no block that the device has yet to allocate.
 fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     // btrfs swaps only to files that it does not copy on write; others know no such flag.
@@ -149,7 +149,7 @@ pub fn remove_zram(number: u32) -> Result<(), Failure> {
     let give_back =
         || fs::write(settings.join("reset"), "1").and_then(|()| fs::write(&remove, number.to_string()));
     let mut removed = give_back();
-    // Whoever watches devices may have it open for a moment.
+    // A program that watches devices may have it open for a moment.
     for _ in 0..100 {
         if removed.is_ok() {
             break;
@@ -160,7 +160,7 @@ pub fn remove_zram(number: u32) -> Result<(), Failure> {
     removed.map_err(|error| failed("give back", &settings, error))
 }
 
-/// The files of a zram device that say what memory it takes, which no control group is charged for.
+/// The files in which a zram device counts its memory, which no control group is charged for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ZramMemory {
     figures: PathBuf,
@@ -179,14 +179,14 @@ impl ZramMemory {
         let _ = fs::write(&self.forget, "0");
     }
 
-    /// The most that it took since.
+    /// The most memory that the device took since.
     pub fn peak_bytes(&self) -> Option<u64> {
         // The fifth of mm_stat is mem_used_max.
         fs::read_to_string(&self.figures).ok()?.split_whitespace().nth(4)?.parse().ok()
     }
 }
 
-/// What the kernel uses to compress, for people.
+/// The algorithm by which the kernel compresses, for people.
 pub fn zram_algorithm(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let text = fs::read_to_string(format!("/sys/block/{name}/comp_algorithm")).unwrap_or_default();

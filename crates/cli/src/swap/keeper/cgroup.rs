@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::note::{Note, Step, failed, ignore_missing};
 use crate::failure::Failure;
 
-/// Processes that were killed take a moment to go, more with much memory in swap.
+/// Processes that were killed take a moment to end, and longer with much memory in swap.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
 /// A control group with a memory limit.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Where a process writes itself in.
+    /// The file that takes the number of a process that enters.
     pub procs: PathBuf,
     /// Most bytes that were charged to it.
     pub peak: PathBuf,
@@ -26,7 +26,7 @@ pub struct Group {
     pub figures: PathBuf,
 }
 
-/// Where the memory controller is.
+/// The place of the memory controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hierarchy {
     V1(PathBuf),
@@ -82,7 +82,7 @@ pub fn remove(path: &Path) -> Result<(), Failure> {
 
 pub fn unmount(at: &Path) -> Result<(), Failure> {
     match unmount_at(at, UnmountFlags::empty()).map_err(io::Error::from) {
-        // Noted and not done.
+        // This step was noted and not done.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
         Err(error) => return Err(failed("unmount", at, error)),
         Ok(()) => {}
@@ -111,7 +111,7 @@ fn find(mounts: &str) -> Option<Hierarchy> {
     v1.map(Hierarchy::V1).or_else(|| v2().map(Hierarchy::V2))
 }
 
-/// Mounts the controller where nobody else looks.
+/// Mounts the controller at a place that no other program uses.
 fn mount_privately(note: &mut Note) -> Result<PathBuf, Failure> {
     let at = PathBuf::from(format!("/run/octavo/{}.memory", std::process::id()));
     note.add(Step::Mounted { at: at.clone() })?;
@@ -127,7 +127,7 @@ fn mount_privately(note: &mut Note) -> Result<PathBuf, Failure> {
     Ok(at)
 }
 
-/// Version 2 gives a controller to the groups below only when told to.
+/// Lets the groups below have the controller, which version 2 gives them on request only.
 fn delegate(note: &mut Note, root: &Path) -> Result<(), Failure> {
     let file = root.join("cgroup.subtree_control");
     let given = fs::read_to_string(&file).map_err(|error| failed("read", &file, error))?;

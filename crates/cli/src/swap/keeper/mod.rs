@@ -1,5 +1,5 @@
-//! The keeper: a process of its own that sets the machine up for the kernel's side, and puts it back as it was
-//! whatever happens.
+//! The keeper: a process of its own that sets the machine up for the kernel's side, and in every case puts it back as it
+//! was.
 //!
 //! ```text
 //!   octavo ── orders ──► keeper        limit and area, on, off; the end of the pipe: undo
@@ -7,11 +7,10 @@
 //!      └──── replies ──────┘
 //! ```
 //!
-//! All that is changed (control group, swap file or zram, swap switched on, vm.page-cluster, a mount) is changed by
-//! the keeper alone, which notes each step first ([`note`]). When `octavo` ends, by itself, by a panic, by a signal,
-//! SIGKILL included, the pipe closes and the keeper undoes everything, the last step first. It sits in a session of
-//! its own, so that the terminal's signals do not reach it. If the keeper itself is killed, whoever is left, or
-//! whoever comes next, undoes what the note says.
+//! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster, a mount. It notes
+//! each step first ([`note`]). When `octavo` ends, by itself, by a panic or by a signal (SIGKILL too), the pipe closes. The
+//! keeper then undoes all steps, the last one first. It has a session of its own, so the terminal's signals do not reach it. If
+//! the keeper itself is killed, `octavo` undoes the steps of the note, or the next keeper does.
 
 mod area;
 mod cgroup;
@@ -31,10 +30,10 @@ use self::undo::{clean_up_after_the_dead, undo, undo_page_cluster};
 use crate::failure::Failure;
 use crate::table;
 
-/// How `octavo` starts a keeper.
+/// The subcommand by which `octavo` starts a keeper.
 pub const SUBCOMMAND: &str = "swap-keeper";
 
-/// What is to be set up.
+/// The setup that is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub limit_bytes: u64,
@@ -53,31 +52,31 @@ enum Order {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
-    /// At the start: what the dead had left.
+    /// At the start: the leftovers of keepers that were killed.
     Hello(Vec<String>),
     SetUp(Ready),
     Done,
     Failed(String),
-    /// At the end: what could not be undone.
+    /// At the end: the steps that could not be undone.
     Undone(Vec<String>),
 }
 
-/// What stands ready.
+/// The setup that stands ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Where a process writes itself into the control group.
+    /// The file by which a process enters the control group.
     pub procs: PathBuf,
     /// Most bytes that were charged to the group.
     pub peak: PathBuf,
-    /// The group's figures, summed when they are read.
+    /// The group's figures, which the kernel sums at each reading.
     pub figures: PathBuf,
-    /// What the kernel swaps to, for people.
+    /// The area that the kernel swaps to, for people.
     pub area: String,
-    /// Where zram counts the memory that it takes.
+    /// The files in which zram counts its memory.
     pub zram: Option<ZramMemory>,
 }
 
-/// Our end: asks the keeper for things; dropping it has everything undone.
+/// Our end of the pipes. It asks the keeper for steps, and a drop has all of them undone.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
@@ -86,7 +85,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a keeper. Answers what had to be put right first, too.
+    /// Starts a keeper. Also returns what had to be put right first.
     ///
     /// # Errors
     /// Without the rights for it, in a sentence.
@@ -116,7 +115,7 @@ impl Keeper {
         }
     }
 
-    /// Has everything made, nothing switched on.
+    /// Has the area and the group made, and nothing switched on.
     pub fn set_up(&mut self, setup: &Setup) -> Result<Ready, Failure> {
         match self.ask(&Order::SetUp(setup.clone()))? {
             Reply::SetUp(ready) => Ok(ready),
@@ -134,7 +133,7 @@ impl Keeper {
         self.ask(&Order::Off).map(|_| ())
     }
 
-    /// Has everything undone, and says what could not be.
+    /// Has all steps undone, and says which could not be.
     pub fn finish(mut self) -> Result<(), Failure> {
         self.end()
     }
@@ -148,7 +147,7 @@ impl Keeper {
         match reply {
             Ok(Reply::Undone(complaints)) if complaints.is_empty() => Ok(()),
             Ok(Reply::Undone(complaints)) => Err(Failure::Said(complaints.join("; "))),
-            // It was killed: what it noted can be undone from here.
+            // The keeper was killed: the steps that it noted can be undone from here.
             _ => {
                 clean_up_after_the_dead();
                 Err(Failure::Said("the process that keeps the machine as it was has been killed".into()))
@@ -178,7 +177,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Said by `finish`, where there is somebody to say it to.
+        // `finish` says it, where there is somebody to say it to.
         let _ = self.end();
     }
 }
@@ -189,7 +188,7 @@ fn unexpected(reply: &Reply) -> Failure {
 
 /// The life of a keeper.
 pub fn keeper_main() -> Result<(), Failure> {
-    // Refused only to the leader of a group, whom the terminal's signals do not reach through this one.
+    // This fails only for the leader of a group, which the terminal's signals do not reach through this one.
     let _ = rustix::process::setsid();
     let found = clean_up_after_the_dead();
     let mut machine = Machine { note: Note::new()?, area: None, no_neighbours: false };
@@ -261,6 +260,6 @@ impl Machine {
 fn say(reply: &Reply) {
     let Ok(mut line) = serde_json::to_vec(reply) else { return };
     line.push(b'\n');
-    // Whoever asked may be gone; what is to be done is done all the same.
+    // The process that asked may be gone. The keeper takes the step all the same.
     let _ = io::stdout().lock().write_all(&line).and_then(|()| io::stdout().flush());
 }

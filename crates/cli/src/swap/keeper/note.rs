@@ -1,8 +1,8 @@
-//! What was changed on the machine, noted before it is done, so that it can be undone by whoever comes next.
+//! Notes of the changes to the machine, written before each change, so that the next keeper can undo them.
 //!
-//! A note is a file in `/run/octavo`, named by its keeper's process id; /run is emptied when the machine starts,
-//! as are control groups and swap. It is written before each step: a step that was noted and not done is undone
-//! without harm.
+//! A note is a file in `/run/octavo`, named by its keeper's process id. A start of the machine empties /run, and ends control
+//! groups and swap as well. The keeper writes the note before each step. To undo a step that was noted and not done does no
+//! harm.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ pub enum Step {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
     pid: u32,
-    /// Tells the keeper from a later process of the same number.
+    /// Start of the keeper, which tells it from a later process of the same number.
     started: u64,
     steps: Vec<Step>,
 }
@@ -66,7 +66,7 @@ impl Note {
         Ok(Self { pid, started: start_time(pid).unwrap_or(0), steps: Vec::new() })
     }
 
-    /// Notes a step that is about to be done.
+    /// Notes a step that the keeper is about to take.
     pub fn add(&mut self, step: Step) -> Result<(), Failure> {
         self.steps.push(step);
         self.write()
@@ -83,7 +83,7 @@ impl Note {
         self.write()
     }
 
-    /// Has everything undone, the last step first. What could not be undone stays noted.
+    /// Undoes all steps, the last one first. A step that could not be undone stays noted.
     pub fn undo(mut self, undo: impl Fn(&Step) -> Result<(), Failure>) -> Vec<String> {
         let mut complaints = Vec::new();
         let mut kept: Vec<Step> = Vec::new();
@@ -136,10 +136,10 @@ fn path_of(pid: u32) -> PathBuf {
     Path::new(FOLDER).join(format!("{pid}.json"))
 }
 
-/// When a process started, in the kernel's ticks; `None` where there is none, or only its remains.
+/// The start of a process, in the kernel's ticks. `None` where there is no such process, or only its remains.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Counted behind the name in brackets: state is the first field, starttime the 20th.
+    // Behind the name in brackets, state is the first field and starttime the 20th.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {

@@ -1,4 +1,4 @@
-//! How each noted step is undone, by the keeper or by whoever comes after one that was killed.
+//! The undoing of each noted step, by the keeper or after one that was killed.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::note::{Note, PAGE_CLUSTER, Step, failed, ignore_missing, notes_of_the
 use super::{area, cgroup};
 use crate::failure::Failure;
 
-/// Undoes one step; without harm, where it was noted and not done.
+/// Undoes one step. A step that was noted and not done comes to no harm.
 pub fn undo(step: &Step) -> Result<(), Failure> {
     match step {
         Step::Mounted { at } => cgroup::unmount(at),
@@ -36,7 +36,7 @@ pub fn undo_page_cluster(note: &mut Note) -> Result<(), Failure> {
     note.forget_last()
 }
 
-/// Undoes what keepers left that were killed. Answers what was found, one sentence each.
+/// Undoes the steps of keepers that were killed. Returns a sentence for each that it found.
 pub fn clean_up_after_the_dead() -> Vec<String> {
     let put_right = |note: Note| {
         let pid = note.pid();
