@@ -47,8 +47,10 @@ const SPACE_SHIFT: u32 = 36;
 
 /// Owners that a list has room for at first.
 const LIST_ROOM: usize = 8;
+/// Bytes of addresses that are reserved for each frame: the word of its second owner.
+pub(crate) const BYTES_OF_FRAME: usize = size_of::<u64>();
 /// Frames whose second owners' words lie in one page.
-const FRAMES_PER_PAGE: usize = PAGE_BYTES / size_of::<u64>();
+const FRAMES_PER_PAGE: usize = PAGE_BYTES / BYTES_OF_FRAME;
 
 /// A page of a space that shows a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

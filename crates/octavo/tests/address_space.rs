@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use octavo::{Machine, Manager, RegionOptions};
+use octavo::{Compression, Machine, Manager, RegionOptions};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -141,4 +141,33 @@ fn too_few_addresses_are_an_error_that_names_the_remedy() {
         }
     }
     assert!(said > 0 && worked > 0, "{said} said so, {worked} worked");
+}
+
+#[test]
+fn the_error_asks_for_all_that_a_manager_reserves() {
+    const TEST: &str = "the_error_asks_for_all_that_a_manager_reserves";
+    const GIB: u64 = 1 << 30;
+    if is_alone() {
+        let before = addresses_bytes();
+        let builder = Manager::builder()
+            .machine(Machine::real().with_memory_bytes(TIB))
+            .budget_bytes(64 * MIB)
+            .max_budget_bytes(256 * GIB)
+            .compression(Compression::Off)
+            .background(false);
+        match builder.build() {
+            Ok(_manager) => println!("taken: {}", addresses_bytes() - before),
+            Err(error) => println!("it says: {error}"),
+        }
+        return;
+    }
+    let (built, refused) = (text(&alone(TEST, None)), text(&alone(TEST, Some(GIB >> 10))));
+    let between = |text: &str, before: &str, after: &str| {
+        let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {text}"));
+        rest.split_once(after).unwrap().0.parse::<f64>().unwrap()
+    };
+    let taken = between(&built, "taken: ", "\n");
+    let asked = between(&refused, "cannot reserve the ", " GiB") * GIB as f64;
+    // The error says tenths of a GiB, and the C library gives threads addresses of their own.
+    assert!(taken < asked + 0.25 * GIB as f64, "{taken} bytes taken, {asked} asked for; {refused}");
 }

@@ -1,4 +1,4 @@
-//! What a manager reserves addresses for: by the most that its budget may grow to, never by the machine.
+//! The addresses that a manager reserves: by the most that its budget may grow to, never by the machine.
 //!
 //! Frames, their words, table nodes, swap maps and spaces lie in reservations that never move. Each is as large as the
 //! budget could ever fill it, and the kernel supplies memory as it is touched. So a small manager shows few addresses on
@@ -7,7 +7,8 @@
 use octavo_platform::Reservation;
 
 use crate::error::{Error, Result};
-use crate::frame::{Backing, FrameConfig, MOST_FRAMES, ZoneConfig};
+use crate::frame::{Backing, FrameConfig, FrameWords, MOST_FRAMES, ZoneConfig};
+use crate::rmap;
 use crate::sizes::MAX_SPACES;
 use crate::sync::Cpus;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES, bytes_for_people};
@@ -18,7 +19,7 @@ pub(super) const MOST_BUDGET_BYTES: u64 = MOST_FRAMES * PAGE_BYTES as u64;
 /// Reclaim may take so many table nodes over the budget, before it gives a chunk back.
 const NODES_OVER_BUDGET: u64 = 1024;
 
-/// Left for everything that is not reserved: heap, stacks of threads, rings.
+/// Addresses left for memory that is not reserved here: heap, stacks of threads, rings.
 const SLACK_BYTES: u64 = 64 << 20;
 
 /// The sizes of a manager's reservations.
@@ -29,7 +30,7 @@ pub(super) struct Reserve {
     pub(super) away_bytes: u64,
     pub(super) table_nodes: usize,
     pub(super) spaces: usize,
-    /// Of each area: for more slots the budget could not hold what is kept of each.
+    /// The most slots of each area. The budget could not hold the maps of more.
     pub(super) slots: u32,
     most_bytes: u64,
 }
@@ -44,27 +45,27 @@ impl Reserve {
             zones,
             away_bytes: most_bytes.min(numbers * PAGE_BYTES as u64) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64,
             table_nodes: (pages + pages / 32 + NODES_OVER_BUDGET) as usize,
-            // A space that shows a page has a table node at least.
+            // A space that shows a page has at least one table node.
             spaces: (pages as usize).min(MAX_SPACES),
             slots: (most_bytes / slot_bytes).try_into().unwrap_or(u32::MAX),
             most_bytes,
         }
     }
 
-    /// Asks the kernel once whether there are addresses for all of it, and for what comes later.
+    /// Asks the kernel once whether there are addresses for all of it, and for later allocations.
     ///
     /// # Errors
-    /// `System` where there are not: better now than in the middle, where an allocation that fails ends the process.
+    /// `System` where there are not. That is better now than later, when an allocation that fails ends the process.
     pub(super) fn probe(&self, swap_slots: u64, slot_bytes: u64, cpus: Cpus) -> Result<()> {
         let frames = FrameConfig::span_frames(&self.zones);
         let spaces = self.spaces * (8 + 32 * cpus.count());
-        // Of pages that are away, the words and the place that a clean one keeps.
-        let away_words = self.away_bytes / PAGE_BYTES as u64 * (32 + 4);
-        let bytes = frames * (PAGE_BYTES as u64 + 32)
-            + away_words
-            + (self.table_nodes * PAGE_BYTES) as u64
+        let away = self.away_bytes / PAGE_BYTES as u64;
+        // A frame and its word in the reverse map; the place that a clean page that is away keeps; and words for a power of two.
+        let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME) as u64
+            + away * 4
+            + (frames + away).next_power_of_two() * size_of::<FrameWords>() as u64
+            + (self.table_nodes * (PAGE_BYTES + 4) + spaces) as u64
             + swap_slots * slot_bytes
-            + spaces as u64
             + SLACK_BYTES;
         let what = || {
             format!(
@@ -78,8 +79,8 @@ impl Reserve {
     }
 }
 
-/// Two zones, each of which holds all of the budget: which orders prefer which is no limit. One, where there are no numbers
-/// of frames for two.
+/// Two zones, each of which holds all of the budget, since any order may use either zone. One zone, where there are no numbers of
+/// frames for two.
 fn zones(most_bytes: u64, backing: Backing) -> Vec<ZoneConfig> {
     let zone = |backing| ZoneConfig { bytes: most_bytes, backing, node: 0 };
     let two = vec![zone(backing), zone(Backing::HugePages)];
