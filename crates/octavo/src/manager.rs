@@ -24,21 +24,21 @@ use builder::check_budget;
 pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
-/// Owns memory on behalf of spaces. Cloning is cheap and refers to the same manager; it ends when its last clone and its
-/// last space are gone.
+/// Owns memory on behalf of spaces. A clone is cheap and refers to the same manager, which ends when its last clone and its last
+/// space are gone.
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
-    /// Blocks handed out by `alloc_block`: nothing else may be freed by hand.
+    /// Blocks handed out by `alloc_block`, which alone may be freed by hand.
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
-/// What a manager uses, at about one moment.
+/// The use of a manager, at about one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManagerStats {
     /// The limit.
     pub budget_bytes: u64,
-    /// What is charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
+    /// The bytes charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
     pub used_bytes: u64,
     /// Of those, pages that are away: at the other sides of translations.
     pub away_bytes: u64,
@@ -46,7 +46,7 @@ pub struct ManagerStats {
     pub free_frames: u64,
     /// Table nodes in use.
     pub table_nodes: u64,
-    /// Pages that are to stay, and pages that go first, as the reclaim policy has them.
+    /// Pages that are to stay, and pages that go first, by the reclaim policy.
     pub lru_pages: (u64, u64),
     /// Swap slots in use.
     pub swap_slots: u64,
@@ -54,12 +54,12 @@ pub struct ManagerStats {
     pub pool_pages: u64,
     /// See `pool_pages`.
     pub pool_bytes: u64,
-    /// References on the huge zero page, the shrinker's own excluded.
+    /// References on the huge zero page, without the shrinker's own.
     pub huge_zero_users: u32,
 }
 
 impl Manager {
-    /// Starts to choose.
+    /// Starts the choices for a manager.
     pub fn builder() -> ManagerBuilder {
         ManagerBuilder::default()
     }
@@ -72,7 +72,8 @@ impl Manager {
     /// A new space with nothing mapped.
     ///
     /// # Errors
-    /// `System` when there are as many spaces already as the budget may have table nodes, or a million; `ForkedChild` in one.
+    /// `System` when there are as many spaces already as the budget may have table nodes, or a million. `ForkedChild` in a
+    /// forked child.
     pub fn space(&self) -> Result<Space> {
         self.new_space(None, None)
     }
@@ -121,7 +122,7 @@ impl Manager {
         Ok(Space::new(state, Arc::clone(&self.running)))
     }
 
-    /// What was counted so far. In a forked child, what had been until the fork.
+    /// The counts so far. In a forked child, those until the fork.
     pub fn counters(&self) -> CounterSnapshot {
         if self.engine().check_process().is_ok() {
             self.engine().frames.flush_counters();
@@ -129,10 +130,10 @@ impl Manager {
         self.engine().counters.snapshot()
     }
 
-    /// What is used.
+    /// The memory, slots and pages in use.
     ///
     /// # Errors
-    /// `ForkedChild` in one.
+    /// `ForkedChild` in a forked child.
     pub fn stats(&self) -> Result<ManagerStats> {
         let engine = self.engine();
         engine.check_process()?;
@@ -151,12 +152,12 @@ impl Manager {
         })
     }
 
-    /// Changes the budget. Lowering it moves pages together, or out, and gives the emptied chunks back to the kernel,
-    /// before it returns.
+    /// Changes the budget. A lower budget moves pages together, or out, and gives the emptied chunks back to the kernel,
+    /// before the call returns.
     ///
     /// # Errors
-    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below what is in use and cannot be moved out;
-    /// `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
+    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory that is in use and
+    /// cannot be moved out. `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         engine.check_process()?;
@@ -188,31 +189,31 @@ impl Manager {
         }
         engine.frames.retune();
         if bytes < before {
-            // What the per-CPU lists hold was right for more memory.
+            // The per-CPU lists hold as many frames as were right for more memory.
             engine.frames.drain();
         }
         self.running.wake();
         Ok(())
     }
 
-    /// Moves out up to `pages` cold pages now; says how many.
+    /// Moves out up to `pages` cold pages now. Returns their number.
     ///
     /// # Errors
-    /// `ForkedChild` in one.
+    /// `ForkedChild` in a forked child.
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
         self.engine().check_process()?;
         let freed = reclaim_and_wait(self.engine(), pages, Reclaimer::Direct);
-        // Of a device that did not answer in time.
+        // The error of a device that did not answer in time.
         self.engine().leave_transfers();
         Ok(freed)
     }
 
-    /// Allocates a block of 2^order frames that is no page of a space. It counts against the budget and is never moved or
-    /// reclaimed; nothing is reclaimed for it either. `None`: the budget has none left. For page blocks at speed, use a
-    /// [`crate::frame::FrameAllocator`] of their own.
+    /// Allocates a block of 2^order frames that is no page of a space. The block counts against the budget, and is neither moved
+    /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page blocks at speed,
+    /// use a [`crate::frame::FrameAllocator`] of their own.
     ///
     /// # Errors
-    /// `ForkedChild` in one.
+    /// `ForkedChild` in a forked child.
     pub fn alloc_block(&self, order: Order) -> Result<Option<FrameId>> {
         self.engine().check_process()?;
         let block = self.engine().frames.alloc(order).map(Block::into_frame);
@@ -223,7 +224,7 @@ impl Manager {
     /// Frees a block of [`Manager::alloc_block`].
     ///
     /// # Errors
-    /// `InvalidFree` for anything else; nothing changes then. `ForkedChild` in one.
+    /// `InvalidFree` for any other block; nothing changes then. `ForkedChild` in a forked child.
     pub fn free_block(&self, frame: FrameId, order: Order) -> Result<()> {
         self.engine().check_process()?;
         if !self.blocks.lock().remove(&(frame, order)) {
@@ -234,19 +235,20 @@ impl Manager {
         self.engine().frames.free(frame, order)
     }
 
-    /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle; says
-    /// how many are: none where less than the high watermark is free. Empties the per-CPU lists, and what was zeroed before, into the zones first.
+    /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle. Returns the
+    /// number of zeroed frames, which is 0 where less than the high watermark is free. The per-CPU lists, and the frames that
+    /// were zeroed before, go into the zones first.
     ///
     /// # Errors
-    /// `ForkedChild` in one.
+    /// `ForkedChild` in a forked child.
     pub fn zero_ahead(&self, frames: usize) -> Result<usize> {
         self.engine().check_process()?;
         self.engine().frames.drain();
         Ok(self.engine().frames.zero_some(frames))
     }
 
-    /// Walks everything and checks it against everything else. Linear in memory; to be called while no access is under
-    /// way. In a forked child it does nothing.
+    /// Walks all structures and checks them against each other. The time is linear in memory. To be called while no access is
+    /// under way. In a forked child it does nothing.
     ///
     /// # Panics
     /// When two structures contradict each other.

@@ -18,58 +18,57 @@ use crate::sync::{Arc, Duration, Shared, pause};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
-/// How long a block over an edge may stay pinned before unmap and protect say so: stores, reclaim and late walkers hold one
-/// for a moment.
+/// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and late walkers hold a
+/// block for a moment.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// From one look at such a block to the next.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's budget.
 ///
-/// Addresses are Octavo's own, not the process's; bytes are reached by the methods here. All of them may be called from
-/// any thread at any time. Dropping the space frees everything it had, at once; memory that is pinned, when its pins
-/// are dropped.
+/// Addresses are Octavo's own, and not the process's. The methods here reach the bytes. Any thread may call any of them at any
+/// time. A drop of the space frees all its memory at once, and pinned memory when its pins are dropped.
 pub struct Space {
     state: SpaceState,
     engine: Shared<Engine>,
-    /// Keeps the manager at work as long as the space lives.
+    /// Keeps the manager at work while the space lives.
     _running: Arc<Running>,
 }
 
-/// How a range is going to be used.
+/// The coming use of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing in particular.
+    /// No known order.
     Normal,
-    /// One page after the other: windows as large as may be are read ahead from the start.
+    /// One page after the other: Octavo reads ahead in the largest windows from the start.
     Sequential,
-    /// In no order: nothing is read ahead.
+    /// In no order: Octavo reads nothing ahead.
     Random,
-    /// Soon: what is out is started to be brought in.
+    /// Soon: Octavo starts to bring in the pages that are out.
     WillNeed,
     /// Not soon: these pages are the next to go.
     Cold,
-    /// Not soon: what can go is sent out now.
+    /// Not soon: Octavo sends out now the pages that can go.
     PageOut,
     /// Never again: the pages' contents may be dropped, and read as zeros from now on. The range stays mapped.
     Free,
 }
 
-/// What a space uses, at about one moment.
+/// The use of a space, at about one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceStats {
     /// Bytes of all regions.
     pub mapped_bytes: u64,
     /// Bytes that have frames now. Zero pages do not count.
     pub resident_bytes: u64,
-    /// The most that may, if a quota is set.
+    /// The most bytes that may have frames, if a quota is set.
     pub quota_bytes: Option<u64>,
     /// Bytes that came back from swap, so far.
     pub swapped_in_bytes: u64,
     /// Bytes that went out, so far.
     pub swapped_out_bytes: u64,
-    /// Of those, what went because of the quota.
+    /// The part of those that went out because of the quota.
     pub quota_out_bytes: u64,
 }
 
@@ -80,8 +79,8 @@ impl Space {
 
     // --- layout ---
 
-    /// Maps `len` bytes (rounded up to pages) at a place of its own choosing, and says where. They read as zeros. A
-    /// range of 2 MiB or more is aligned to 2 MiB. Uses no memory yet.
+    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns it. The bytes read as zeros. A range
+    /// of 2 MiB or more is aligned to 2 MiB. The range uses no memory yet.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that fits nowhere.
@@ -101,7 +100,7 @@ impl Space {
         })
     }
 
-    /// Tries once more where the budget had no room for what is kept of regions, having made some.
+    /// Makes room and tries once more where the budget had no room for the list of regions.
     fn with_room<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
         match change() {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => {
@@ -123,13 +122,14 @@ impl Space {
         self.with_room(|| self.state.regions.writer().insert(region))
     }
 
-    /// Unmaps a range: its pages are gone, and reading them is an error. Parts that were not mapped are no error. Pinned
-    /// memory lives on until its pins are dropped. Only whole pages can go: `len` is a multiple of [`PAGE_BYTES`], for a
-    /// length that [`Space::map`] rounded up as well.
+    /// Unmaps a range. Its pages are gone, and a read of them is an error. Parts that were not mapped are no error. Pinned memory
+    /// lives on until its pins are dropped. Only whole pages can go. So `len` is a multiple of [`PAGE_BYTES`], even where
+    /// [`Space::map`] rounded the length up.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page; `Busy` when an edge of the range cuts a pinned 2 MiB block;
-    /// `OutOfMemory` when it cuts one and there is no room for the table that takes. Nothing has changed then.
+    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page. `Busy` when an edge of the range cuts a pinned
+    /// 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for the table that this takes. Nothing has
+    /// changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
@@ -144,7 +144,7 @@ impl Space {
         )
     }
 
-    /// Changes what may be done with a range of whole pages, all of which must be mapped.
+    /// Changes the permissions of a range of whole pages, all of which must be mapped.
     ///
     /// # Errors
     /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where the space's translation cannot take
@@ -178,10 +178,10 @@ impl Space {
         })
     }
 
-    /// Says how a range is going to be used. Advice about what is not mapped, or cannot be followed, is no error.
+    /// Tells Octavo the coming use of a range. Advice about parts that are not mapped, or that cannot be followed, is no error.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`]. Of [`Advice::Free`], those of [`Space::unmap`].
+    /// `InvalidRange` as [`Space::map_at`]. For [`Advice::Free`], the errors of [`Space::unmap`].
     pub fn advise(&self, address: u64, len: u64, advice: Advice) -> Result<()> {
         let engine = &*self.engine;
         engine.check_process()?;
@@ -206,7 +206,7 @@ impl Space {
                 page_out(engine, self.state.id, range);
                 Ok(())
             }
-            // The regions stay: faults under way may bring pages back, which is what they would find afterwards.
+            // The regions stay. So faults under way may bring pages back, as faults that come afterwards do.
             Advice::Free => self.change_layout(
                 range,
                 |_| Ok(Vec::new()),
@@ -218,8 +218,8 @@ impl Space {
         }
     }
 
-    /// Starts to bring in what of the range is out, and returns; says how many pages are on their way. Of a long
-    /// range, only as many as a quarter of the budget takes, and the space's quota: for the first part.
+    /// Starts to bring in the pages of the range that are out, and returns the number of those on their way. A long range is cut
+    /// to the pages that a quarter of the budget takes, and the space's quota.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
@@ -231,9 +231,9 @@ impl Space {
         Ok(prefetch(&self.engine, &self.state, range))
     }
 
-    /// Changes regions, then the table, under the layout lock. `apply` is given the regions as they were. Where a block over an edge cannot be split, nothing has
-    /// changed; where that is for want of a table node, makes room and starts over; where the block is pinned, looks again for
-    /// a while. The lock is not held meanwhile.
+    /// Changes regions, then the table, under the layout lock. `apply` gets the old regions. Where a block over an edge cannot
+    /// be split, nothing has changed. For want of a table node, this makes room and starts over. Where the block is pinned, this
+    /// looks again for a while. The lock is not held meanwhile.
     fn change_layout(
         &self,
         range: PageNumberRange,
@@ -275,19 +275,19 @@ impl Space {
 
     // --- access ---
 
-    /// Loads the word at `address`, which must be aligned to its size. Never torn. A hit takes no lock and writes
+    /// Loads the word at `address`, which must be aligned to its size. The word is never torn. A hit takes no lock and writes
     /// nothing.
     ///
     /// # Errors
-    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`; and, where the page must be brought in, those of reclaim
-    /// and of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
-    /// `ForkedChild` in one.
+    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`. Where the page must be brought in, also the errors of reclaim and
+    /// of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
+    /// `ForkedChild` in a forked child.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
         access::load(&self.engine, &self.state, address)
     }
 
-    /// Stores a word at `address`, which must be aligned to its size. A hit takes no lock: two read-modify-writes.
+    /// Stores a word at `address`, which must be aligned to its size. A hit takes no lock, and costs two read-modify-writes.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -296,10 +296,10 @@ impl Space {
         access::store(&self.engine, &self.state, address, value)
     }
 
-    /// Copies bytes out. Bytes that others write meanwhile may be torn.
+    /// Copies bytes out. Bytes that other threads write meanwhile may be torn.
     ///
     /// # Errors
-    /// As [`Space::load`]; what was copied before the failure stays.
+    /// As [`Space::load`]. The bytes copied before the failure stay.
     pub fn read(&self, address: u64, to: &mut [u8]) -> Result<()> {
         access::read(&self.engine, &self.state, address, to)
     }
@@ -307,13 +307,13 @@ impl Space {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// As [`Space::load`]; pages before the one that failed are written.
+    /// As [`Space::load`]. The pages before the one that failed are written.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
         access::write(&self.engine, &self.state, address, from)
     }
 
-    /// Pins up to `len` bytes from `address` on: the memory stays where it is until the pin is dropped. The pin may cover
-    /// less than was asked for, where a page behind the first cannot be had; see [`Pin::len`].
+    /// Pins up to `len` bytes from `address` on. The memory stays where it is until the pin is dropped. Where a page behind the
+    /// first cannot be had, the pin covers fewer bytes; see [`Pin::len`].
     ///
     /// # Errors
     /// As [`Space::load`], for the first page; `TooManyPins` where it carries as many as it can. An error holds no pin.
@@ -322,10 +322,9 @@ impl Space {
         access::pin(&self.engine, &self.state, address, len, access)
     }
 
-    /// Makes the page at `address` usable for `access`, without blocking on others' faults: the future is polled again
-    /// when they are done. It may be evicted again at any time. Making room for
-    /// it, where there is none, happens inside the poll. Poll it to its end or drop it, which leaves the page as it
-    /// was: until then others who need the page may wait for it.
+    /// Makes the page at `address` usable for `access`, without blocking its executor. Where the fault has to wait for a device,
+    /// for room, or for another fault, the future is pending and wakes its task. A dropped future leaves the page as it was. The
+    /// page may be evicted again at any time.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -333,11 +332,11 @@ impl Space {
         resolve_async(&self.engine, &self.state, address, access)
     }
 
-    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One thread
-    /// may poll many of these at once; none blocks it. A page that is pinned by handles cannot go there.
+    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
+    /// thread may poll many of these futures at once, and none blocks it. A page that handles pin cannot go there.
     ///
     /// # Errors
-    /// As [`Space::load`]; `Unsupported` where the space has no translation, or the translation cannot show the page; `Busy` where
+    /// As [`Space::load`]. `Unsupported` where the space has no translation, or the translation cannot show the page. `Busy` where
     /// the page stays pinned, or the translation stays busy with it.
     pub fn fault_translated(
         &self,
@@ -375,7 +374,7 @@ impl Space {
     /// Makes every page of the range usable for `access` now.
     ///
     /// # Errors
-    /// As [`Space::load`]; the pages before the one that failed are there.
+    /// As [`Space::load`]. The pages before the one that failed are usable.
     pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
         self.engine.check_process()?;
         let range = page_range(address, len)?;
@@ -385,12 +384,13 @@ impl Space {
 
     // --- what it uses ---
 
-    /// The most memory that the space may have, whatever the budget allows; `None`: no limit of its own. A space at its
-    /// quota makes room among its own pages. Lowered below what it has, the excess goes out before this returns.
+    /// Sets the most memory that the space may have, beside the budget. `None`: the space has no limit of its own. A space at its
+    /// quota makes room among its own pages. Where the quota is below the space's memory, the excess goes out before the call
+    /// returns.
     ///
     /// # Errors
-    /// `InvalidBudget` for a quota below 2 MiB; `QuotaExceeded` when the excess cannot go out: the quota stands, and
-    /// accesses that need memory fail until it can.
+    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then stands, and accesses
+    /// that need memory fail until the excess is out.
     pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
         self.engine.check_process()?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {
@@ -402,10 +402,10 @@ impl Space {
         in_place(make_room_under_quota(&self.engine, &self.state, 0, &mut Waiter::patient(&self.engine)))
     }
 
-    /// What the space uses.
+    /// The memory and swap that the space uses.
     ///
     /// # Errors
-    /// `ForkedChild` in one.
+    /// `ForkedChild` in a forked child.
     pub fn stats(&self) -> Result<SpaceStats> {
         self.engine.check_process()?;
         let figure = |figure| self.engine.space_use.get(self.state.id, figure) << PAGE_SHIFT;
@@ -428,17 +428,17 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         let engine = &*self.engine;
-        // A forked child owns nothing of this.
+        // A forked child owns none of this.
         if engine.check_process().is_err() {
             return;
         }
         clear_space(engine, &self.state);
-        // Until they end, the slots of pages on their way are in use.
+        // The slots of pages on their way are in use until their transfers end.
         engine.leave_transfers();
         engine.spaces.lock().remove(&self.state.id);
         engine.space_use.forget(self.state.id);
         engine.table.forget_space(self.state.id);
-        // Last of all: until here, entries could still show it.
+        // Last of all, since entries could still show it until here.
         engine.huge_zero.put_space(&self.state.used_huge_zero);
     }
 }
@@ -499,7 +499,7 @@ fn page_range(address: u64, len: u64) -> Result<PageNumberRange> {
     Ok(PageNumberRange { start: PageNumber(pages.start), end: PageNumber(pages.end) })
 }
 
-/// A range that must not end inside a page, since the rest of that page would be changed unasked.
+/// Refuses a range that ends inside a page, since the call would change the rest of that page unasked.
 fn whole_pages(address: u64, len: u64, what: &str) -> Result<PageNumberRange> {
     let range = page_range(address, len)?;
     let end = address + len;

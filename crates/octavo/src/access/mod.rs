@@ -5,13 +5,13 @@
 //! | load | the walk twice (read, then re-read: one load a link each), and the data. No store, no lock |
 //! | store | the walk twice, one read-modify-write to take the frame and one to let it go, on its own half line |
 //! | read | as a load, once a page; the copy between |
-//! | write | as a store, once a page. A whole page that is not there is not zeroed, or read, before it is written |
+//! | write | as a store, once a page. A page that is written whole and is not in memory is neither zeroed nor read first |
 //!
-//! A load is optimistic: it reads the entry, then the data, then the entry and every link again, and starts over if any
-//! has changed. A store never is: bytes written to a frame that has just become somebody else's could not be taken back. It
-//! takes a pin, re-reads, writes, marks the frame dirty, and drops the pin.
+//! A load is optimistic. It reads the entry, then the data, then the entry and every link again, and starts over where one of
+//! them has changed. A store is never optimistic, since it could not take back bytes written to a frame that has just got
+//! another owner. It takes a pin, reads again, writes, marks the frame dirty, and drops the pin.
 //!
-//! On the first access since reclaim last looked, the entry is marked accessed: one compare-and-swap that may fail.
+//! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may fail.
 
 mod pin;
 
@@ -31,7 +31,7 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PageNumber};
 
-/// Where in the arena the byte at `address` is, in a leaf at `level` that shows `frame` at home.
+/// The place in the arena of the byte at `address`, in a leaf at `level` that shows `frame` at home.
 #[inline(always)]
 fn offset_in_arena(frame: FrameId, level: usize, address: u64) -> usize {
     let within =
@@ -63,11 +63,11 @@ impl<W: Word> LeafOperation for Load<'_, W> {
     }
 }
 
-/// Ends an optimistic read: whether the leaf was what it said while its bytes were read.
+/// Ends an optimistic read. Says whether the leaf stayed the same while its bytes were read.
 #[inline(always)]
 fn still_read(leaf: &Leaf<'_>) -> bool {
-    // Acquire: the bytes were read before the words are read again. Whoever made the frame somebody else's changed the
-    // entry first, and writes its new bytes after a release fence.
+    // Acquire: the bytes were read before the words are read again. A thread that gives the frame another owner changes
+    // the entry first, and writes the new bytes after a release fence.
     fence(Ordering::Acquire);
     if !leaf.still_holds() {
         return false;
@@ -131,10 +131,10 @@ fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) 
         engine.unpin(pin);
         return (before.pins() >= MAX_PINS).then(|| Err(too_many_pins()));
     }
-    // Release: what made the frame ours comes before its new bytes, for loads that still look at the old entry.
+    // Release: the change that made the frame ours comes before its new bytes, for loads that still look at the old entry.
     fence(Ordering::Release);
     write(frame);
-    // Nobody clears the mark while the frame is held, so one look is enough.
+    // No thread clears the mark while the frame is held, so one look is enough.
     if !before.is_dirty() {
         words.holds.mark_dirty();
     }
@@ -143,7 +143,7 @@ fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) 
     Some(Ok(()))
 }
 
-/// Part of a page copied out, at its leaf.
+/// Copies a part of a page out, at its leaf.
 struct CopyOut<'a> {
     engine: &'a Engine,
     address: u64,
@@ -166,7 +166,7 @@ impl LeafOperation for CopyOut<'_> {
     }
 }
 
-/// Copies bytes out, page by page: each page's part as it was at one moment between others' writes, or torn by them.
+/// Copies bytes out, page by page. Writes by others may tear the part of a page.
 pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
     check_range(engine, address, to.len() as u64)?;
     let mut address = address;
@@ -183,7 +183,7 @@ pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [
     Ok(())
 }
 
-/// Part of a page copied in, at its leaf.
+/// Copies a part of a page in, at its leaf.
 struct CopyIn<'a> {
     engine: &'a Engine,
     address: u64,
@@ -249,8 +249,8 @@ fn unaligned(engine: &Engine, address: u64, size: usize) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// A byte range must not run past the end of the address space. An empty one is all that comes through here without a
-/// fault to ask whose process it is.
+/// Refuses a byte range that runs past the end of the address space. An empty range meets no fault that would ask whose process
+/// this is, so this function asks.
 fn check_range(engine: &Engine, address: u64, len: u64) -> Result<()> {
     engine.check_process()?;
     if address.checked_add(len).is_some() {

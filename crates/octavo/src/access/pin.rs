@@ -1,20 +1,20 @@
 //! Pins: counted holds on the memory behind a range (*x86: lockless get_user_pages_fast()*, Linux 2.6.27, commit 8174c430e445).
 //!
-//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. Unmapping a pinned range, or
-//! dropping its space, ends the entries but not the memory: that lives until the pin is dropped.
+//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. An unmap of a pinned range, or a drop
+//! of its space, ends the entries. The memory lives until the pin is dropped.
 //!
-//! The lock-free path: walk; read the entry once; take the count; re-read every link from the entry up to the root;
-//! undo on a mismatch. It stops at the first page that does not fit (absent, not writable, busy), *keeps what it has*, and the
-//! slow path goes on from there: it faults the page in, and tries again. The base form does the same under the space's
-//! layout lock, held shared, as Linux did under mmap_sem.
+//! The lock-free path walks, reads the entry once, takes the count, and reads every link again, from the entry up to the root. On
+//! a mismatch it gives the count back. It stops at the first page that does not fit (absent, not writable, busy), and keeps the
+//! pages that it has. The slow path goes on from there: it faults the page in, and tries again. The base form does the same
+//! under the space's layout lock, held shared, as Linux did under mmap_sem.
 //!
-//! The prefix rule: a range whose first page can be pinned never fails. What could be pinned before the first page that
-//! cannot is the answer; only a first page that cannot is an error, so an error never holds a pin.
+//! The prefix rule: a range whose first page can be pinned never fails. The pin then covers the pages before the first one that
+//! cannot be pinned. Only a first page that cannot be pinned is an error, so an error never holds a pin.
 //!
-//! A zero page takes no count: a pin on one shows the manager's small zero page, which is never written. So a
-//! zero page is only ever pinned for reading, and an entry that forbids writing never yields a pin for writing.
+//! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. So a zero page is pinned
+//! for reading only, and an entry that forbids writing never yields a pin for writing.
 //!
-//! Cost of a lock-free pin and its drop: two read-modify-writes on the frame's half line, the walk twice.
+//! A lock-free pin and its drop cost two read-modify-writes on the frame's half line, and the walk twice.
 
 use std::cell::Cell;
 use std::fmt;
@@ -33,12 +33,12 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
-/// A run of pinned bytes that lie together in memory. Two words: a pin is made and returned without going through
-/// memory more than once.
+/// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at most once on its way
+/// to the caller.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     offset: usize,
-    /// Number of the frame, or block, that carries the count; `NOT_HELD` for zeros, which need none.
+    /// Number of the frame, or block, that carries the count. `NOT_HELD` for zeros, which need no count.
     held: u32,
     len: u32,
 }
@@ -46,14 +46,14 @@ struct Piece {
 const NOT_HELD: u32 = u32::MAX;
 const NOTHING: Piece = Piece { offset: 0, held: NOT_HELD, len: 0 };
 
-/// Pinned memory. Dropping it lets the memory go.
+/// Pinned memory. A drop lets the memory go.
 ///
-/// Its bytes may be written at any moment by others who reach the same pages, so they are not lent as `&[u8]`: copy
-/// them with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
+/// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as `&[u8]`. Copy them
+/// with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
 pub struct Pin<'s> {
     engine: &'s Engine,
     first: Piece,
-    /// What lies behind the first. Most pins lie in one page, and have none.
+    /// The runs behind the first. Most pins lie in one page, and have none.
     #[expect(clippy::box_collection, reason = "one word for what is nearly never there")]
     rest: Option<Box<Vec<Piece>>>,
     len: usize,
@@ -74,27 +74,27 @@ impl Pin<'_> {
         self.len += piece.len as usize;
     }
 
-    /// Bytes pinned: what was asked for, or a prefix of it that ends where a page could not be pinned.
+    /// Bytes pinned: all that were asked for, or a prefix that ends where a page could not be pinned.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was pinned, as nothing was asked for.
+    /// Whether the pin is empty, since no bytes were asked for.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What the pin allows.
+    /// The access that the pin allows.
     pub fn access(&self) -> Access {
         self.access
     }
 
     /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
-    /// block. The pointers stay valid while the pin lives; dereferencing one is subject to others' writes.
+    /// block. The pointers stay valid while the pin lives. Other threads may write the bytes behind them.
     ///
-    /// A forked child does not inherit the memory behind them. Nothing can tell it so as every other call does, by
-    /// `ForkedChild`: a child that dereferences one of these pointers is ended by SIGSEGV.
+    /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error `ForkedChild`, but
+    /// a pointer cannot: SIGSEGV ends a child that dereferences one.
     pub fn pages(&self) -> PinnedPages<'_> {
         PinnedPages {
             engine: self.engine,
@@ -103,11 +103,11 @@ impl Pin<'_> {
         }
     }
 
-    /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. Never torn. Cheaper than a copy: the
-    /// word stays in a register, so dropping the pin need not wait for it.
+    /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A load is cheaper than
+    /// a copy: the word stays in a register, so the drop of the pin need not wait for it.
     ///
     /// # Errors
-    /// `InvalidRange` when it is not all inside or not aligned; `ForkedChild` in one.
+    /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked child.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
         self.word_at::<W>(offset).map(|at| self.engine.frames.bytes().load(at))
@@ -144,7 +144,7 @@ impl Pin<'_> {
     /// Copies bytes out, from `offset` bytes into the pin.
     ///
     /// # Errors
-    /// `InvalidRange` when they are not all inside; `ForkedChild` in one.
+    /// `InvalidRange` when the bytes are not all inside the pin; `ForkedChild` in a forked child.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.check(offset, to.len())?;
@@ -168,7 +168,8 @@ impl Pin<'_> {
     /// Copies bytes in, from `offset` bytes into the pin.
     ///
     /// # Errors
-    /// `Protected` when the pin is for reading; `InvalidRange` when they are not all inside; `ForkedChild` in one.
+    /// `Protected` when the pin is for reading; `InvalidRange` when the bytes are not all inside the pin; `ForkedChild` in a
+    /// forked child.
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
         if self.access != Access::Write {
             return Err(for_reading());
@@ -189,7 +190,7 @@ impl Pin<'_> {
         Ok(())
     }
 
-    /// Where in the arena these bytes are, if they lie in the first part, as they do in most pins.
+    /// The place of these bytes in the arena, if they lie in the first part, as in most pins.
     #[inline]
     fn in_first(&self, offset: usize, len: usize) -> Option<usize> {
         (offset + len <= self.first.len as usize).then_some(self.first.offset + offset)
@@ -225,7 +226,7 @@ impl Pin<'_> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        // In a forked child this counts in the child's own copy; `free_last` does nothing there.
+        // In a forked child the count goes down in the child's own copy, and `free_last` does nothing.
         drop_piece(self.engine, self.first);
         if let Some(rest) = &self.rest {
             rest.iter().for_each(|piece| drop_piece(self.engine, *piece));
@@ -240,8 +241,8 @@ fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// Of a word that lies in the pin at an address that is no multiple of its size. Parts begin on pages, other than the
-/// first, at `start`: so that tells.
+/// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on pages, so `start`
+/// of the first decides.
 #[cold]
 fn unaligned(start: usize, offset: usize, size: usize) -> Error {
     let past = (start + offset) % size;
@@ -312,7 +313,7 @@ pub(crate) fn pin<'s>(
     if first.len as usize == len && len > 0 {
         return Ok(Pin { engine, first, rest: None, len, access });
     }
-    // Boxed, and taken apart again: a pin whose address nobody has been given stays in registers.
+    // Boxed, and taken apart again: a pin whose address never left this function stays in registers.
     pin_rest(engine, first, space, address, len, access).map(|pin| *pin)
 }
 
@@ -327,7 +328,7 @@ fn pin_rest<'s>(
     access: Access,
 ) -> Result<Box<Pin<'s>>> {
     let mut pin = Box::new(Pin { engine, first, rest: None, len: first.len as usize, access });
-    // Before any lock: it asks whether this is a forked child, where somebody who is not there may hold it.
+    // Before any lock: in a forked child, a thread of the parent may hold the lock for ever.
     check_range(engine, address, len as u64)?;
     let locked = pin.engine.policy.pin_path == PinPath::Locked;
     let take_present = |pin: &mut Pin<'_>| {
@@ -346,7 +347,7 @@ fn pin_rest<'s>(
         };
         match usable {
             Ok(()) => fit = take_present(&mut pin),
-            // What is pinned already is the answer.
+            // The pages that are pinned already are the answer.
             Err(_) if pin.len > 0 => break,
             Err(error) => return Err(error),
         }
@@ -354,7 +355,7 @@ fn pin_rest<'s>(
     Ok(pin)
 }
 
-/// Why pinning what is present stopped.
+/// The reason why the pinning of present pages stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     All,
@@ -364,7 +365,7 @@ enum Fit {
     Full,
 }
 
-/// Pins pages from where `pin` ends, as long as they are present and fit. Takes no lock and never faults.
+/// Pins pages from the end of `pin` on, as long as they are present and fit. Takes no lock and never faults.
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     while pin.len < len {
         let (engine, access, address, len) =
@@ -397,7 +398,7 @@ struct TakePin<'e> {
 impl LeafOperation for TakePin<'_> {
     type Output = Piece;
 
-    /// Takes the count, and re-reads what led to the frame.
+    /// Takes the count, and reads the links to the frame again.
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
         let Self { engine, address, len, access, full } = self;

@@ -1,4 +1,4 @@
-//! What a manager is built from: every choice, with its default, and how the choices become structures.
+//! The builder of a manager: every choice, with its default, and the building of the structures.
 
 use super::Manager;
 use super::reserve::{MOST_BUDGET_BYTES, Reserve};
@@ -18,10 +18,10 @@ use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, bytes_for_people};
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Chunks leave a 32nd of the budget to tables and swap maps: what eight times the budget needs of both.
+/// Chunks leave a 32nd of the budget to tables and swap maps: as much as eight times the budget needs of both.
 const HEADROOM_SHIFT: u32 = 5;
 
-/// Read ahead in one window by default: 2 MiB.
+/// The largest readahead window by default: 2 MiB.
 const READAHEAD_PAGES: u32 = CHUNK_FRAMES;
 
 /// Chooses how a manager works. Every choice has a default.
@@ -79,76 +79,76 @@ impl Default for ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// Bytes that everything together may use. Default: 80 % of the smaller of the machine's memory and the tightest
-    /// limit of this process's control groups.
+    /// Bytes that all parts together may use. Default: 80 % of the smaller of the machine's memory and the tightest limit of
+    /// this process's control groups.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = Some(bytes);
         self
     }
 
-    /// What [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and memory is not. Default:
-    /// the budget.
+    /// The most that [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and memory is not.
+    /// Default: the budget.
     pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
         self.max_budget_bytes = Some(bytes);
         self
     }
 
-    /// How huge zero pages are counted.
+    /// The counting of huge zero pages.
     pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
         self.zero_page = zero_page;
         self
     }
 
-    /// Which orders the per-CPU lists hold.
+    /// The orders that the per-CPU lists hold.
     pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
         self.percpu_orders = orders;
         self
     }
 
-    /// How the per-CPU lists are protected. Default: by restartable sequences, where the kernel has them.
+    /// The protection of the per-CPU lists. Default: by restartable sequences, where the kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
         self.percpu_form = form;
         self
     }
 
-    /// How pages are pinned.
+    /// The way in which pages are pinned.
     pub fn pin_path(mut self, pin_path: PinPath) -> Self {
         self.policy.pin_path = pin_path;
         self
     }
 
-    /// When write faults take 2 MiB blocks.
+    /// The regions in which write faults take 2 MiB blocks.
     pub fn huge(mut self, huge: HugePolicy) -> Self {
         self.policy.huge = huge;
         self
     }
 
-    /// What a write to a huge zero leaf does.
+    /// The outcome of a write to a huge zero leaf.
     pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
         self.policy.huge_zero_write = write;
         self
     }
 
-    /// Where pages go when the budget is used up. Default: an unlinked temporary file.
+    /// The place that pages go to when the budget is used up. Default: an unlinked temporary file.
     pub fn swap_file(mut self, file: SwapFile) -> Self {
         self.swap_file = file;
         self
     }
 
-    /// Which pages go when the budget is used up.
+    /// The policy that chooses the pages to go when the budget is used up.
     pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
         self.reclaim_policy = policy;
         self
     }
 
-    /// The most that the swap file may grow to. Default: 1 TiB. Of any area no more is used than the budget can keep account of: 256 times `max_budget_bytes`, or 93 times
-    /// where pages are encrypted.
+    /// The most that the swap file may grow to. Default: 1 TiB. No more of an area is used than the budget can keep account of:
+    /// 256 times `max_budget_bytes`, or 93 times where pages are encrypted.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
         self
     }
 
-    /// How the swap cache finds the frame of a slot.
+    /// The way in which the swap cache finds the frame of a slot.
     pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
         self.swap_cache = swap_cache;
         self
@@ -160,20 +160,19 @@ impl ManagerBuilder {
         self
     }
 
-    /// One more place where pages go, instead of the file. Those of the highest priority are filled first.
+    /// One more place that pages go to, instead of the file. Areas of the highest priority are filled first.
     pub fn swap_area(mut self, area: SwapArea) -> Self {
         self.swap_areas.push(area);
         self
     }
 
-    /// How files and block devices are read and written. Default: by io_uring, where that is allowed.
+    /// The way in which files and block devices are read and written. Default: by io_uring, where that is allowed.
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.io_engine = engine;
         self
     }
 
-    /// How pages are packed into the compressed pool in front of the swap areas, which takes up to a fifth of the budget.
-    /// Default: LZ4.
+    /// The compression of pages in the pool in front of the swap areas, which takes up to a fifth of the budget. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
@@ -186,15 +185,15 @@ impl ManagerBuilder {
         self
     }
 
-    /// How long an access waits for a device that does not answer, for a page to come or for room that a write makes, before it
-    /// is an error of kind `TimedOut`. Each write that ends is an answer. What the device was asked for goes on, and a later access finds what came of it. Default: as
-    /// long as it takes.
+    /// The longest wait of an access for a device that does not answer. The access may wait for a page to come, or for room that
+    /// a write makes. It then fails with the kind `TimedOut`. The transfer goes on, and a later access finds its outcome.
+    /// Default: no limit.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.policy.io_timeout = Some(timeout);
         self
     }
 
-    /// Bytes that are read ahead of sequential faults in one window at the most. Default: 2 MiB; below 4 KiB nothing is.
+    /// The most bytes that one window reads ahead of faults in order. Default: 2 MiB. Below 4 KiB, nothing is read ahead.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
         self
@@ -206,7 +205,7 @@ impl ManagerBuilder {
         self
     }
 
-    /// How the kernel backs base pages. Default: by huge pages, which are cheaper to fault in and to reach.
+    /// The pages by which the kernel backs base pages. Default: huge pages, which are cheaper to fault in and to reach.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
@@ -221,8 +220,9 @@ impl ManagerBuilder {
     /// Builds the manager.
     ///
     /// # Errors
-    /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`; `SwapUnavailable` when a swap area cannot
-    /// be made or opened; `Unsupported` when the chosen I/O engine does not work here; `System` when the kernel refuses address space or a thread.
+    /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`.
+    /// `SwapUnavailable` when a swap area cannot be made or opened. `Unsupported` when the chosen I/O engine does not work
+    /// here. `System` when the kernel refuses addresses or a thread.
     pub fn build(self) -> Result<Manager> {
         let (budget_bytes, most_bytes) = self.budgets()?;
         let mut areas = self.swap_areas;
@@ -272,7 +272,7 @@ impl ManagerBuilder {
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
 
-    /// The budget, and what it may grow to.
+    /// The budget, and the most that it may grow to.
     fn budgets(&self) -> Result<(u64, u64)> {
         let memory = self.machine.memory;
         let default_bytes = (memory.usable_bytes / 5 * 4).min(MOST_BUDGET_BYTES);

@@ -1,4 +1,4 @@
-//! The end of a manager: it waits for everything that ends by itself, and gives the manager back where something does not.
+//! The end of a manager. It waits for all that ends by itself, and gives the manager back where something does not end.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Duration, pause};
 
-/// How long devices, and the background thread, may take to end what they do.
+/// The time that devices and the background thread have to end their work.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a frame without a page may stay pinned before it counts as a pin that was leaked: another thread may be making
-/// room, by a clone of the manager.
+/// The time that a frame without a page may stay pinned before its pin counts as leaked. Another thread may be making room, by a
+/// clone of the manager.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A manager that was not shut down, as something of it is in use: it goes on as if nobody had asked.
+/// A manager that was not shut down, since a part of it is in use. It goes on as before.
 pub struct ShutdownRefused {
     manager: Manager,
     error: Error,
@@ -25,7 +25,7 @@ impl ShutdownRefused {
         self.manager
     }
 
-    /// What is in use, and what to do about it.
+    /// Says which part is in use, and what to do about it.
     pub fn error(&self) -> &Error {
         &self.error
     }
@@ -53,11 +53,11 @@ impl From<ShutdownRefused> for Error {
 }
 
 impl Manager {
-    /// Ends the manager, if nothing of it is in use. Waits for what devices and the background thread have under way.
+    /// Ends the manager, if no part of it is in use. Waits for the work of devices and of the background thread.
     ///
     /// # Errors
-    /// The manager is in the error. `Busy` when spaces are left, or frames are still held by pins (a pin that was leaked);
-    /// `TimedOut` when a device does not end what was asked of it within 10 s; `ForkedChild` in one.
+    /// The manager is in the error. `Busy` when spaces are left, or leaked pins still hold frames. `TimedOut` when a device does
+    /// not end its transfers within 10 s. `ForkedChild` in a forked child.
     pub fn shutdown(self) -> Result<(), ShutdownRefused> {
         match self.check_unused() {
             Ok(()) => Ok(()),
@@ -78,7 +78,7 @@ impl Manager {
         let clock = &engine.machine.clock;
         let until = clock.now() + PATIENCE;
         let left = || until.saturating_duration_since(clock.now());
-        // In its hands, frames of dropped spaces are pinned.
+        // The background thread pins the frames that it works on, those of dropped spaces among them.
         let pinned = self
             .running
             .at_rest(until, || engine.wait_for_transfers(left()).then(|| pinned_for_long(engine)));

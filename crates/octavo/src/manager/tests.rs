@@ -30,7 +30,7 @@ fn manager(huge: HugePolicy) -> Manager {
         .unwrap()
 }
 
-/// Whoever looks again does so without the layout lock.
+/// A thread that looks again does so without the layout lock.
 #[test]
 fn a_pinned_block_over_an_edge_is_looked_at_once() {
     let manager = manager(HugePolicy::Always);

@@ -1,7 +1,7 @@
 //! The machine that a manager runs on: its clock, its CPUs, its memory and its random bytes.
 //!
 //! All four are parameters. A manager is built with the real machine by default; a test or a simulator gives a
-//! [`Machine`] of its own. Nobody else in this crate asks the system for any of them.
+//! [`Machine`] of its own. No other module of this crate asks the system for any of them.
 //!
 //! Cost: no hit path reads the clock. A CPU's number costs one load on the real machine, and one call on a pretended one.
 
@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign};
 
 use super::{Duration, Shared, face};
 
-/// What a manager asks of the machine, besides memory and devices. The default is the real machine.
+/// The clock, the CPUs, the memory and the random bytes that a manager goes by. The default is the real machine.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Machine {
         Self::default()
     }
 
-    /// The same with another clock: `now` says how long ago some fixed moment was, and never goes back. Threads that wait
+    /// The same with another clock. `now` returns the time since some fixed moment, and never goes back. Threads that wait
     /// for a time look at such a clock every millisecond.
     pub fn with_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.clock = Clock { given: Some(Shared::new(now)) };
@@ -59,7 +59,7 @@ impl Machine {
         self
     }
 
-    /// The same with other random bytes: `fill` fills what it is given. The key that pages are encrypted with comes from here.
+    /// The same with other random bytes: `fill` fills the slice that it is given. The key that encrypts pages comes from here.
     pub fn with_random(
         mut self,
         fill: impl Fn(&mut [u8]) -> std::io::Result<()> + Send + Sync + 'static,
@@ -74,7 +74,7 @@ impl Machine {
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// `None`: beyond the end of time, which is never.
+    /// `None`: the moment lies beyond the end of time, so it never comes.
     pub(crate) fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
@@ -105,7 +105,7 @@ pub(crate) struct Clock {
     given: Option<Shared<dyn Fn() -> Duration + Send + Sync>>,
 }
 
-/// How long a thread sleeps at most before it looks at a clock that is not the real one.
+/// The longest sleep of a thread before it looks at a clock that is not the real one.
 const GIVEN_CLOCK_LOOK: Duration = Duration::from_millis(1);
 
 impl Clock {
@@ -118,7 +118,7 @@ impl Clock {
         self.now().saturating_duration_since(earlier)
     }
 
-    /// How long a thread may really sleep before it looks again whether it is `until`.
+    /// The time that a thread may really sleep before it looks again whether it is `until`.
     pub(crate) fn sleep_until(&self, until: Instant) -> Duration {
         let left = until.saturating_duration_since(self.now());
         if self.given.is_some() { left.min(GIVEN_CLOCK_LOOK) } else { left }
@@ -132,7 +132,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// How many CPUs there are, and which of them a thread is on.
+/// The number of CPUs, and the CPU that a thread is on.
 #[derive(Clone, Copy)]
 pub struct Cpus {
     count: usize,
@@ -186,7 +186,7 @@ impl fmt::Debug for Cpus {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: u64,
-    /// What the process's control groups leave of it.
+    /// The bytes that the process's control groups leave of it.
     pub(crate) usable_bytes: u64,
 }
 
@@ -196,7 +196,7 @@ impl Default for Memory {
     }
 }
 
-/// Where random bytes come from.
+/// The source of random bytes.
 #[derive(Clone, Default)]
 pub(crate) struct Random {
     given: Option<Shared<Fill>>,

@@ -2,15 +2,14 @@
 //!
 //! The same code runs under several **faces**, chosen when it is compiled. Each face is a folder:
 //!
-//! | folder | chosen by | what |
+//! | folder | chosen by | contents |
 //! |---|---|---|
 //! | `real/` | default | the machine's atomics, the standard library's locks and threads, restartable sequences |
 //! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
 //!
-//! A face owns all that the list below takes from it, the storage behind [`percpu`], and the five functions behind [`machine`].
-//! A further face (a
-//! seeded simulator) is one more folder with the same names, and one more line here. Everything above a face is written
-//! once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
+//! A face owns the names that the list below takes from it, the storage behind [`percpu`], and the five functions behind
+//! [`machine`]. A further face (a seeded simulator) is one more folder with the same names, and one more line here. The modules
+//! above a face are written once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
 //!
 //! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
@@ -40,13 +39,13 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
 pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread};
-// The machine: behind each of these stands what a face knows of the clock, the CPUs, memory and random bytes.
+// The machine: the face's clock, CPUs, memory and random bytes.
 pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 
 #[cfg(all(test, loom))]
 pub(crate) use face::bounded;
 
-/// Whether this thread unwinds: what it leaves behind then is no leak to complain about.
+/// Whether this thread unwinds. A value that it drops then is no leak to complain about.
 pub(crate) fn is_panicking() -> bool {
     std::thread::panicking()
 }

@@ -7,12 +7,12 @@
 //! | `Sections` | a restartable sequence, no atomic read-modify-write | where the kernel and glibc offer it |
 //! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | elsewhere, and by tests |
 //!
-//! The storage, and what a section is, belong to the face of [`crate::sync`]. Under the model checker a section is a mutex of
-//! its CPU, as the scheduler makes it one.
+//! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker a section is a mutex of its CPU,
+//! as the scheduler makes it one.
 //!
-//! Locking: the stop word of a CPU (0 open, 1 held) is taken by [`PerCpuStacks::exclusive`]. While it is held, that
-//! CPU's fast paths answer `Busy`, and the holder may do with the stacks what it likes. A remote holder
-//! first waits until the sections under way have left (`membarrier`). Fast paths never wait for a holder.
+//! Locking: [`PerCpuStacks::exclusive`] takes the stop word of a CPU (0 open, 1 held). While the word is held, that CPU's fast
+//! paths answer `Busy`, and only the holder changes the stacks. A remote holder first waits until running sections have left
+//! (`membarrier`). Fast paths never wait for a holder.
 //!
 //! A thread that holds one CPU takes no second one. The zone locks come after.
 
@@ -22,14 +22,14 @@ use super::{Cpus, Ordering, spin_hint};
 #[cfg(all(test, loom))]
 pub(crate) use super::face::percpu::run_on;
 
-/// How the per-CPU lists are protected.
+/// The protection of the per-CPU lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackForm {
     /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none, and where the
     /// CPUs are pretended.
     #[default]
     Sections,
-    /// A lock word that is only ever tried: one compare-and-swap for each operation.
+    /// A lock word that threads try and never wait for: one compare-and-swap for each operation.
     TryLock,
 }
 
@@ -38,24 +38,24 @@ pub enum StackForm {
 pub(crate) enum Pop {
     /// The youngest value.
     Value(u32),
-    /// Nothing there.
+    /// The stack is empty.
     Empty,
-    /// The CPU is held by someone.
+    /// A thread holds the CPU.
     Busy,
 }
 
 /// Outcome of [`PerCpuStacks::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// Stored.
+    /// The value is stored.
     Done,
-    /// At the limit.
+    /// The stack is at its limit.
     Full,
-    /// The CPU is held by someone.
+    /// A thread holds the CPU.
     Busy,
 }
 
-/// A pop by whoever has the CPU to himself.
+/// A pop by the one thread that has the CPU.
 pub(super) fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     let top = storage.top(cpu, class);
     if top == 0 {
@@ -66,7 +66,7 @@ pub(super) fn pop_plainly(storage: &Storage, cpu: usize, class: usize) -> Pop {
     Pop::Value(value)
 }
 
-/// A push by whoever has the CPU to himself.
+/// A push by the one thread that has the CPU.
 pub(super) fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u32) -> Push {
     let top = storage.top(cpu, class);
     if top >= storage.limit(cpu, class) {
@@ -87,7 +87,7 @@ pub(crate) struct PerCpuStacks {
 }
 
 impl PerCpuStacks {
-    /// Empty stacks with every limit 0: nothing can be pushed before a holder raises one.
+    /// Empty stacks with every limit 0: no push succeeds before a holder raises one.
     pub(crate) fn new(cpus: Cpus, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
         let sections = form == StackForm::Sections && cpus.are_real() && sections_work();
         Ok(Self { storage: Storage::new(cpus.count(), capacities)?, cpus, sections })
@@ -102,7 +102,7 @@ impl PerCpuStacks {
         self.cpus.count()
     }
 
-    /// Bytes of memory the stacks can come to use.
+    /// The most bytes of memory that the stacks use.
     pub(crate) fn bytes(&self) -> usize {
         self.storage.bytes()
     }
@@ -113,13 +113,13 @@ impl PerCpuStacks {
         self.cpus.current()
     }
 
-    /// As [`PerCpuStacks::pop`], for a caller who knows that the form is `Sections` (else: `Busy`).
+    /// As [`PerCpuStacks::pop`], for a caller that knows the form to be `Sections` (else: `Busy`).
     #[inline(always)]
     pub(crate) fn pop_in_section(&self, class: usize) -> Pop {
         face::pop_in_section(&self.storage, class)
     }
 
-    /// As [`PerCpuStacks::push`], for a caller who knows that the form is `Sections` (else: `Busy`).
+    /// As [`PerCpuStacks::push`], for a caller that knows the form to be `Sections` (else: `Busy`).
     #[inline(always)]
     pub(crate) fn push_in_section(&self, class: usize, value: u32) -> Push {
         face::push_in_section(&self.storage, class, value)
@@ -165,7 +165,7 @@ impl PerCpuStacks {
         outcome
     }
 
-    /// Holds the CPU this thread is on; `None` where someone else does. One locked instruction.
+    /// Holds the CPU that this thread is on. `None` where another thread holds it. One locked instruction.
     pub(crate) fn exclusive_here(&self) -> Option<Exclusive<'_>> {
         let cpu = if self.sections {
             self.storage.stop_here()?
@@ -178,8 +178,8 @@ impl PerCpuStacks {
         Some(Exclusive { stacks: self, cpu })
     }
 
-    /// Holds any CPU, waiting for a present holder. A system call in the `Sections` form. Answers `None` only
-    /// where the kernel refuses to stop a CPU.
+    /// Holds any CPU, and waits for its present holder. A system call in the `Sections` form. `None` only where the kernel
+    /// refuses to stop a CPU.
     pub(crate) fn exclusive(&self, cpu: usize) -> Option<Exclusive<'_>> {
         let stop = self.storage.stop(cpu);
         let mut turns = 0u32;
@@ -204,8 +204,8 @@ impl PerCpuStacks {
         self.storage.top(cpu, class)
     }
 
-    /// Values popped by fast paths so far and pushed by them, of one class over all CPUs; monotone, and exact when
-    /// nobody is at work. `None` where a CPU is held.
+    /// Values that fast paths have popped so far, and pushed, of one class over all CPUs. Monotone, and exact while no thread
+    /// is at work. `None` where a CPU is held.
     pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {
         let (mut pops, mut pushes) = (0u64, 0u64);
         for cpu in 0..self.cpus() {
@@ -251,7 +251,7 @@ impl Exclusive<'_> {
         self.stacks.storage.limit(self.cpu, class)
     }
 
-    /// Sets how many values fast paths may pile up; more than the capacity counts as the capacity.
+    /// Sets the limit of values for fast paths. A limit above the capacity counts as the capacity.
     pub(crate) fn set_limit(&self, class: usize, limit: usize) {
         self.stacks.storage.set_limit(self.cpu, class, limit.min(self.capacity(class)));
     }
@@ -268,7 +268,7 @@ impl Exclusive<'_> {
         true
     }
 
-    /// Puts up to `n` values on the hot end, as many as `next` supplies; answers how many.
+    /// Puts up to `n` values on the hot end, as many as `next` supplies. Returns their number.
     pub(crate) fn insert_many(&self, class: usize, n: usize, mut next: impl FnMut() -> Option<u32>) -> usize {
         let (storage, top) = (&self.stacks.storage, self.len(class));
         let mut got = 0;
@@ -297,7 +297,7 @@ impl Exclusive<'_> {
         Some(value)
     }
 
-    /// Takes up to `n` values from the cold end. Moves what remains: costs a store for each.
+    /// Takes up to `n` values from the cold end. Moves the values that remain, at a store for each.
     pub(crate) fn remove_coldest(&self, class: usize, n: usize, mut take: impl FnMut(u32)) -> usize {
         let (storage, cpu, top) = (&self.stacks.storage, self.cpu, self.len(class));
         let n = n.min(top);
@@ -328,12 +328,12 @@ impl Exclusive<'_> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        // Release: whoever finds the CPU open sees the stacks as this holder left them.
+        // Release: a thread that finds the CPU open sees the stacks as this holder left them.
         self.stacks.storage.stop(self.cpu).store(0, Ordering::Release);
     }
 }
 
-/// `counters` cells for each CPU, added to by its own CPU, summed by anyone.
+/// `counters` cells for each CPU. A CPU adds to its own cells, and any thread may sum them.
 #[derive(Debug)]
 pub(crate) struct PerCpuCells {
     cells: CellArea,

@@ -3,8 +3,8 @@
 //! A thread that blocks keeps its own deadline, by parking for so long. A future has no thread; [`Timer`] has one for all
 //! futures of a manager. The thread starts with the first alarm and ends with the timer.
 //!
-//! Locking: one lock, a leaf; wakers are called outside of it, as a waker may do anything. Cost of an alarm that is set and
-//! cancelled: two acquisitions and a tree's insertion and removal, only where a future waits for a device with a timeout.
+//! Locking: one lock, a leaf. Wakers are called outside of it, since a waker may do anything. An alarm that is set and cancelled
+//! costs two acquisitions, and an insertion and a removal in a tree. Only a future that waits for a device with a timeout pays.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use crate::sync::{Arc, Clock, Condvar, Duration, Instant, Mutex, thread};
 
-/// How long the thread sleeps where no alarm is set.
+/// The sleep of the thread where no alarm is set.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Names an alarm that was set.
@@ -47,7 +47,7 @@ impl Timer {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default(), changed: Condvar::default() }) }
     }
 
-    /// Has `waker` called at that moment, unless the alarm is cancelled before.
+    /// Sets an alarm that calls `waker` at that moment, unless it is cancelled before.
     ///
     /// # Errors
     /// The kernel's, when there can be no thread.
@@ -69,17 +69,17 @@ impl Timer {
         Ok(alarm)
     }
 
-    /// Has another waker called in place of the one before. Nothing happens where the alarm has gone off.
+    /// Replaces the alarm's waker. Nothing happens where the alarm has gone off.
     pub(crate) fn renew(&self, alarm: Alarm, waker: &Waker) {
         if let Some(known) = self.shared.state.lock().alarms.get_mut(&alarm) {
             known.clone_from(waker);
         }
     }
 
-    /// The alarm does not go off any more.
+    /// Cancels the alarm.
     pub(crate) fn cancel(&self, alarm: Alarm) {
         let waker = self.shared.state.lock().alarms.remove(&alarm);
-        // Outside the lock: what a waker keeps may end with it.
+        // Outside the lock: a waker may own values whose drop does anything.
         drop(waker);
     }
 }
@@ -93,9 +93,9 @@ impl Drop for Timer {
         };
         self.shared.changed.notify_one();
         let Some(thread) = thread else { return };
-        // A waker may hold the manager's last handle: then it is the timer's own thread that comes by here.
+        // A waker may hold the manager's last handle. Then the timer's own thread drops the timer.
         if thread.thread().id() != thread::current().id() {
-            // A waker that panicked has ended the thread; there is nobody left to tell.
+            // A waker that panicked has ended the thread, and no caller is left to tell.
             let _ = thread.join();
         }
     }

@@ -1,13 +1,13 @@
 //! Waiting for a word: a table of wakers by key, beside the words themselves.
 //!
-//! A word that may be waited for has a WAITERS bit. To wait: under the key's bucket lock, set the bit if the
-//! word is still busy, and leave a waker. To wake: change the word first; whoever finds WAITERS in what it
-//! replaced takes the bucket lock and wakes every waker of the key. The bit is set and the waker stored under
-//! one lock, so a change either happens before (the bit is refused, no wait) or finds the bit and, behind the
-//! lock, the waker. Nobody waits without being woken, and a change that nobody waits for takes no lock.
+//! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. It sets the bit if the word
+//! is still busy, and leaves a waker. A thread that changes the word does so first. Where it finds WAITERS in the old value, it
+//! takes the bucket's lock and wakes every waker of the key. The waiter sets the bit and stores the waker under one lock. So a
+//! change either comes before (the bit is refused, and there is no wait), or finds the bit and, behind the lock, the waker. Every
+//! waiter is woken, and a change without waiters takes no lock.
 //!
-//! A bucket has room for as many threads as will wait in it, so that waiting does not allocate. Only crowds of futures take
-//! more: none may be told to try again, since its thread may be the one whose next poll everybody waits for.
+//! A bucket has room for as many threads as will wait in it, so a wait does not allocate. Only a crowd of futures takes more
+//! room. A future cannot be told to try again, since all others may wait for the next poll of its thread.
 
 use std::task::Waker;
 
@@ -23,7 +23,7 @@ const WAKERS: usize = 64;
 pub(crate) enum Waiting {
     /// The waker will be called once.
     Registered,
-    /// There is nothing to wait for any more: look again.
+    /// The wait is over already: look again.
     Retry,
 }
 
@@ -33,7 +33,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// Wakers by key. A key is the address of the word waited for.
+/// Wakers by key. A key is the address of the word.
 #[derive(Debug)]
 pub(crate) struct WaitTable {
     buckets: Box<[Mutex<Vec<Waiter>>]>,
@@ -49,8 +49,7 @@ impl WaitTable {
         &self.buckets[(key >> 2).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - 16) & (BUCKETS - 1)]
     }
 
-    /// Leaves `waker` for `key` if `announce`, which sets the word's WAITERS bit, says there is something to
-    /// wait for.
+    /// Leaves `waker` for `key` if `announce`, which sets the word's WAITERS bit, says that the word is busy.
     pub(crate) fn register(&self, key: usize, waker: &Waker, announce: impl FnOnce() -> bool) -> Waiting {
         let mut waiters = self.bucket(key).lock();
         let known = waiters.iter().any(|waiter| waiter.key == key && waiter.waker.will_wake(waker));
@@ -63,10 +62,10 @@ impl WaitTable {
         Waiting::Registered
     }
 
-    /// Wakes everyone who waits for `key`. Called after the word was changed and WAITERS found in it.
+    /// Wakes all who wait for `key`. Called by a thread that changed the word and found WAITERS in it.
     pub(crate) fn wake(&self, key: usize) {
         loop {
-            // As many as fit, so that nothing is allocated; outside the lock, as a waker may do anything.
+            // As many as fit, so that no allocation is needed; outside the lock, since a waker may do anything.
             let mut woken = SmallVec::<[Waker; 8]>::new();
             let mut waiters = self.bucket(key).lock();
             while woken.len() < woken.inline_size()

@@ -1,8 +1,8 @@
 //! Models of hits against eviction and reuse: an entry, a frame's hold word, and bytes that race.
 //!
-//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault` with its
-//! ordering. A frame's bytes are one relaxed word, or a cell where only a holder may look; the table above the
-//! entry, the swap cache and the allocator (whose hand-over orders more) are left out.
+//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault`, with its ordering. A
+//! frame's bytes are one relaxed word, or a cell where only a holder may look. The models leave out the table above the entry,
+//! the swap cache, and the allocator, whose hand-over orders more.
 
 use ::loom::cell::UnsafeCell;
 
@@ -25,7 +25,7 @@ struct Words {
     theirs: EntryWord,
     holds: HoldWord,
     bytes: AtomicU64,
-    /// Looked at by who holds the frame, written by who has it to himself.
+    /// A holder of the frame reads it, and a thread that has the frame alone writes it.
     held: UnsafeCell<()>,
 }
 
@@ -74,7 +74,7 @@ impl Words {
         }
     }
 
-    /// As `evict_batch` for a clean frame, all its ways closed by one change. True: the frame is free.
+    /// As `evict_batch` for a clean frame; one change closes all ways to it. True: the frame is free.
     fn evict(&self) -> bool {
         self.holds.take_pin();
         let seen = self.ours.load();
@@ -101,8 +101,8 @@ impl Words {
     }
 }
 
-/// An optimistic load that validates has our bytes, never zeros or bytes of the frame's next owner; and that one's
-/// load never has ours.
+/// An optimistic load that validates has our bytes, and never zeros or bytes of the frame's next owner. That owner's load never
+/// has ours.
 #[test]
 fn loom_a_load_never_returns_bytes_of_another_owner() {
     bounded(3, || {
@@ -129,8 +129,8 @@ fn loom_a_load_never_returns_bytes_of_another_owner() {
     });
 }
 
-/// A store that validates holds the frame: an eviction does not free it meanwhile, and its bytes are not lost nor
-/// written into the next owner's page.
+/// A store that validates holds the frame. An eviction does not free it meanwhile, and the bytes are neither lost nor written
+/// into the next owner's page.
 #[test]
 fn loom_a_store_holds_its_frame_against_eviction_and_reuse() {
     bounded(3, || {

@@ -1,10 +1,10 @@
 //! Models of paths that cross structures, on a real engine that is very small.
 //!
-//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots; an engine here
-//! has a few of each and one CPU. Everything is the real code except the device, which keeps the first word of each
-//! page. The arena's bytes are real memory, which the checker does not see: `hits` models racing bytes.
+//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots. An engine here has a few of
+//! each, and one CPU. All code is the real code but the device, which keeps the first word of each page. The arena's bytes are
+//! real memory, which the checker does not see; `hits` models racing bytes.
 //!
-//! Left out: the background thread, counters (they order nothing and are not counted in models).
+//! The models leave out the background thread, and counters, which order nothing.
 
 mod away;
 mod hits;
@@ -39,10 +39,10 @@ struct Model {
     spaces: [SpaceState; 2],
 }
 
-/// The first word of each page, and whether a transfer is under way.
+/// The first word of each page, and whether a transfer is in flight.
 struct WordDevice {
     places: Vec<(AtomicU64, AtomicU32)>,
-    /// Reads end only when somebody asks to be served: those that are here by then.
+    /// Reads end only when a thread asks to be served, and then all that are here.
     reads: Option<Mutex<Vec<Transfer>>>,
 }
 
@@ -98,7 +98,7 @@ impl Device for WordDevice {
     }
 }
 
-/// Runs both at once, each on a thread of its own.
+/// Runs both closures at once, each on a thread of its own.
 fn race(
     model: &Arc<Model>,
     first: impl FnOnce(&Model) + Send + 'static,
@@ -195,7 +195,7 @@ impl Model {
         access::store(&self.engine, &self.spaces[space], PageNumber(page).address(), value).is_ok()
     }
 
-    /// Writes all of a page; its first word is `value`.
+    /// Writes a whole page, with `value` as its first word.
     fn overwrite(&self, space: usize, page: u64, value: u64) -> bool {
         let mut bytes = [0; PAGE_BYTES];
         bytes[..8].copy_from_slice(&value.to_le_bytes());
@@ -209,7 +209,7 @@ impl Model {
         leaves
     }
 
-    /// All frames, isolated and pinned, none of them accessed lately.
+    /// All frames, isolated and pinned, and none of them accessed lately.
     fn isolate(&self) -> Isolated {
         let engine = &self.engine;
         for page in 0..crate::table::MAX_PAGES {
@@ -220,7 +220,7 @@ impl Model {
         engine.lru.isolate_all(&engine.frames, |frame| engine.free_last(frame))
     }
 
-    /// Moves out all that can go.
+    /// Moves out all pages that can go.
     fn evict_all(&self) {
         evict_batch(&self.engine, self.isolate());
     }
@@ -230,7 +230,7 @@ impl Model {
         entry.usable_at_home(Access::Write).expect("a page that was stored to")
     }
 
-    /// A frame that is not in the swap cache is dirty: its bytes are nowhere else.
+    /// Each frame that is not in the swap cache is dirty, since its bytes are nowhere else.
     fn assert_bytes_are_somewhere(&self) {
         let engine = &self.engine;
         engine.table.for_each_leaf(self.spaces[0].id, &mut |page, _, entry| {
@@ -244,7 +244,7 @@ impl Model {
         });
     }
 
-    /// Nothing is mapped any more: everything is back where it came from, once.
+    /// No page is mapped any more, and each frame, slot and node was freed once.
     fn assert_all_is_free(&self) {
         let engine = &self.engine;
         engine.lru.drain_all(&engine.frames);

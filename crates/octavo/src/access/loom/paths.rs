@@ -12,8 +12,8 @@ fn fault(model: &Model, space: usize, page: u64, access: Access) -> bool {
     resolve(&model.engine, &model.spaces[space], PageNumber(page).address(), access).is_ok()
 }
 
-/// A fault has read its way to an entry when the range is unmapped, the node goes to another space, and a new
-/// region is mapped at the old place: it changes nothing in the other space.
+/// A fault has walked to an entry. Then the range is unmapped, the node goes to another space, and a new region is mapped at the
+/// old place. The fault changes nothing in the other space.
 #[test]
 fn loom_a_late_fault_never_reaches_the_next_owner_of_its_node() {
     bounded(1, || {
@@ -43,7 +43,7 @@ fn loom_a_late_fault_never_reaches_the_next_owner_of_its_node() {
     });
 }
 
-/// A load or store is on its way to a page whose node goes to another space: it reads and writes nothing there.
+/// A load or store is on its way to a page whose node goes to another space. It neither reads nor writes there.
 #[test]
 fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
     let accesses: [fn(&Model); 2] = [
@@ -58,7 +58,7 @@ fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
             shared.map(0, 0, 2);
             shared.map(1, 0, 4);
             assert!(shared.store(0, 0, 7) && fault(&shared, 1, 2, Access::Read));
-            // The frame is not reused as well: the checker does not see its bytes, so it could not order them.
+            // The frame is not reused as well, since the checker does not see its bytes and could not order them.
             let ours = shared.frame_of(0, 0);
             shared.engine.frames.words(ours).holds.take_pin();
             race(&shared, access, |model| {
@@ -71,7 +71,7 @@ fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
     }
 }
 
-/// A fault gives the table its root, or a taller one, while its range is unmapped: it leaves no page behind.
+/// A fault gives the table its root, or a taller one, during an unmap of its range. It leaves no page behind.
 #[test]
 fn loom_an_unmap_finds_what_a_new_root_brought() {
     for (had_root, page) in [(true, 4), (false, 0)] {
@@ -116,7 +116,7 @@ fn root_about_to_grow(had_root: bool) -> Arc<Model> {
     shared
 }
 
-/// An eviction against the unmap of its page: slot and frame are freed once.
+/// An eviction against the unmap of its page. Slot and frame are freed once.
 #[test]
 fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
     bounded(2, || {
@@ -136,8 +136,8 @@ fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
     });
 }
 
-/// An eviction against an access to its page, in an area that has room, or in one so crowded that a fault takes the
-/// page's slot away: the bytes are there at once, and again after another trip.
+/// An eviction against an access to its page, in an area that has room, or in one so crowded that a fault takes the page's slot
+/// away. The bytes are there at once, and again after another trip.
 fn eviction_against(slots: u32, access: fn(&Model), expected: u64) {
     bounded(2, move || {
         let shared = Model::new(slots);
@@ -179,8 +179,8 @@ fn loom_eviction_against_a_write_of_the_whole_page() {
     eviction_against(4, |model| assert!(model.overwrite(0, 0, 8)), 8);
 }
 
-/// All of a page that is out is written, while somebody loads it, reads it ahead, or unmaps it: it is the one or the other, and
-/// its slot and frames are freed once.
+/// A thread writes a whole page that is out, while another loads it, reads it ahead, or unmaps it. The page has the old bytes or
+/// the new ones, and its slot and frames are freed once.
 #[test]
 fn loom_a_page_that_is_out_is_overwritten_against_others() {
     let others: [fn(&Model); 3] = [
@@ -214,7 +214,7 @@ fn loom_a_page_that_is_out_is_overwritten_against_others() {
     }
 }
 
-/// A page is unmapped while it is being written, and the slot's next page is written: not before the first is done.
+/// A page is unmapped during its write, and the slot's next page is written. The second write begins after the first has ended.
 #[test]
 fn loom_a_slot_is_not_reused_while_it_is_written() {
     bounded(1, || {

@@ -1,6 +1,6 @@
-//! Models of a page on its way in: its entry stays Swapped, so everybody else may come by meanwhile.
+//! Models of a page on its way in. Its entry stays Swapped, so other threads may change it meanwhile.
 //!
-//! One preemption finds all that was broken on purpose here (docs/testing.md); with two the models take minutes.
+//! One preemption finds every mutation of docs/testing.md here. With two, the models take minutes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -36,7 +36,7 @@ fn assert_holds(shared: &Model, expected: u64) {
     shared.assert_all_is_free();
 }
 
-/// Two faults on one page: one reads, both find the bytes, and the page is shown once.
+/// Two faults on one page. One reads, both find the bytes, and the page is shown once.
 #[test]
 fn loom_two_faults_on_a_page_that_is_out() {
     for stores in [false, true] {
@@ -58,8 +58,8 @@ fn loom_two_faults_on_a_page_that_is_out() {
     }
 }
 
-/// The page is unmapped, and its range mapped again, while it is read: the fault ends with the page as it was before, as it is
-/// now, or with none, and what is mapped now is empty.
+/// The page is unmapped during its read, and its range is mapped again. The fault ends with the old page, the new one, or none,
+/// and the new range is empty.
 #[test]
 fn loom_a_swap_in_against_unmap_and_remap() {
     bounded(1, || {
@@ -78,7 +78,7 @@ fn loom_a_swap_in_against_unmap_and_remap() {
     });
 }
 
-/// A fault has looked up its region when that is protected: the page is not shown with what was allowed before.
+/// A fault has looked up its region, and then the region is protected. The page is not shown with the old permissions.
 #[test]
 fn loom_a_swap_in_against_protect() {
     for protection in [Protection::READ, Protection::NONE] {
@@ -117,7 +117,7 @@ fn loom_a_swap_in_against_the_eviction_of_the_page_just_read() {
     });
 }
 
-/// A page is read ahead while a fault comes for it: the fault waits for the frame, or reads itself.
+/// A page is read ahead while a fault comes for it. The fault waits for the frame, or reads the page itself.
 #[test]
 fn loom_a_swap_in_against_readahead() {
     bounded(1, || {
@@ -134,8 +134,8 @@ fn loom_a_swap_in_against_readahead() {
     });
 }
 
-/// A future comes for a page after its read was begun and before the device has it, and asks to be served too early: whoever
-/// starts the read asks again. (A future that nobody wakes is a deadlock, which the checker reports.)
+/// A future comes for a page after its read was begun and before the device has it, so it asks too early to be served. The thread
+/// that starts the read asks again. (A future that is never woken is a deadlock, which the checker reports.)
 #[test]
 fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
     bounded(1, || {

@@ -35,7 +35,7 @@ fn shown(manner: Manner) -> Shown {
     let shown = Shown { manner, manager, space, at };
     for index in 0..PAGES {
         let engine = shown.engine();
-        // A new page: there is nothing to be read yet.
+        // A new page has no bytes to be read yet.
         let (pin, shadow) =
             engine.begin_read_ahead(shown.page(index), engine.frames.alloc(Order::ZERO).unwrap()).unwrap();
         assert_eq!(shadow, None, "a new page has left nothing behind");
@@ -80,7 +80,7 @@ impl Shown {
         let (engine, frame) = (self.engine(), pin.frame());
         let (words, page) = (engine.frames.words(frame), PageNumber::containing(self.address(index)));
         let owner = Owner { space: self.space.state().id, page };
-        // A place in the table, and nothing in it.
+        // An empty place in the table.
         self.space.populate(page.address(), PAGE, crate::table::Access::Read).unwrap();
         let walk = engine.table.walk(owner.space, page);
         assert!(walk.level == 0 && words.uses.try_add());
@@ -138,7 +138,7 @@ fn pages_of_a_second_store_go_out_and_come_back_by_the_same_transfers() {
             assert_eq!(shown.space.load::<u64>(shown.address(index)).unwrap(), expected, "page {index}");
         }
         shown.manager.validate();
-        // What was not changed goes without a write.
+        // A page that was not changed goes without a write.
         shown.evict();
         assert_eq!((shown.double().in_memory(), written()), (0, transfers));
         shown.bring_all();

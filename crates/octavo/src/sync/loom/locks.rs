@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicBool, Duration, Ordering};
 
-/// loom's mutex with the real one's face: a model that panics ends, so poison never matters.
+/// loom's mutex with the real one's face. A model ends with a panic, so poison never matters.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -57,7 +57,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A value set once, with std's face. The flag tells the checker that what was set is published.
+/// A value that is set once, with std's face. The flag tells the checker that the value is published.
 #[derive(Debug, Default)]
 pub(crate) struct OnceLock<T> {
     value: std::sync::OnceLock<T>,

@@ -1,6 +1,6 @@
-//! Storage of modelled atomics. A section is a critical section of its CPU's mutex: within one CPU the
-//! scheduler makes sections exclude each other (an interrupted one starts over, so it never happened), and
-//! `expel` is an empty turn of that mutex: whatever section had begun has ended.
+//! Storage of modelled atomics. A section is a critical section of its CPU's mutex, since the scheduler makes the sections of one
+//! CPU exclude each other: an interrupted section starts over, so it never happened. `expel` takes and drops that mutex, so all
+//! sections that had begun have ended.
 
 use std::cell::Cell;
 
@@ -139,7 +139,7 @@ pub(crate) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Pu
     push_plainly(storage, cpu, class, value)
 }
 
-/// Cells are left out of models: they order nothing, and would only multiply what there is to explore.
+/// Models leave cells out. Cells order nothing, and would only multiply the orders to explore.
 #[derive(Debug)]
 pub(crate) struct CellArea;
 

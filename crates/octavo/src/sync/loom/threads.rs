@@ -6,27 +6,27 @@ use crate::sync::Duration;
 
 pub(crate) use loom::thread;
 
-/// A thread of a model keeps no waker: it would outlive the model.
+/// A thread of a model keeps no waker, since that would outlive the model.
 pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     None
 }
 
-/// Time is no part of a model: lets another run.
+/// Time is no part of a model. Lets another thread run.
 pub(crate) fn park_for(_time: Duration) {
     loom::thread::yield_now();
 }
 
-/// Time is no part of a model: lets another run.
+/// Time is no part of a model. Lets another thread run.
 pub(crate) fn pause(_time: Duration) {
     loom::thread::yield_now();
 }
 
-/// Hint that this thread spins: lets another run.
+/// Hint that this thread spins. Lets another thread run.
 pub(crate) fn spin_hint() {
     loom::thread::yield_now();
 }
 
-/// A model ends by the panics of its assertions: nothing catches them.
+/// A model ends by the panics of its assertions, so this function catches none.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
     Ok(work())
 }

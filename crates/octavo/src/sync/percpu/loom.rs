@@ -57,7 +57,7 @@ fn loom_trylock_against_a_remote_drain() {
     owner_against_remote_drain(StackForm::TryLock);
 }
 
-/// Two threads of one CPU: one holds it for a refill, the other goes the fast way or is told `Busy`.
+/// Two threads of one CPU. One holds it for a refill, and the other takes the fast path or is told `Busy`.
 #[test]
 fn loom_a_holder_of_its_own_cpu_excludes_its_sections() {
     ::loom::model(|| {
@@ -82,7 +82,7 @@ fn loom_a_holder_of_its_own_cpu_excludes_its_sections() {
     });
 }
 
-/// Two remote drains at once share what is there.
+/// Two remote drains at once share the values.
 #[test]
 fn loom_two_remote_drains_share_the_values() {
     ::loom::model(|| {

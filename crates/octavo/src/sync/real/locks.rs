@@ -14,7 +14,7 @@ pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
 pub(crate) type RwLockReadGuard<'a, T> = std::sync::RwLockReadGuard<'a, T>;
 pub(crate) type RwLockWriteGuard<'a, T> = std::sync::RwLockWriteGuard<'a, T>;
 
-/// A lock for one.
+/// A lock for one thread at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -38,7 +38,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// What threads sleep on until a change under a [`Mutex`].
+/// A condition on which threads sleep until a change under a [`Mutex`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(std::sync::Condvar);
 
@@ -47,13 +47,13 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    /// Lets go of the lock, sleeps until it is notified or for so long, and takes the lock again.
+    /// Lets go of the lock, sleeps until a notification or for so long, and takes the lock again.
     pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// A lock for one who changes, or several who look.
+/// A lock for one writer, or several readers.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(std::sync::RwLock<T>);
 
@@ -112,7 +112,7 @@ mod tests {
             self.changed.notify_one();
         }
 
-        /// Whether it comes to that, in time.
+        /// Whether that happens in time.
         fn comes_to(&self, what: impl Fn(&GateState) -> bool) -> bool {
             let deadline = Instant::now() + Duration::from_secs(120);
             while !what(&self.state.lock()) {
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Threads of the child have their stacks where threads of the parent had theirs, who were asleep.
+    /// Threads of the child have their stacks at the places where sleeping threads of the parent had theirs.
     #[test]
     fn threads_of_a_forked_child_are_woken_though_threads_of_the_parent_were_asleep() {
         const PARENTS: usize = 32;

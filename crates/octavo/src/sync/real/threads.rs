@@ -8,17 +8,17 @@ use crate::sync::park::new_waker;
 pub(crate) use std::thread;
 
 thread_local! {
-    // One for the thread's life: waiting for a page never allocates.
+    // One waker for the thread's life, so a wait for a page never allocates.
     static WAKER: Waker = new_waker();
 }
 
-/// Lends the waker that this thread keeps; a fault that does not wait so touches no shared count. `None` while the thread's
-/// locals are being destroyed.
+/// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count. `None` during the destruction
+/// of the thread's locals.
 pub(crate) fn with_kept_waker<T>(lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     WAKER.try_with(lend).ok()
 }
 
-/// Sleeps until it is unparked, or for so long.
+/// Sleeps until another thread unparks this one, or for so long.
 pub(crate) fn park_for(time: Duration) {
     thread::park_timeout(time);
 }
