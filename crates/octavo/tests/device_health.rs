@@ -9,7 +9,9 @@ use std::time::Duration;
 use common::device::{EIO, Manner, TestDevice};
 use common::{MIB, PAGE};
 use octavo::io::{Device, Submitted, SwapArea, Transfer, Urgency, Waited};
-use octavo::{Access, Compression, Error, ErrorKind, Machine, Manager, ManagerBuilder, RegionOptions, Space};
+use octavo::{
+    Access, Advice, Compression, Error, ErrorKind, Machine, Manager, ManagerBuilder, RegionOptions, Space,
+};
 
 const PAGES: u64 = 8192;
 /// All devices here answer at once or not at all, so that this is no race.
@@ -262,6 +264,11 @@ fn a_budget_is_lowered_over_a_device_that_is_slow_but_answers() {
     let at = map(&space);
     manager.set_budget(64 * MIB).unwrap();
     assert!(fill(&space, at, 0..PAGES).1.is_none());
+    // After a write that failed, transfers are short: each wait is for several.
+    slow.device.writes().fail_every(1, EIO);
+    space.advise(at, 32 * PAGE, Advice::PageOut).unwrap();
+    slow.serve();
+    slow.device.heal();
     assert_eq!(manager.set_budget(16 * MIB).map_err(|error| error.to_string()), Ok(()));
     assert!(slow.answers.load(Ordering::SeqCst) > 8, "it took many timeouts in all");
     check(&space, at, 0..PAGES);
