@@ -48,7 +48,7 @@ impl ModeChoice {
     }
 }
 
-/// Where a report goes.
+/// The target of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonTarget {
     Stdout,

@@ -47,7 +47,7 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
         }
         let answers =
             joined.into_iter().map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // Nobody was sent home: nobody was refused.
+        // No worker was sent home, so none was refused.
         answers.flatten().collect()
     })
 }

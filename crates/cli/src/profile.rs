@@ -31,7 +31,7 @@ pub struct Site {
     pub functions: &'static [&'static str],
 }
 
-/// How often a site was on the stack.
+/// Samples with a site on the stack.
 #[derive(Clone, Copy, Debug, Default)]
 struct SiteSamples {
     all: u64,
@@ -45,7 +45,7 @@ pub struct SiteShare {
     pub waiting: f64,
 }
 
-/// How often each function was found running.
+/// Samples of each function.
 #[derive(Debug, Default)]
 pub struct Samples {
     by_function: BTreeMap<String, u64>,
@@ -114,7 +114,7 @@ impl Samples {
         SiteShare { all: samples.all as f64 / all, waiting: samples.waiting as f64 / all }
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.by_function.values().sum()
     }

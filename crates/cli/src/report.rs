@@ -1,4 +1,4 @@
-//! What `--json` writes: one object, of the same shape for every workload.
+//! The object that `--json` writes, of the same shape for every workload.
 //!
 //! `{"workload", "runs": [{"mode", "tasks", "budget_bytes", "seconds", "mb_per_s", "usemem_kb_per_s", "faults",
 //! "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}],
@@ -70,7 +70,7 @@ pub enum Metric {
     RefaultsPerS,
 }
 
-/// How much better `of` is than `to`: over the rounds of one command.
+/// The ratio by which `of` is better than `to`, over the rounds of one command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     pub of: String,
@@ -126,7 +126,7 @@ impl Metric {
         }
     }
 
-    /// How much better one value is than another.
+    /// The ratio by which one value is better than another.
     fn advantage(self, of: f64, to: f64) -> f64 {
         if self == Self::Seconds { to / of } else { of / to }
     }

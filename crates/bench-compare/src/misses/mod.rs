@@ -40,7 +40,7 @@ pub struct Data {
     pub pages: u64,
     /// Bytes of the data that a side may keep in memory.
     pub memory_bytes: u64,
-    /// Where files go.
+    /// The folder for files.
     pub folder: PathBuf,
 }
 

@@ -55,7 +55,7 @@ impl Side {
         self.phases.iter().flat_map(PhaseDone::outcomes)
     }
 
-    /// How many words were wrong, and the first of them.
+    /// The number of wrong words, and the first of them.
     pub fn mismatch(&self) -> Option<(u64, Mismatch)> {
         let first = self.outcomes().find_map(|outcome| outcome.first_mismatch)?;
         Some((self.outcomes().map(|outcome| outcome.mismatches).sum(), first))
