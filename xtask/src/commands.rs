@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use crate::root;
 use crate::step::Steps;
+use crate::suites::{self, Job, Suite};
 use crate::tidy::{self, Tree};
 
 /// Runs every test of the project, each counted once, and prints the summary line.
@@ -50,8 +51,11 @@ pub fn tidy() -> ExitCode {
 /// Runs only the loom models, or those whose names contain one of the filters.
 pub fn models(filters: &[String]) -> ExitCode {
     let mut steps = Steps::default();
-    let all = ["loom_".to_string()];
-    steps.tests("loom models", model_command(if filters.is_empty() { &all } else { filters }));
+    let all = [ALL_MODELS.to_string()];
+    for mut suite in steps.build("build of the loom models", models_build()) {
+        suite.command.args(if filters.is_empty() { &all } else { filters });
+        steps.tests("loom models", suite.command);
+    }
     steps.finish()
 }
 
@@ -70,30 +74,40 @@ pub fn soak(arguments: &[String]) -> ExitCode {
     }
 }
 
+/// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests come last,
+/// because their build would wait for the models'.
 fn test_steps(steps: &mut Steps) {
-    // The rules go first, because they take a second. They are tests of the xtask package, and are counted
-    // there.
-    steps.tests("house rules", cargo(&["test", "--package", "xtask", "--no-fail-fast"]));
-    steps.tests(
-        "workspace and documentation tests",
-        cargo(&["test", "--workspace", "--exclude", "xtask", "--no-fail-fast"]),
+    let mut build = cargo(&["test", "--workspace", "--no-run", "--no-fail-fast"]);
+    build.arg(MESSAGES);
+    let suites = steps.build("build of the tests", build);
+    let models = Job::Build(
+        "build of the loom models",
+        Box::new(|| {
+            let (mut built, succeeded) = suites::build(models_build(), &root()).unwrap_or_default();
+            for suite in &mut built {
+                suite.name = "loom models".into();
+                suite.command.arg(ALL_MODELS);
+            }
+            (built, succeeded)
+        }),
     );
-    steps.tests("loom models", model_command(&["loom_".to_string()]));
+    let command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
+    let documentation = Suite { name: "documentation tests".into(), command };
+    let jobs = [models].into_iter().chain(suites.into_iter().map(Job::Run)).chain([Job::Run(documentation)]);
+    steps.side_by_side(jobs.collect(), &target_dir().join("test-output"));
 }
 
-/// Makes the command `RUSTFLAGS="--cfg loom" cargo test -p octavo --lib --release loom_`. It has a target
-/// directory of its own, so that it does not throw away the builds of the other commands.
-fn model_command(filters: &[String]) -> Command {
-    let mut command = cargo(&["test", "--package", "octavo", "--lib", "--release", "--"]);
-    command.args(filters);
-    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    command.env_remove("CARGO_ENCODED_RUSTFLAGS");
-    command.env("RUSTFLAGS", format!("{flags} --cfg loom").trim());
-    command.env("CARGO_TARGET_DIR", target_dir().join("loom"));
-    // A model is optimised to walk more states, not to walk them with fewer assertions. Link-time optimisation
-    // would only make the build longer.
-    command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+/// What the names of all models have in common.
+const ALL_MODELS: &str = "loom_";
+
+/// Messages that name the programs, and errors of the compiler as people read them.
+const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
+/// Makes the command that builds the models. The flag goes to the one package that has models, so that all others stay as
+/// the tests have them.
+fn models_build() -> Command {
+    let mut command = cargo(&["rustc", "--package", "octavo", "--lib", "--profile", "test", MESSAGES]);
+    command.args(["--", "--cfg", "loom"]);
     command
 }
 

@@ -1,11 +1,12 @@
 //! The house's own commands, run as `cargo xtask <command>`.
 //!
 //! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
-//! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, and [`tidy`]
-//! holds the house rules.
+//! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
+//! runs test binaries side by side, and [`tidy`] holds the house rules.
 
 mod commands;
 mod step;
+mod suites;
 mod tidy;
 
 use std::path::{Path, PathBuf};

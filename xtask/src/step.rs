@@ -6,8 +6,13 @@
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
 use std::time::Instant;
+
+use crate::root;
+use crate::suites::{self, Job, LIMIT, Outcome, Suite};
 
 /// The tests counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,14 +23,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
     }
 
     /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; `None` for any other line.
-    fn from_result_line(line: &str) -> Option<Tally> {
+    pub fn from_result_line(line: &str) -> Option<Tally> {
         let (_verdict, counts) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
         let mut tally = Tally::default();
         for count in counts.split(';') {
@@ -43,9 +48,9 @@ impl Tally {
 /// The steps of one command. All of them run, whatever fails, and the failed ones are remembered.
 pub struct Steps {
     /// The output of the steps goes here, and ours as well.
-    out: Box<dyn Write>,
+    out: Box<dyn Write + Send>,
     tally: Tally,
-    failed_steps: Vec<&'static str>,
+    failed_steps: Vec<String>,
 }
 
 impl Default for Steps {
@@ -55,7 +60,7 @@ impl Default for Steps {
 }
 
 impl Steps {
-    fn to(out: Box<dyn Write>) -> Self {
+    fn to(out: Box<dyn Write + Send>) -> Self {
         Self { out, tally: Tally::default(), failed_steps: Vec::new() }
     }
 
@@ -64,8 +69,32 @@ impl Steps {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).ok();
     }
 
+    /// Builds test binaries. One that cannot be built counts as a failed test, and the others are returned.
+    pub fn build(&mut self, name: &str, command: Command) -> Vec<Suite> {
+        self.announce(name, &command);
+        let start = Instant::now();
+        let (suites, succeeded) = suites::build(command, &root()).unwrap_or_default();
+        self.tally.failed += u64::from(!succeeded);
+        self.close(name, start, succeeded);
+        suites
+    }
+
+    /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended.
+    pub fn side_by_side(&mut self, jobs: Vec<Job>, outputs: &Path) {
+        let width = thread::available_parallelism().map_or(1, usize::from);
+        suites::run_all(jobs, width, outputs, LIMIT, |outcome| self.take(outcome));
+    }
+
+    fn take(&mut self, outcome: Outcome) {
+        let Outcome { name, tally, succeeded, output, start } = outcome;
+        self.say(format_args!("==== {name}"));
+        self.out.write_all(&output).ok();
+        self.tally.add(tally);
+        self.close(&name, start, succeeded);
+    }
+
     /// Runs a step that prints test results, and adds them up.
-    pub fn tests(&mut self, name: &'static str, mut command: Command) {
+    pub fn tests(&mut self, name: &str, mut command: Command) {
         self.announce(name, &command);
         let start = Instant::now();
         let (mut tally, succeeded) = match run_counting(&mut command, &mut self.out) {
@@ -83,16 +112,16 @@ impl Steps {
     }
 
     /// Runs a step that only succeeds or fails.
-    pub fn check(&mut self, name: &'static str, mut command: Command) {
+    pub fn check(&mut self, name: &str, mut command: Command) {
         self.announce(name, &command);
         let start = Instant::now();
         let succeeded = command.status().is_ok_and(|status| status.success());
         self.close(name, start, succeeded);
     }
 
-    fn close(&mut self, name: &'static str, start: Instant, succeeded: bool) {
+    fn close(&mut self, name: &str, start: Instant, succeeded: bool) {
         if !succeeded {
-            self.failed_steps.push(name);
+            self.failed_steps.push(name.to_owned());
         }
         let verdict = if succeeded { "ok" } else { "FAILED" };
         self.say(format_args!("---- {name}: {verdict} ({:.1} s)\n", start.elapsed().as_secs_f64()));

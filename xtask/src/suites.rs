@@ -1,0 +1,341 @@
+//! Test binaries: cargo builds them, and this file runs them side by side.
+//!
+//! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when the
+//! suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all processes that it
+//! started. A suite that ends without a failed test and without success was killed or has crashed; it is named, and
+//! counts as one failure.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::step::Tally;
+
+/// How long a suite may take, on the slowest and busiest machine.
+pub const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// A program that prints test results.
+pub struct Suite {
+    pub name: String,
+    pub command: Command,
+}
+
+/// A thing to do beside others.
+pub enum Job {
+    Run(Suite),
+    /// Builds suites, which then run beside the others. The name says what is built.
+    Build(&'static str, Box<dyn FnOnce() -> (Vec<Suite>, bool) + Send>),
+}
+
+/// How a suite ended.
+pub struct Outcome {
+    pub name: String,
+    pub tally: Tally,
+    pub succeeded: bool,
+    /// The output, and a last line that says what went wrong where the output does not.
+    pub output: Vec<u8>,
+    pub start: Instant,
+}
+
+/// Has cargo build test binaries. Returns them, and whether all of them were built. `command` has
+/// `--message-format=json-render-diagnostics`.
+pub fn build(mut command: Command, root: &Path) -> io::Result<(Vec<Suite>, bool)> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let messages = BufReader::new(child.stdout.take().expect("standard output is piped"));
+    let mut suites = Vec::new();
+    for line in messages.lines() {
+        suites.extend(suite_in(&line?, root));
+    }
+    Ok((suites, child.wait()?.success()))
+}
+
+/// Reads the suite out of cargo's message about a test binary; `None` for any other message.
+fn suite_in(message: &str, root: &Path) -> Option<Suite> {
+    if !message.contains(r#""test":true},"#) {
+        return None;
+    }
+    let source = PathBuf::from(text_of(message, "src_path")?);
+    let mut command = Command::new(text_of(message, "executable")?);
+    // As cargo does: tests find the files of their package from its folder.
+    command.current_dir(Path::new(text_of(message, "manifest_path")?).parent()?);
+    let name = source.strip_prefix(root).unwrap_or(&source).display().to_string();
+    Some(Suite { name, command })
+}
+
+/// The text of a field of a JSON object, where it holds neither quotes nor backslashes.
+fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
+    let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
+    let (text, _) = rest.split_once('"')?;
+    (!text.contains('\\')).then_some(text)
+}
+
+/// Does all jobs, `width` of them at a time, and tells each end as it comes.
+pub fn run_all(
+    jobs: Vec<Job>,
+    width: usize,
+    outputs: &Path,
+    limit: Duration,
+    tell: impl FnMut(Outcome) + Send,
+) {
+    // The jobs, and how many builds may still bring more.
+    let queue = Mutex::new((VecDeque::from(jobs), 0));
+    let tell = Mutex::new(tell);
+    let next = || {
+        loop {
+            let (jobs, building) = &mut *queue.lock().expect("no job panics");
+            if let Some(job) = jobs.pop_front() {
+                *building += usize::from(matches!(job, Job::Build(..)));
+                return Some(job);
+            }
+            if *building == 0 {
+                return None;
+            }
+            // Not worth a condition variable.
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..width {
+            scope.spawn(|| {
+                while let Some(job) = next() {
+                    let outcome = match job {
+                        Job::Run(suite) => Some(run(suite, outputs, limit)),
+                        Job::Build(name, build) => {
+                            let start = Instant::now();
+                            let (built, succeeded) = build();
+                            let (jobs, building) = &mut *queue.lock().expect("no job panics");
+                            built.into_iter().rev().for_each(|suite| jobs.push_front(Job::Run(suite)));
+                            *building -= 1;
+                            (!succeeded).then(|| Outcome::of_nothing(name, start, "it could not be built"))
+                        }
+                    };
+                    if let Some(outcome) = outcome {
+                        (tell.lock().expect("telling does not panic"))(outcome);
+                    }
+                }
+            });
+        }
+    });
+}
+
+impl Outcome {
+    /// The outcome of something that ran no test.
+    fn of_nothing(name: impl Into<String>, start: Instant, why: &str) -> Self {
+        Self {
+            name: name.into(),
+            tally: Tally { failed: 1, ..Tally::default() },
+            succeeded: false,
+            output: format!("{why}\n").into_bytes(),
+            start,
+        }
+    }
+}
+
+/// Runs one suite.
+fn run(suite: Suite, outputs: &Path, limit: Duration) -> Outcome {
+    let (start, name) = (Instant::now(), suite.name.clone());
+    match try_run(suite, outputs, limit, start) {
+        Ok(outcome) => outcome,
+        Err(error) => Outcome::of_nothing(name, start, &format!("could not run it: {error}")),
+    }
+}
+
+fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io::Result<Outcome> {
+    let Suite { name, mut command } = suite;
+    fs::create_dir_all(outputs)?;
+    let path = outputs.join(format!("{}.log", name.replace(['/', ' '], "-")));
+    let file = File::create(&path)?;
+    // One description with one position: the two streams stay in order.
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    let mut child = command.spawn()?;
+    let status = wait(&mut child, start + limit)?;
+    let mut output = fs::read(&path)?;
+    let (tally, succeeded) = match status {
+        Some(status) => judge(&mut output, status),
+        None => {
+            writeln!(output, "KILLED: it had not ended after {limit:?}")?;
+            (Tally { failed: 1, ..Tally::default() }, false)
+        }
+    };
+    Ok(Outcome { name, tally, succeeded, output, start })
+}
+
+/// Adds up the result lines; a suite that fails without a failed test counts as one failure.
+fn judge(output: &mut Vec<u8>, status: ExitStatus) -> (Tally, bool) {
+    let mut tally = Tally::default();
+    for line in String::from_utf8_lossy(output).lines() {
+        if let Some(counts) = Tally::from_result_line(line) {
+            tally.add(counts);
+        }
+    }
+    if !status.success() && tally.failed == 0 {
+        tally.failed = 1;
+        output.extend_from_slice(format!("ENDED EARLY, without a failed test: {status}\n").as_bytes());
+    }
+    (tally, status.success() && tally.failed == 0)
+}
+
+/// Waits for the end; `None` if it did not come in time and the suite was killed.
+fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            let family = descendants(child.id());
+            child.kill()?;
+            // What it started would work on, and might keep files and mounts.
+            let _ = Command::new("sh").args(["-c", "kill -KILL \"$@\"", "sh"]).args(family).status();
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes below this one.
+fn descendants(top: u32) -> Vec<String> {
+    let processes: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let id = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+            Some((id, parent.trim().parse().ok()?))
+        })
+        .collect();
+    let mut family = vec![top];
+    let mut looked_at = 0;
+    while let Some(&parent) = family.get(looked_at) {
+        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(id, _)| *id));
+        looked_at += 1;
+    }
+    family.iter().skip(1).map(u32::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(name: &str, script: &str) -> Job {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Job::Run(Suite { name: name.into(), command })
+    }
+
+    /// A folder of this process's own.
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("octavo-xtask-{}-{name}", std::process::id()))
+    }
+
+    fn outcomes(name: &str, jobs: Vec<Job>, limit: Duration) -> Vec<Outcome> {
+        let outputs = folder(name);
+        let mut ended = Vec::new();
+        run_all(jobs, 2, &outputs, limit, |outcome| ended.push(outcome));
+        fs::remove_dir_all(&outputs).ok();
+        ended.sort_by(|one, other| one.name.cmp(&other.name));
+        ended
+    }
+
+    fn text(outcome: &Outcome) -> String {
+        String::from_utf8_lossy(&outcome.output).into_owned()
+    }
+
+    #[test]
+    fn suites_run_side_by_side_and_their_outputs_do_not_mix() {
+        // Each waits for the other: one after the other they would never end.
+        let meet = folder("meet");
+        fs::create_dir_all(&meet).unwrap();
+        let script = |mine: &str, other: &str| {
+            format!(
+                "cd {}; echo {mine} 1; touch {mine}; while ! test -e {other}; do sleep 0.01; done; echo {mine} 2 >&2; \
+                 echo 'test result: ok. 2 passed; 0 failed'",
+                meet.display()
+            )
+        };
+        let jobs = vec![shell("left", &script("left", "right")), shell("right", &script("right", "left"))];
+        let ended = outcomes("side", jobs, LIMIT);
+        fs::remove_dir_all(&meet).unwrap();
+        for (outcome, name) in ended.iter().zip(["left", "right"]) {
+            let expected = format!("{name} 1\n{name} 2\ntest result: ok. 2 passed; 0 failed\n");
+            assert_eq!(text(outcome), expected);
+            assert!(outcome.succeeded && outcome.tally.passed == 2);
+        }
+    }
+
+    #[test]
+    fn a_suite_that_crashes_is_named_and_counts_as_one_failure() {
+        let ended = outcomes("crash", vec![shell("crashes", "echo before; kill -ABRT $$")], LIMIT);
+        assert_eq!(
+            (ended[0].name.as_str(), ended[0].tally.failed, ended[0].succeeded),
+            ("crashes", 1, false)
+        );
+        assert!(text(&ended[0]).starts_with("before\nENDED EARLY"), "{}", text(&ended[0]));
+        assert!(text(&ended[0]).contains("signal: 6"), "{}", text(&ended[0]));
+    }
+
+    #[test]
+    fn a_failed_test_is_counted_once_and_a_program_that_is_missing_is_a_failure() {
+        let missing = Job::Run(Suite { name: "missing".into(), command: Command::new("/does/not/exist") });
+        let bad = shell("bad", "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored'; exit 101");
+        let ended = outcomes("bad", vec![missing, bad], LIMIT);
+        assert_eq!(ended[0].tally, Tally { passed: 1, failed: 2, ignored: 0 });
+        assert_eq!((ended[1].tally.failed, ended[1].succeeded), (1, false));
+    }
+
+    #[test]
+    fn a_suite_that_hangs_is_killed_with_what_it_started() {
+        let script = "echo started; sleep 1000 & echo $!; wait";
+        let ended = outcomes("hang", vec![shell("hangs", script)], Duration::from_secs(1));
+        let said = text(&ended[0]);
+        assert!(said.contains("KILLED"), "{said}");
+        assert_eq!((ended[0].tally.failed, ended[0].succeeded), (1, false));
+        let child = said.lines().nth(1).expect("the shell said what it started");
+        let state = || fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while state().lines().any(|line| line.starts_with("State:") && !line.contains('Z')) {
+            assert!(Instant::now() < deadline, "what the suite started lives on: {}", state());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn suites_that_are_built_run_too_and_a_failed_build_is_a_failure() {
+        let built = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo 'test result: ok. 7 passed; 0 failed'"]);
+            vec![Suite { name: "built".into(), command }]
+        };
+        let jobs = vec![
+            Job::Build("good", Box::new(move || (built(), true))),
+            Job::Build("not built", Box::new(|| (Vec::new(), false))),
+        ];
+        let ended = outcomes("built", jobs, LIMIT);
+        assert_eq!((ended[0].name.as_str(), ended[0].tally.passed), ("built", 7));
+        assert_eq!((ended[1].name.as_str(), ended[1].tally.failed), ("not built", 1));
+    }
+
+    #[test]
+    fn only_messages_about_test_binaries_are_suites() {
+        let message = |test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs"}},"profile":{{"opt_level":"1","test":{test}}},"executable":"/r/target/debug/deps/x-1"}}"#
+            )
+        };
+        let suite = suite_in(&message(true), Path::new("/r")).unwrap();
+        assert_eq!(suite.name, "crates/a/tests/x.rs");
+        assert_eq!(suite.command.get_program(), "/r/target/debug/deps/x-1");
+        assert_eq!(suite.command.get_current_dir(), Some(Path::new("/r/crates/a")));
+        assert!(suite_in(&message(false), Path::new("/r")).is_none());
+        assert!(
+            suite_in(&message(true).replace("\"/r/target/debug/deps/x-1\"", "null"), Path::new("/r"))
+                .is_none()
+        );
+    }
+}
