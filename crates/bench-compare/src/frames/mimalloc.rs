@@ -1,7 +1,8 @@
 //! mimalloc (its third major version) by its Rust crate: per-thread pages of small sizes, larger ones from arenas.
 
 use super::Bench;
-use super::global_alloc::without_assertions;
+#[cfg(feature = "c-peers")]
+use super::global_alloc::{Global, without_assertions};
 use crate::compare::Side;
 use crate::versions;
 
@@ -9,5 +10,13 @@ pub(super) const NAME: &str = "mimalloc";
 
 pub(super) fn side(_arena_bytes: usize) -> Side<dyn Bench> {
     let version = versions::of_crate("libmimalloc-sys").map(|version| format!("libmimalloc-sys {version}"));
-    super::side(NAME, version, without_assertions(::mimalloc::MiMalloc))
+    super::side(NAME, version, peer())
 }
+
+#[cfg(feature = "c-peers")]
+fn peer() -> Result<Global<::mimalloc::MiMalloc>, String> {
+    without_assertions(::mimalloc::MiMalloc)
+}
+
+#[cfg(not(feature = "c-peers"))]
+use super::global_alloc::not_built as peer;
