@@ -56,7 +56,9 @@ pub fn build(mut command: Command, root: &Path) -> io::Result<(Vec<Suite>, bool)
 
 /// Reads the suite out of cargo's message about a test binary; `None` for any other message.
 fn suite_in(message: &str, root: &Path) -> Option<Suite> {
-    if !message.contains(r#""test":true},"#) {
+    // The target has such a field, too: it says whether there are tests, and the profile says whether this is they.
+    let (_, profile) = message.split_once("\"profile\":{")?;
+    if !profile.split_once('}')?.0.contains("\"test\":true") {
         return None;
     }
     let source = PathBuf::from(text_of(message, "src_path")?);
@@ -325,7 +327,7 @@ mod tests {
     fn only_messages_about_test_binaries_are_suites() {
         let message = |test: bool| {
             format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs"}},"profile":{{"opt_level":"1","test":{test}}},"executable":"/r/target/debug/deps/x-1"}}"#
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs","test":true}},"profile":{{"opt_level":"1","test":{test}}},"executable":"/r/target/debug/deps/x-1"}}"#
             )
         };
         let suite = suite_in(&message(true), Path::new("/r")).unwrap();
