@@ -1,8 +1,10 @@
 //! Whole runs of the engine over the test device, each a function of its seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use octavo::Compression;
+use octavo::{Compression, Machine};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::exact::{self, Case};
@@ -25,7 +27,7 @@ pub fn run_driven(seed: u64) -> Happened {
     // Crowded, so that clean pages give their places up; or not.
     let capacity = random.pick(&[700, 1500, 3000, 16384]);
     let device = TestDevice::simulated(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
-    let builder = switches.builder().budget_bytes(16 * MIB).background(false);
+    let builder = switches.builder().budget_bytes(16 * MIB).background(false).machine(counted_time());
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     let result = catch_unwind(AssertUnwindSafe(|| {
         // One space after the other; what the last one left under way, the next one meets.
@@ -43,6 +45,13 @@ pub fn run_driven(seed: u64) -> Happened {
         resume_unwind(panic);
     }
     device.happened()
+}
+
+/// A machine whose clock goes by how often it is read: what goes by time, like trying a failing device again, is repeated
+/// too, however busy the real machine is.
+fn counted_time() -> Machine {
+    let readings = AtomicU64::new(0);
+    Machine::real().with_clock(move || Duration::from_millis(readings.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Keeps the thread on one CPU: lists are kept for each, and a run that changes between them is not repeated exactly. Where
