@@ -1,8 +1,8 @@
 //! One step of a command: a child process, whose output is passed on line by line and counted.
 //!
 //! The count of a test step is the sum of its harnesses' `test result:` lines. A step that fails without a
-//! failed test (it did not compile, or it was killed) counts as one failure. So the summary never says zero
-//! when something went wrong.
+//! failed test (it did not compile, or it was killed) counts as one failure, and so does one that succeeds without a
+//! result. So the summary never says zero when something went wrong.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Write};
@@ -23,10 +23,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
+    pub fn plus(self, other: Tally) -> Tally {
+        Tally {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            ignored: self.ignored + other.ignored,
+        }
     }
 
     /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; `None` for any other line.
@@ -43,6 +45,17 @@ impl Tally {
         }
         Some(tally)
     }
+}
+
+/// Judges a program that has ended, by the sum of its result lines. Where it went wrong without a failed test, that counts
+/// as one failure, and the text says why.
+pub fn judge(results: Option<Tally>, status: ExitStatus) -> (Tally, Option<String>) {
+    let tally = results.unwrap_or_default();
+    if tally.failed > 0 || (status.success() && results.is_some()) {
+        return (tally, None);
+    }
+    let missing = if status.success() { "a test result" } else { "a failed test" };
+    (Tally { failed: 1, ..tally }, Some(format!("ENDED EARLY, without {missing}: {status}")))
 }
 
 /// The steps of one command. All of them run, whatever fails, and the failed ones are remembered.
@@ -73,9 +86,12 @@ impl Steps {
     pub fn build(&mut self, name: &str, command: Command) -> Vec<Suite> {
         self.announce(name, &command);
         let start = Instant::now();
-        let (suites, succeeded) = suites::build(command, &root()).unwrap_or_default();
-        self.tally.failed += u64::from(!succeeded);
-        self.close(name, start, succeeded);
+        let (suites, built) = suites::build(command, &root());
+        if let Err(why) = &built {
+            self.say(why);
+            self.tally.failed += 1;
+        }
+        self.close(name, start, built.is_ok());
         suites
     }
 
@@ -86,29 +102,28 @@ impl Steps {
     }
 
     fn take(&mut self, outcome: Outcome) {
-        let Outcome { name, tally, succeeded, output, start } = outcome;
+        let Outcome { name, tally, output, start } = outcome;
         self.say(format_args!("==== {name}"));
         self.out.write_all(&output).ok();
-        self.tally.add(tally);
-        self.close(&name, start, succeeded);
+        self.tally = self.tally.plus(tally);
+        self.close(&name, start, tally.failed == 0);
     }
 
     /// Runs a step that prints test results, and adds them up.
     pub fn tests(&mut self, name: &str, mut command: Command) {
         self.announce(name, &command);
         let start = Instant::now();
-        let (mut tally, succeeded) = match run_counting(&mut command, &mut self.out) {
-            Ok((tally, status)) => (tally, status.success()),
+        let (tally, why) = match run_counting(&mut command, &mut self.out) {
+            Ok((results, status)) => judge(results, status),
             Err(error) => {
-                self.say(format_args!("could not run it: {error}"));
-                (Tally::default(), false)
+                (Tally { failed: 1, ..Tally::default() }, Some(format!("could not run it: {error}")))
             }
         };
-        if !succeeded && tally.failed == 0 {
-            tally.failed = 1;
+        if let Some(why) = why {
+            self.say(why);
         }
-        self.tally.add(tally);
-        self.close(name, start, succeeded && tally.failed == 0);
+        self.tally = self.tally.plus(tally);
+        self.close(name, start, tally.failed == 0);
     }
 
     /// Runs a step that only succeeds or fails.
@@ -152,20 +167,20 @@ fn summary_line(tally: Tally) -> String {
     format!("{} passed, {} failed", tally.passed, tally.failed)
 }
 
-fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Tally, ExitStatus)> {
+fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Option<Tally>, ExitStatus)> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped"));
-    let mut tally = Tally::default();
+    let mut results: Option<Tally> = None;
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
         out.write_all(&line)?;
         out.flush()?;
         if let Some(counts) = Tally::from_result_line(&String::from_utf8_lossy(&line)) {
-            tally.add(counts);
+            results = Some(results.unwrap_or_default().plus(counts));
         }
         line.clear();
     }
-    Ok((tally, child.wait()?))
+    Ok((results, child.wait()?))
 }
 
 #[cfg(test)]
@@ -209,6 +224,22 @@ mod tests {
         steps.tests("does not compile", shell("exit 101"));
         assert_eq!(summary_line(steps.tally), "0 passed, 1 failed");
         assert_eq!(steps.failed_steps, ["does not compile"]);
+    }
+
+    #[test]
+    fn a_step_that_succeeds_without_a_result_counts_as_one_failure() {
+        let mut steps = silent();
+        steps.tests("silent", shell("exit 0"));
+        assert_eq!(summary_line(steps.tally), "0 passed, 1 failed");
+        assert_eq!(steps.failed_steps, ["silent"]);
+    }
+
+    #[test]
+    fn a_build_that_names_no_test_binary_counts_as_one_failure() {
+        let mut steps = silent();
+        assert!(steps.build("nothing", shell("exit 0")).is_empty());
+        assert_eq!(summary_line(steps.tally), "0 passed, 1 failed");
+        assert_eq!(steps.failed_steps, ["nothing"]);
     }
 
     #[test]

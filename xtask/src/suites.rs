@@ -2,8 +2,8 @@
 //!
 //! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when the
 //! suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all processes that it
-//! started. A suite that ends without a failed test and without success was killed or has crashed; it is named, and
-//! counts as one failure.
+//! started. A suite that ends without a failed test, and without success or without a result, was killed, has crashed or
+//! has left its harness. It is named, and counts as one failure.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::step::Tally;
+use crate::step::{Tally, judge};
 
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -29,51 +29,77 @@ pub struct Suite {
 pub enum Job {
     Run(Suite),
     /// Builds suites, which then run beside the others. The name says what is built.
-    Build(&'static str, Box<dyn FnOnce() -> (Vec<Suite>, bool) + Send>),
+    Build(&'static str, Box<dyn FnOnce() -> Built + Send>),
 }
+
+/// The suites that were built, and why these are not all.
+pub type Built = (Vec<Suite>, Result<(), String>);
 
 /// How a suite ended.
 pub struct Outcome {
     pub name: String,
     pub tally: Tally,
-    pub succeeded: bool,
     /// The output, and a last line that says what went wrong where the output does not.
     pub output: Vec<u8>,
     pub start: Instant,
 }
 
-/// Has cargo build test binaries. Returns them, and whether all of them were built. `command` has
-/// `--message-format=json-render-diagnostics`.
-pub fn build(mut command: Command, root: &Path) -> io::Result<(Vec<Suite>, bool)> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let messages = BufReader::new(child.stdout.take().expect("standard output is piped"));
+/// Has cargo build test binaries. `command` has `--message-format=json-render-diagnostics`.
+pub fn build(mut command: Command, root: &Path) -> Built {
     let mut suites = Vec::new();
-    for line in messages.lines() {
-        suites.extend(suite_in(&line?, root));
-    }
-    Ok((suites, child.wait()?.success()))
+    let built = try_build(&mut command, root, &mut suites).and_then(|()| match suites.is_empty() {
+        true => Err("cargo succeeded, but named no test binary".into()),
+        false => Ok(()),
+    });
+    (suites, built)
 }
 
-/// Reads the suite out of cargo's message about a test binary; `None` for any other message.
-fn suite_in(message: &str, root: &Path) -> Option<Suite> {
-    // The target has such a field, too: it says whether there are tests, and the profile says whether this is they.
-    let (_, profile) = message.split_once("\"profile\":{")?;
-    if !profile.split_once('}')?.0.contains("\"test\":true") {
-        return None;
+fn try_build(command: &mut Command, root: &Path, suites: &mut Vec<Suite>) -> Result<(), String> {
+    let no_cargo = |error| format!("could not run cargo: {error}");
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(no_cargo)?;
+    let messages = BufReader::new(child.stdout.take().expect("standard output is piped"));
+    let mut unread = Ok(());
+    for line in messages.split(b'\n').map_while(Result::ok) {
+        let message = String::from_utf8_lossy(&line);
+        match suite_in(&message, root) {
+            Ok(suite) => suites.extend(suite),
+            Err(field) => {
+                unread = Err(format!("cargo names a test binary without a readable {field}: {message}"));
+            }
+        }
     }
-    let source = PathBuf::from(text_of(message, "src_path")?);
-    let mut command = Command::new(text_of(message, "executable")?);
+    let status = child.wait().map_err(no_cargo)?;
+    if status.success() { unread } else { Err(format!("cargo failed: {status}")) }
+}
+
+/// Reads the suite out of cargo's message about a test binary; `None` for any other message. The error names a field that
+/// cannot be read.
+fn suite_in(message: &str, root: &Path) -> Result<Option<Suite>, &'static str> {
+    if !message.contains("\"reason\":\"compiler-artifact\"") {
+        return Ok(None);
+    }
+    // The target has such a field, too: it says whether there are tests, and the profile says whether this is they.
+    let profile = message.split_once("\"profile\":{").and_then(|(_, rest)| rest.split_once('}'));
+    let (profile, _) = profile.ok_or("profile")?;
+    match (profile.contains("\"test\":true"), profile.contains("\"test\":false")) {
+        (true, false) => {}
+        (false, true) => return Ok(None),
+        _ => return Err("test"),
+    }
+    let text = |field| text_of(message, field).ok_or(field);
+    let source = PathBuf::from(text("src_path")?);
+    let mut command = Command::new(text("executable")?);
     // As cargo does: tests find the files of their package from its folder.
-    command.current_dir(Path::new(text_of(message, "manifest_path")?).parent()?);
+    command.current_dir(Path::new(text("manifest_path")?).parent().ok_or("manifest_path")?);
     let name = source.strip_prefix(root).unwrap_or(&source).display().to_string();
-    Some(Suite { name, command })
+    Ok(Some(Suite { name, command }))
 }
 
 /// The text of a field of a JSON object, where it holds neither quotes nor backslashes.
 fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
     let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
     let (text, _) = rest.split_once('"')?;
-    (!text.contains('\\')).then_some(text)
+    (!text.contains(['\\', '\u{fffd}'])).then_some(text)
 }
 
 /// Does all jobs, `width` of them at a time, and tells each end as it comes.
@@ -109,11 +135,11 @@ pub fn run_all(
                         Job::Run(suite) => Some(run(suite, outputs, limit)),
                         Job::Build(name, build) => {
                             let start = Instant::now();
-                            let (built, succeeded) = build();
+                            let (suites, built) = build();
                             let (jobs, building) = &mut *queue.lock().expect("no job panics");
-                            built.into_iter().rev().for_each(|suite| jobs.push_front(Job::Run(suite)));
+                            suites.into_iter().rev().for_each(|suite| jobs.push_front(Job::Run(suite)));
                             *building -= 1;
-                            (!succeeded).then(|| Outcome::of_nothing(name, start, "it could not be built"))
+                            built.err().map(|why| Outcome::of_nothing(name, start, &why))
                         }
                     };
                     if let Some(outcome) = outcome {
@@ -131,7 +157,6 @@ impl Outcome {
         Self {
             name: name.into(),
             tally: Tally { failed: 1, ..Tally::default() },
-            succeeded: false,
             output: format!("{why}\n").into_bytes(),
             start,
         }
@@ -157,29 +182,22 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     let mut child = command.spawn()?;
     let status = wait(&mut child, start + limit)?;
     let mut output = fs::read(&path)?;
-    let (tally, succeeded) = match status {
-        Some(status) => judge(&mut output, status),
+    let (tally, why) = match status {
+        Some(status) => judge(results_in(&output), status),
         None => {
-            writeln!(output, "KILLED: it had not ended after {limit:?}")?;
-            (Tally { failed: 1, ..Tally::default() }, false)
+            let why = format!("KILLED: it had not ended after {limit:?}");
+            (Tally { failed: 1, ..Tally::default() }, Some(why))
         }
     };
-    Ok(Outcome { name, tally, succeeded, output, start })
+    if let Some(why) = why {
+        writeln!(output, "{why}")?;
+    }
+    Ok(Outcome { name, tally, output, start })
 }
 
-/// Adds up the result lines; a suite that fails without a failed test counts as one failure.
-fn judge(output: &mut Vec<u8>, status: ExitStatus) -> (Tally, bool) {
-    let mut tally = Tally::default();
-    for line in String::from_utf8_lossy(output).lines() {
-        if let Some(counts) = Tally::from_result_line(line) {
-            tally.add(counts);
-        }
-    }
-    if !status.success() && tally.failed == 0 {
-        tally.failed = 1;
-        output.extend_from_slice(format!("ENDED EARLY, without a failed test: {status}\n").as_bytes());
-    }
-    (tally, status.success() && tally.failed == 0)
+/// Adds up the result lines. `None`: there are none.
+fn results_in(output: &[u8]) -> Option<Tally> {
+    String::from_utf8_lossy(output).lines().filter_map(Tally::from_result_line).reduce(Tally::plus)
 }
 
 /// Waits for the end; `None` if it did not come in time and the suite was killed.
@@ -267,17 +285,14 @@ mod tests {
         for (outcome, name) in ended.iter().zip(["left", "right"]) {
             let expected = format!("{name} 1\n{name} 2\ntest result: ok. 2 passed; 0 failed\n");
             assert_eq!(text(outcome), expected);
-            assert!(outcome.succeeded && outcome.tally.passed == 2);
+            assert_eq!(outcome.tally, Tally { passed: 2, ..Tally::default() });
         }
     }
 
     #[test]
     fn a_suite_that_crashes_is_named_and_counts_as_one_failure() {
         let ended = outcomes("crash", vec![shell("crashes", "echo before; kill -ABRT $$")], LIMIT);
-        assert_eq!(
-            (ended[0].name.as_str(), ended[0].tally.failed, ended[0].succeeded),
-            ("crashes", 1, false)
-        );
+        assert_eq!((ended[0].name.as_str(), ended[0].tally.failed), ("crashes", 1));
         assert!(text(&ended[0]).starts_with("before\nENDED EARLY"), "{}", text(&ended[0]));
         assert!(text(&ended[0]).contains("signal: 6"), "{}", text(&ended[0]));
     }
@@ -288,7 +303,7 @@ mod tests {
         let bad = shell("bad", "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored'; exit 101");
         let ended = outcomes("bad", vec![missing, bad], LIMIT);
         assert_eq!(ended[0].tally, Tally { passed: 1, failed: 2, ignored: 0 });
-        assert_eq!((ended[1].tally.failed, ended[1].succeeded), (1, false));
+        assert_eq!(ended[1].tally.failed, 1);
     }
 
     #[test]
@@ -297,7 +312,7 @@ mod tests {
         let ended = outcomes("hang", vec![shell("hangs", script)], Duration::from_secs(1));
         let said = text(&ended[0]);
         assert!(said.contains("KILLED"), "{said}");
-        assert_eq!((ended[0].tally.failed, ended[0].succeeded), (1, false));
+        assert_eq!(ended[0].tally.failed, 1);
         let child = said.lines().nth(1).expect("the shell said what it started");
         let state = || fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -315,29 +330,74 @@ mod tests {
             vec![Suite { name: "built".into(), command }]
         };
         let jobs = vec![
-            Job::Build("good", Box::new(move || (built(), true))),
-            Job::Build("not built", Box::new(|| (Vec::new(), false))),
+            Job::Build("good", Box::new(move || (built(), Ok(())))),
+            Job::Build("not built", Box::new(|| (Vec::new(), Err("no compiler".into())))),
         ];
         let ended = outcomes("built", jobs, LIMIT);
         assert_eq!((ended[0].name.as_str(), ended[0].tally.passed), ("built", 7));
         assert_eq!((ended[1].name.as_str(), ended[1].tally.failed), ("not built", 1));
+        assert_eq!(text(&ended[1]), "no compiler\n");
+    }
+
+    #[test]
+    fn a_suite_that_succeeds_without_a_result_is_a_failure() {
+        let ended = outcomes("silent", vec![shell("silent", "echo running 3 tests; exit 0")], LIMIT);
+        assert_eq!(ended[0].tally, Tally { failed: 1, ..Tally::default() });
+        assert!(text(&ended[0]).contains("without a test result"), "{}", text(&ended[0]));
+    }
+
+    /// What cargo says about a binary that it has built.
+    fn message(is_test: bool) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs","test":true}},"profile":{{"opt_level":"1","test":{is_test}}},"executable":"/r/target/debug/deps/x-1"}}"#
+        )
     }
 
     #[test]
     fn only_messages_about_test_binaries_are_suites() {
-        let message = |test: bool| {
-            format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs","test":true}},"profile":{{"opt_level":"1","test":{test}}},"executable":"/r/target/debug/deps/x-1"}}"#
-            )
-        };
-        let suite = suite_in(&message(true), Path::new("/r")).unwrap();
+        let suite = suite_in(&message(true), Path::new("/r")).unwrap().unwrap();
         assert_eq!(suite.name, "crates/a/tests/x.rs");
         assert_eq!(suite.command.get_program(), "/r/target/debug/deps/x-1");
         assert_eq!(suite.command.get_current_dir(), Some(Path::new("/r/crates/a")));
-        assert!(suite_in(&message(false), Path::new("/r")).is_none());
-        assert!(
-            suite_in(&message(true).replace("\"/r/target/debug/deps/x-1\"", "null"), Path::new("/r"))
-                .is_none()
-        );
+        for other in [message(false), r#"{"reason":"build-finished","success":true}"#.into()] {
+            assert!(suite_in(&other, Path::new("/r")).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_message_about_a_test_binary_that_cannot_be_read_is_an_error() {
+        for (field, good, bad) in [
+            ("executable", "\"/r/target/debug/deps/x-1\"", "null"),
+            ("executable", "deps/x-1", r#"deps/\"x-1"#),
+            ("src_path", "/r/crates/a/tests", r"/r/crates\\a/tests"),
+            ("manifest_path", "manifest_path", "manifest"),
+            ("profile", "\"profile\":{", "\"profiles\":[{"),
+            ("test", "1\",\"test\":true", "1\",\"mode\":\"test\""),
+        ] {
+            let bad = message(true).replace(good, bad);
+            assert_eq!(suite_in(&bad, Path::new("/r")).err(), Some(field), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_build_that_does_not_name_its_test_binaries_fails() {
+        let build_of = |script: &str, message: String| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script, "sh", &message]);
+            build(command, Path::new("/r"))
+        };
+        let say = "printf '%s\\n' \"$1\"";
+        let (suites, built) = build_of(say, message(true));
+        assert_eq!((suites.len(), built), (1, Ok(())));
+        let (_, built) = build_of(say, message(false));
+        assert!(built.unwrap_err().contains("named no test binary"));
+        let broken = message(true).replace("deps/x-1", r"deps\\x-1");
+        // The others run all the same.
+        let (suites, built) = build_of(say, format!("{broken}\n{}", message(true)));
+        assert_eq!(suites.len(), 1);
+        assert!(built.unwrap_err().contains("readable executable"));
+        let (suites, built) = build_of(&format!("{say}; exit 101"), message(true));
+        assert_eq!(suites.len(), 1);
+        assert!(built.unwrap_err().starts_with("cargo failed"));
     }
 }
