@@ -5,9 +5,10 @@
 //! result. So the summary never says zero when something went wrong.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{self, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -95,10 +96,18 @@ impl Steps {
         suites
     }
 
-    /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended.
+    /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The outputs stand
+    /// in a folder of this process below `outputs`, since others may run suites of the same names. They stay if one failed.
     pub fn side_by_side(&mut self, jobs: Vec<Job>, outputs: &Path) {
         let width = thread::available_parallelism().map_or(1, usize::from);
-        suites::run_all(jobs, width, outputs, LIMIT, |outcome| self.take(outcome));
+        let mine = outputs.join(process::id().to_string());
+        let failed_before = self.failed_steps.len();
+        suites::run_all(jobs, width, &mine, LIMIT, |outcome| self.take(outcome));
+        if self.failed_steps.len() == failed_before {
+            fs::remove_dir_all(&mine).ok();
+        } else {
+            self.say(format_args!("The outputs are in {}.", mine.display()));
+        }
     }
 
     fn take(&mut self, outcome: Outcome) {
@@ -232,6 +241,21 @@ mod tests {
         steps.tests("silent", shell("exit 0"));
         assert_eq!(summary_line(steps.tally), "0 passed, 1 failed");
         assert_eq!(steps.failed_steps, ["silent"]);
+    }
+
+    #[test]
+    fn outputs_of_another_process_are_left_alone_and_ours_stay_only_after_a_failure() {
+        let outputs = std::env::temp_dir().join(format!("octavo-xtask-{}-outputs", process::id()));
+        let (theirs, mine) = (outputs.join("suite.log"), outputs.join(process::id().to_string()));
+        fs::create_dir_all(&outputs).unwrap();
+        fs::write(&theirs, "theirs").unwrap();
+        for (script, stays) in [("echo 'test result: ok. 1 passed; 0 failed'", false), ("exit 1", true)] {
+            let suite = Suite { name: "suite".into(), command: shell(script) };
+            silent().side_by_side(vec![Job::Run(suite)], &outputs);
+            assert_eq!(mine.join("suite.log").exists(), stays);
+            assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");
+        }
+        fs::remove_dir_all(&outputs).unwrap();
     }
 
     #[test]

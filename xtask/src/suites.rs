@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -18,6 +19,11 @@ use crate::step::{Tally, judge};
 
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// In the environment of a suite and of all that it starts: the file of its output. So what a suite started is known
+/// also when the process between them has ended. A process group would not do: an interrupt at the terminal would end
+/// this program, and not its suites.
+const MARK: &str = "OCTAVO_SUITE_OUTPUT";
 
 /// A program that prints test results.
 pub struct Suite {
@@ -102,7 +108,7 @@ fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
     (!text.contains(['\\', '\u{fffd}'])).then_some(text)
 }
 
-/// Does all jobs, `width` of them at a time, and tells each end as it comes.
+/// Does all jobs, `width` of them at a time, and tells each end as it comes. Nobody else may use the folder `outputs`.
 pub fn run_all(
     jobs: Vec<Job>,
     width: usize,
@@ -178,9 +184,9 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     let path = outputs.join(format!("{}.log", name.replace(['/', ' '], "-")));
     let file = File::create(&path)?;
     // One description with one position: the two streams stay in order.
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    command.env(MARK, &path).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     let mut child = command.spawn()?;
-    let status = wait(&mut child, start + limit)?;
+    let status = wait(&mut child, start + limit, &path)?;
     let mut output = fs::read(&path)?;
     let (tally, why) = match status {
         Some(status) => judge(results_in(&output), status),
@@ -201,16 +207,18 @@ fn results_in(output: &[u8]) -> Option<Tally> {
 }
 
 /// Waits for the end; `None` if it did not come in time and the suite was killed.
-fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         if Instant::now() > deadline {
-            let family = descendants(child.id());
-            child.kill()?;
             // What it started would work on, and might keep files and mounts.
-            let _ = Command::new("sh").args(["-c", "kill -KILL \"$@\"", "sh"]).args(family).status();
+            let started = family(child.id(), output);
+            child.kill()?;
+            kill(&started);
+            // And what they had started in the meantime. Until the wait, nobody else has the child's number.
+            kill(&family(child.id(), output));
             child.wait()?;
             return Ok(None);
         }
@@ -218,8 +226,20 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> 
     }
 }
 
-/// The processes below this one.
-fn descendants(top: u32) -> Vec<String> {
+fn kill(processes: &[u32]) {
+    if !processes.is_empty() {
+        let numbers = processes.iter().map(u32::to_string);
+        let _ = Command::new("sh").args(["-c", "kill -KILL \"$@\"", "sh"]).args(numbers).status();
+    }
+}
+
+/// The processes below `top`, and those that bear the mark of its suite.
+fn family(top: u32, output: &Path) -> Vec<u32> {
+    let mark = [MARK.as_bytes(), b"=", output.as_os_str().as_bytes()].concat();
+    let bears_mark = |id: u32| {
+        let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark)
+    };
     let processes: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -230,13 +250,18 @@ fn descendants(top: u32) -> Vec<String> {
             Some((id, parent.trim().parse().ok()?))
         })
         .collect();
-    let mut family = vec![top];
+    let marked = processes.iter().map(|(id, _)| *id).filter(|&id| id != top && bears_mark(id));
+    let mut family: Vec<u32> = [top].into_iter().chain(marked).collect();
     let mut looked_at = 0;
     while let Some(&parent) = family.get(looked_at) {
-        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(id, _)| *id));
+        for (id, _) in processes.iter().filter(|(_, of)| *of == parent) {
+            if !family.contains(id) {
+                family.push(*id);
+            }
+        }
         looked_at += 1;
     }
-    family.iter().skip(1).map(u32::to_string).collect()
+    family.split_off(1)
 }
 
 #[cfg(test)]
@@ -313,11 +338,24 @@ mod tests {
         let said = text(&ended[0]);
         assert!(said.contains("KILLED"), "{said}");
         assert_eq!(ended[0].tally.failed, 1);
-        let child = said.lines().nth(1).expect("the shell said what it started");
-        let state = || fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        wait_for_the_end_of(said.lines().nth(1).expect("the shell said what it started"));
+    }
+
+    #[test]
+    fn a_suite_that_hangs_is_killed_with_what_is_left_of_processes_that_have_ended() {
+        // The process between the shell and the sleeper is gone.
+        let script = "(sleep 1000 & echo $!); while :; do sleep 0.1; done";
+        let ended = outcomes("orphan", vec![shell("orphan", script)], Duration::from_secs(1));
+        let said = text(&ended[0]);
+        assert!(said.contains("KILLED"), "{said}");
+        wait_for_the_end_of(said.lines().next().expect("the shell said what it started"));
+    }
+
+    fn wait_for_the_end_of(process: &str) {
+        let state = || fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(60);
         while state().lines().any(|line| line.starts_with("State:") && !line.contains('Z')) {
-            assert!(Instant::now() < deadline, "what the suite started lives on: {}", state());
+            assert!(Instant::now() < deadline, "process {process} lives on: {}", state());
             thread::sleep(Duration::from_millis(10));
         }
     }
