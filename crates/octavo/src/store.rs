@@ -18,6 +18,9 @@
 //!   under a lock of the store. A page under writeback keeps its frame, and its index is no other page's.
 //! - Indexes that follow each other are places that one transfer can move together.
 //!
+//! - A place is kept while it has a reference. An entry that leads there holds one, and so does a clean frame that is away.
+//!   A [`Reference`] in hand cannot be copied.
+//!
 //! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that calls are
 //! direct. A batch of pages takes one call.
 
@@ -55,12 +58,11 @@ pub(crate) trait PageStore {
     /// Returns whether this entry leads to the page's place.
     fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool;
 
-    /// Counts one more entry that leads to the page's place. False: the store does not know the frame for it any
-    /// more.
-    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool;
+    /// Counts one more reference of the page's place. `None`: the store does not know the frame for it any more.
+    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Option<Reference>;
 
-    /// Counts one entry less.
-    fn drop_reference(&self, frames: &FrameAllocator, page: StoredPage) -> Orphan;
+    /// Counts one reference less.
+    fn drop_reference(&self, frames: &FrameAllocator, reference: Reference) -> Orphan;
 
     /// The last entry that showed the frame is gone. If no entry leads to the page's place either, page and frame
     /// may go.
@@ -170,6 +172,44 @@ pub(crate) trait PageStore {
     /// For a thread that waits for the transfer of a page. Completes transfers as long as `still_waiting`, or says
     /// that the thread may sleep. See [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
+}
+
+/// A reference of a page's place, in hand. It goes to an entry or to a frame that is away
+/// ([`Reference::into_page`]), or ends by [`PageStore::drop_reference`]. A reference that is dropped instead is a
+/// leak, and a panic where assertions are on.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a reference has to be given on, or dropped in its store"]
+pub(crate) struct Reference(StoredPage);
+
+impl Reference {
+    /// Makes the value for a reference that the store has just counted, or that an entry or a frame has just given
+    /// up. Nobody else has it.
+    #[inline]
+    pub(crate) fn counted(page: StoredPage) -> Self {
+        Self(page)
+    }
+
+    /// The page whose place it is.
+    #[inline]
+    pub(crate) fn page(&self) -> StoredPage {
+        self.0
+    }
+
+    /// Leaves the reference counted, with the entry or the frame that now leads to the place.
+    #[inline]
+    pub(crate) fn into_page(self) -> StoredPage {
+        let page = self.0;
+        std::mem::forget(self);
+        page
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Reference {
+    fn drop(&mut self) {
+        // Another panic in a thread that panics already would end the process, and hide the first.
+        assert!(is_panicking(), "the reference of {:?} was lost", self.0);
+    }
 }
 
 /// A mark on the thread that runs a completion.

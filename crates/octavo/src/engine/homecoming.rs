@@ -23,6 +23,7 @@ use crate::frame::{Block, PinnedFrame};
 use crate::lru::IsolatedFrame;
 use crate::rmap::Owner;
 use crate::sizes::TRANSLATED;
+use crate::store::Reference;
 use crate::sync::{Ordering, fence};
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::translation::{Answer, Home, Remove, Touch, Translation};
@@ -222,8 +223,7 @@ impl Engine {
         let kept = self.frames.kept(away);
         if let Some(place) = kept.page() {
             kept.set(None);
-            let orphan = self.store(place).drop_reference(&self.frames, place);
-            self.release_orphan(orphan);
+            self.drop_reference(Reference::counted(place));
         }
     }
 }

@@ -54,7 +54,7 @@ use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
 use crate::lru::{IsolatedFrame, Lru};
 use crate::rmap::{Owner, ReverseMap};
-use crate::store::{Found, Orphan, PageStore};
+use crate::store::{Found, Orphan, PageStore, Reference};
 use crate::swap::{Handle, Swap};
 use crate::sync::park::block_until;
 use crate::sync::timer::Timer;
@@ -185,6 +185,12 @@ impl Engine {
         }
         let order = self.frames.words(frame).order();
         self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");
+    }
+
+    /// Ends a reference of a page's place, and lets the page go if that was the last way to it.
+    pub(crate) fn drop_reference(&self, reference: Reference) {
+        let orphan = self.store(reference.page()).drop_reference(&self.frames, reference);
+        self.release_orphan(orphan);
     }
 
     /// Lets the orphan go, if there is one.

@@ -20,7 +20,7 @@ use crate::io::{Direction, Host, Job, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::policy::{Place, Shadow};
 use crate::sizes::ISOLATED;
-use crate::store::{Begun, Evicted, Frames, Going, Unread};
+use crate::store::{Begun, Evicted, Frames, Going, Reference, Unread};
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
@@ -450,8 +450,7 @@ impl Engine {
                 // The next access asks the region what may be done with the page.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {
-                    let orphan = store.drop_reference(&self.frames, page);
-                    self.release_orphan(orphan);
+                    self.drop_reference(Reference::counted(page));
                 } else {
                     self.disown(frame, owner);
                 }

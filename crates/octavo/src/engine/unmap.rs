@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::engine::{Batch, Engine, SpaceState};
 use crate::rmap::Owner;
 use crate::sizes::TRANSLATED;
+use crate::store::Reference;
 use crate::table::entry::{Entry, EntryWord, NodeId, State};
 use crate::table::translation::{Home, Remove};
 use crate::table::{PageNumberRange, Protection, span};
@@ -166,8 +167,7 @@ impl<'a> Changing<'a> {
             State::Swapped(slot) => {
                 let cleared = word.change(seen, seen.to_empty()).is_ok();
                 if cleared {
-                    let orphan = self.engine.swap.cache.drop_reference(&self.engine.frames, slot);
-                    self.engine.release_orphan(orphan);
+                    self.engine.drop_reference(Reference::counted(slot.stored()));
                 }
                 cleared
             }

@@ -6,6 +6,7 @@ use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::region::Region;
 use crate::rmap::Owner;
+use crate::store::Reference;
 use crate::sync::{Ordering, fence};
 use crate::table::Walk;
 use crate::table::entry::State;
@@ -86,8 +87,7 @@ impl Fault<'_> {
         if let State::Swapped(slot) = entry.state() {
             // As in an unmap: a frame in the swap cache for the slot, also one on its way there, goes with
             // the last reference.
-            let orphan = self.engine.swap.cache.drop_reference(&self.engine.frames, slot);
-            self.engine.release_orphan(orphan);
+            self.engine.drop_reference(Reference::counted(slot.stored()));
         }
         Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
     }

@@ -327,27 +327,27 @@ impl<'a> Fault<'a> {
         }
         let is_clean = self.access == Access::Read && !words.holds.load().is_dirty();
         // By a reference of its own, the place outlives the frame.
-        let place = place
+        let kept = place
             .filter(|_| is_clean)
-            .filter(|place| engine.store(*place).add_reference(&engine.frames, *place, frame));
-        let (answer, protection) = self.install_copy(translation, frame, region, place.is_some());
+            .and_then(|place| engine.store(place).add_reference(&engine.frames, place, frame));
+        let is_kept = kept.is_some();
+        let (answer, protection) = self.install_copy(translation, frame, region, is_kept);
         if answer != Answer::Done {
-            let orphan = place.map(|place| engine.store(place).drop_reference(&engine.frames, place));
             engine.publish(word, busy.to_what_was(entry));
-            orphan.into_iter().for_each(|orphan| engine.release_orphan(orphan));
+            kept.into_iter().for_each(|reference| engine.drop_reference(reference));
             engine.frames.give_back(block);
             return self.refuse(answer, waker);
         }
-        let away = match place {
-            Some(place) => {
-                engine.frames.kept(block.frame()).set(Some(place));
+        let away = match kept {
+            Some(reference) => {
+                engine.frames.kept(block.frame()).set(Some(reference.into_page()));
                 self.adopt_clean(block, region)
             }
             None => self.adopt(block, self.page, region),
         };
         engine.publish(word, busy.to_away(away, protection));
         engine.disown(frame, self.owner(self.page));
-        if place.is_some() {
+        if is_kept {
             engine.evict_clean(frame);
         }
         Step::End(Outcome::Usable)

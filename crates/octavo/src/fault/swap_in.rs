@@ -34,7 +34,7 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::region::Region;
-use crate::store::{Begun, PageStore, Unread};
+use crate::store::{Begun, PageStore, Reference, Unread};
 use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
@@ -281,8 +281,7 @@ impl<'a> Fault<'a> {
         if !region.options.compress {
             engine.frames.words(frame).holds.mark_no_compress();
         }
-        let orphan = engine.swap.cache.drop_reference(&engine.frames, reading.slot);
-        engine.release_orphan(orphan);
+        engine.drop_reference(Reference::counted(reading.slot.stored()));
         if engine.swap.is_better_given_up(reading.slot) {
             engine.swap.cache.detach(&engine.frames, frame);
         }

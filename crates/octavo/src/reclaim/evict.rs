@@ -256,9 +256,7 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
         }
         // The reference is counted first, because the entry must never lead to a place that may go. A refusal
         // means that the store does not know the frame any more.
-        if !store.add_reference(&engine.frames, page, frame) {
-            return;
-        }
+        let Some(reference) = store.add_reference(&engine.frames, page, frame) else { return };
         // Only the accessed mark may have changed. Then the page is in use, and stays.
         let seen = walk.entry();
         if walk.word().change(seen, store.entry(seen, page)).is_ok() {
@@ -267,9 +265,9 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
             let left = words.uses.remove();
             debug_assert!(left > 0, "the store's is a use");
+            reference.into_page();
         } else {
-            let orphan = store.drop_reference(&engine.frames, page);
-            engine.release_orphan(orphan);
+            engine.drop_reference(reference);
         }
     }
 }

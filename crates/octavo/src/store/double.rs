@@ -12,7 +12,7 @@ use crate::io::test_device::{Manner, TestDevice};
 use crate::io::{Device, Host, Job, Submitted, Transfer, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
-use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
+use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Reference, Unread};
 use crate::sync::{Mutex, Shared};
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoreId, StoredPage};
@@ -76,12 +76,13 @@ impl PageStore for Double {
         false
     }
 
-    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
+    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Option<Reference> {
         let _pages = self.pages.lock();
-        frames.words(frame).stored.page() == Some(page)
+        (frames.words(frame).stored.page() == Some(page)).then(|| Reference::counted(page))
     }
 
-    fn drop_reference(&self, _frames: &FrameAllocator, _page: StoredPage) -> Orphan {
+    fn drop_reference(&self, _frames: &FrameAllocator, reference: Reference) -> Orphan {
+        reference.into_page();
         Orphan::None
     }
 

@@ -8,7 +8,9 @@ use crate::frame::{Block, FrameAllocator};
 use crate::io::{Host, Job, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::policy::Shadow;
-use crate::store::{Begun, Completing, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Unread};
+use crate::store::{
+    Begun, Completing, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Reference, Unread,
+};
 use crate::swap::content::Content;
 use crate::swap::{Swap, forget_queue};
 use crate::sync::Shared;
@@ -24,12 +26,13 @@ impl PageStore for Swap {
         seen.state() == State::Swapped(SwapSlot::named(page))
     }
 
-    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
-        self.cache.add_reference(frames, SwapSlot::named(page), frame)
+    fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Option<Reference> {
+        let is_counted = self.cache.add_reference(frames, SwapSlot::named(page), frame);
+        is_counted.then(|| Reference::counted(page))
     }
 
-    fn drop_reference(&self, frames: &FrameAllocator, page: StoredPage) -> Orphan {
-        self.cache.drop_reference(frames, SwapSlot::named(page))
+    fn drop_reference(&self, frames: &FrameAllocator, reference: Reference) -> Orphan {
+        self.cache.drop_reference(frames, SwapSlot::named(reference.into_page()))
     }
 
     fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
