@@ -458,6 +458,32 @@ fn a_quota_counts_pages_that_are_away() {
     pair.end();
 }
 
+#[test]
+fn a_translation_that_panics_is_an_error_and_nobody_is_left_waiting() {
+    let _watchdog = Watchdog::new("a translation that panics");
+    let pair = pair(HugePolicy::Never, 8 * PAGE);
+    let unsupported = |result: octavo::Result<()>| says(result, ErrorKind::Unsupported, &["page at"]);
+    pair.target.panic_at_next(Ask::Install);
+    unsupported(pair.target.store(&pair.space, pair.page(0), 1));
+    pair.store(0, 1);
+    pair.target.panic_at_next(Ask::Remove);
+    unsupported(pair.space.load::<u64>(pair.page(0)).map(drop));
+    assert_eq!(pair.space.load::<u64>(pair.page(0)).unwrap(), 1);
+    pair.store(0, 2);
+    pair.target.panic_at_next(Ask::Remove);
+    pair.evict_all();
+    assert_eq!(pair.load(0), 2);
+    pair.target.panic_at_next(Ask::Harvest);
+    pair.evict_all();
+    assert_eq!(pair.load(0), 2);
+    pair.target.panic_at_next(Ask::Protect);
+    let protected = pair.space.protect(pair.at, PAGE, Protection::NONE);
+    says(protected, ErrorKind::Unsupported, &["translation cannot protect"]);
+    assert_eq!(pair.load(0), 2);
+    pair.manager.validate();
+    pair.end();
+}
+
 // --- many at once ---
 
 /// Wakes by putting its number into a list.
@@ -548,8 +574,12 @@ fn no_store_is_lost_between_the_sides() {
                             let page = random.below(PAGES);
                             let at = pair.page(page) + lane * 8;
                             let (away, write) = ((lane + value / 50) % 2 == 0, random.one_in(2));
-                            // What is protected just now, or held by the other side for long, is tried again.
-                            let again = |kind| matches!(kind, ErrorKind::Protected | ErrorKind::Busy);
+                            // What is protected just now, or held by the other side for long, is tried again. A target that
+                            // cannot watch shows no page that may only be read.
+                            let again = |kind| {
+                                matches!(kind, ErrorKind::Protected | ErrorKind::Busy)
+                                    || kind == ErrorKind::Unsupported && !able.watches
+                            };
                             loop {
                                 let done = match (away, write) {
                                     (true, true) => pair.target.store(&pair.space, at, value).map(|()| value),

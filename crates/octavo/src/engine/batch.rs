@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::sizes::TRANSLATED;
-use crate::sync::{Duration, pause};
+use crate::sync::{Duration, catch_panic, pause};
 use crate::table::Protection;
 use crate::table::translation::{Answer, Bytes, Install, Remove, Run, Touch};
 use crate::units::PageNumber;
@@ -79,9 +79,7 @@ impl<A: Ask> Batch<A> {
 
     /// Asks, and returns the answer for each leaf, in order.
     pub(crate) fn ask(mut self, ask: impl FnOnce(&mut [Run<A>])) -> Answers {
-        if !self.runs.is_empty() {
-            ask(&mut self.runs);
-        }
+        ask_runs(&mut self.runs, ask);
         let mut leaves = self.leaves.into_iter();
         let mut answers = Answers::new();
         for run in &self.runs {
@@ -100,9 +98,7 @@ impl<A: Ask> Batch<A> {
     pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> bool {
         let mut is_supported = true;
         loop {
-            if !self.runs.is_empty() {
-                ask(&mut self.runs);
-            }
+            ask_runs(&mut self.runs, &mut ask);
             self.runs.retain(|run| {
                 let done = run.done();
                 is_supported &= run.answer != Answer::Unsupported;
@@ -118,6 +114,15 @@ impl<A: Ask> Batch<A> {
             }
             pause(ASK_EVERY);
         }
+    }
+}
+
+/// Asks, if there is a question. Where the translation panics, the runs that it has not answered count as unsupported. Entries
+/// are Busy meanwhile, and nobody may be left waiting for them.
+fn ask_runs<A>(runs: &mut [Run<A>], ask: impl FnOnce(&mut [Run<A>])) {
+    if !runs.is_empty() && catch_panic(|| ask(runs)).is_err() {
+        let unanswered = runs.iter_mut().filter(|run| run.answer == Answer::Busy);
+        unanswered.for_each(|run| run.answer = Answer::Unsupported);
     }
 }
 

@@ -163,7 +163,7 @@ impl<'a> Fault<'a> {
                 Some(self.install_zeros(walk, region, translation, Order::ZERO, waker))
             }
             State::Zero if wants_memory => Some(self.split(walk, waker)),
-            State::Zero if entry.is_away() => Some(Step::End(Outcome::Usable)),
+            // Zeros that are shown there already are shown again: a part of them may have been withdrawn.
             State::Zero => Some(self.show_zeros(walk, translation, waker)),
             State::Present(_) if entry.is_away() && entry.protection().allows(self.access) => {
                 Some(Step::End(Outcome::Usable))

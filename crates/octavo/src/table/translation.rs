@@ -155,7 +155,7 @@ pub trait Translation: Send + Sync {
     fn protect(&self, runs: &mut [Run<Protection>]);
 
     /// Takes note that the 512 pages of a run, which were installed together, are asked for one by one from
-    /// now on.
+    /// now on. It is all of a run or nothing.
     fn split(&self, runs: &mut [Run<()>]);
 
     /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and

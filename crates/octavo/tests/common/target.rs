@@ -4,7 +4,7 @@
 //! The target checks each question against what it has, and answers as a script or a seed says.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use octavo::{
     Access, Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Result, Run, Space,
@@ -65,6 +65,8 @@ struct State {
     always: BTreeMap<Ask, Answer>,
     /// One answer in so many is a refusal.
     refuses: Option<(Random, u64)>,
+    /// Panics at the next question of this kind.
+    panics: Option<Ask>,
     /// First page and pages of each run, by question.
     asked: Vec<(Ask, u64, u32)>,
 }
@@ -80,12 +82,13 @@ impl Target {
             script: BTreeMap::new(),
             always: BTreeMap::new(),
             refuses: None,
+            panics: None,
             asked: Vec::new(),
         })))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses one run in so many, at random.
@@ -105,6 +108,11 @@ impl Target {
             Some(answer) => drop(state.always.insert(ask, answer)),
             None => drop(state.always.remove(&ask)),
         }
+    }
+
+    /// Panics at the next question of this kind.
+    pub fn panic_at_next(&self, ask: Ask) {
+        self.state().panics = Some(ask);
     }
 
     /// What was asked since the last look.
@@ -179,6 +187,10 @@ impl Target {
     /// Answers each run, and does to each page that is done what `each` says.
     fn answer<A: Copy>(&self, ask: Ask, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A)) {
         let state = &mut *self.state();
+        if state.panics == Some(ask) {
+            state.panics = None;
+            panic!("the test asked for it");
+        }
         assert!(runs.windows(2).all(|pair| pair[0].page != pair[1].page), "runs do not overlap");
         for run in runs {
             assert!(run.count > 0, "an empty run");
@@ -186,7 +198,7 @@ impl Target {
             state.asked.push((ask, first, run.count));
             let scripted = state.script.get_mut(&ask).and_then(VecDeque::pop_front);
             let chosen = scripted.or_else(|| state.always.get(&ask).copied());
-            run.answer = chosen.or_else(|| state.refusal(run.count)).unwrap_or(Answer::Done);
+            run.answer = chosen.or_else(|| state.refusal(ask, run.count)).unwrap_or(Answer::Done);
             for index in 0..run.done() {
                 each(state, first + u64::from(index), index, run.ask);
             }
@@ -195,10 +207,11 @@ impl Target {
 }
 
 impl State {
-    fn refusal(&mut self, count: u32) -> Option<Answer> {
+    fn refusal(&mut self, ask: Ask, count: u32) -> Option<Answer> {
         let (random, n) = self.refuses.as_mut()?;
         let done = random.below(u64::from(count) + 1) as u32;
-        random.one_in(*n).then(|| random.pick(&[Answer::Busy, Answer::Partly(done)]))
+        let partly = if ask == Ask::Split { Answer::Busy } else { Answer::Partly(done) };
+        random.one_in(*n).then(|| random.pick(&[Answer::Busy, partly]))
     }
 }
 
