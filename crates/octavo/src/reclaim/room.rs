@@ -90,7 +90,9 @@ async fn try_make_room_away(
         let has_room = || engine.budget.room_for_chunks_bytes() >= needed_bytes;
         let gone = reclaim(engine, pages.max(DIRECT_TARGET), Reclaimer::Direct, waiter).await;
         if !has_room() {
-            shrink_while_waiting(engine, engine.budget.headroom_bytes() + needed_bytes, waiter).await?;
+            // A chunk more than is needed, so that the next pages find room without.
+            let room_bytes = engine.budget.headroom_bytes() + needed_bytes + CHUNK_BYTES as u64;
+            shrink_while_waiting(engine, room_bytes, waiter).await?;
         }
         if has_room() {
             return Ok(());

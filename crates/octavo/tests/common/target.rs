@@ -6,12 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use octavo::io::SwapArea;
 use octavo::{
-    Access, Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Result, Run, Space,
-    Touch, Translation,
+    Access, Answer, Bytes, Compression, Home, HugePolicy, Install, Manager, ManagerBuilder, PAGE_BYTES,
+    PageNumber, Protection, RegionOptions, Remove, Result, Run, Space, Touch, Translation, ZeroPage,
 };
 
-use super::{PAGE, Random, run_woken};
+use super::device::TestDevice;
+use super::{MIB, PAGE, Random, assert_only_kept, run_woken};
 
 /// What the target can do.
 #[derive(Clone, Copy, Debug)]
@@ -295,5 +297,73 @@ impl Translation for Target {
             }
         });
         found.into_iter().for_each(touched);
+    }
+}
+
+// --- a space with such a side ---
+
+pub const BUDGET: u64 = 16 * MIB;
+pub const SLOTS: u32 = 128 * 256;
+
+pub fn builder() -> ManagerBuilder {
+    let area = SwapArea::device(TestDevice::new(SLOTS).boxed());
+    Manager::builder().budget_bytes(BUDGET).swap_area(area).compression(Compression::Off).background(false)
+}
+
+/// A space and the other side of its translation.
+pub struct Pair {
+    pub manager: Manager,
+    pub target: Arc<Target>,
+    pub space: Space,
+    pub at: u64,
+}
+
+pub fn pair_of(builder: ManagerBuilder, able: Able, len: u64) -> Pair {
+    let (manager, target) = (builder.build().unwrap(), Target::new(able));
+    let space = manager.translated_space("translated", target.clone()).unwrap();
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    Pair { manager, target, space, at }
+}
+
+pub fn pair(huge: HugePolicy, len: u64) -> Pair {
+    pair_of(builder().huge(huge), Able::ALL, len)
+}
+
+impl Pair {
+    pub fn page(&self, index: u64) -> u64 {
+        self.at + index * PAGE
+    }
+
+    pub fn store(&self, index: u64, value: u64) {
+        self.target.store(&self.space, self.page(index), value).unwrap();
+    }
+
+    pub fn load(&self, index: u64) -> u64 {
+        self.target.load(&self.space, self.page(index)).unwrap()
+    }
+
+    pub fn away_pages(&self) -> u64 {
+        self.manager.stats().unwrap().away_bytes / PAGE
+    }
+
+    /// What is away is what the target has.
+    #[track_caller]
+    pub fn agree(&self, pages: u64, zeros: u64) {
+        assert_eq!(self.target.pages(), (pages as usize, zeros as usize));
+        assert_eq!(self.away_pages(), pages);
+        self.manager.validate();
+    }
+
+    /// Until nothing goes any more.
+    pub fn evict_all(&self) {
+        while self.manager.reclaim(512).unwrap() > 0 {}
+    }
+
+    pub fn end(self) {
+        let Self { manager, target, space, .. } = self;
+        drop(space);
+        assert_eq!(target.pages(), (0, 0), "everything was removed");
+        assert_only_kept(&manager, ZeroPage::default(), false);
+        assert_eq!(manager.stats().unwrap().away_bytes, 0);
     }
 }
