@@ -365,8 +365,7 @@ impl Space {
                 InPlace::Blocks(protection) if !is_block => InPlace::Pages(protection),
                 what => what,
             };
-            take_over(&self.engine, &self.state, page.address(), what)?;
-            page = page.plus(if is_block { u64::from(CHUNK_FRAMES) } else { 1 });
+            page = page.plus(take_over(&self.engine, &self.state, page.address(), what)?);
         }
         Ok(())
     }

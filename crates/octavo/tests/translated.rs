@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::target::{Able, Ask, BUDGET, builder, pair, pair_of};
+use common::target::{Able, Ask, BUDGET, Pair, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
 use octavo::{
@@ -180,7 +180,11 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         }
         assert!(pair.away_pages() * PAGE < BUDGET / 2);
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
-        assert!(pair.away_pages() * PAGE > BUDGET / 2, "chunks at home were given back");
+        // Where the handle's pages are gone, the other side has their room.
+        pair.space.unmap(at, 2 * BUDGET).unwrap();
+        (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
+        let away = pair.away_pages() * PAGE;
+        assert!(away > BUDGET / 2, "chunks at home were given back: {away}");
         pair.manager.validate();
         pair.end();
     }
@@ -239,7 +243,7 @@ fn of_a_block_the_part_stays_that_was_installed() {
         if zeros_first {
             assert_eq!(pair.load(0), 0);
         }
-        pair.target.script(Ask::Install, [Answer::Partly(100)]);
+        pair.target.script(Ask::Install, [Answer::Partly(100), Answer::Busy]);
         pair.store(300, 7);
         pair.agree(101, if zeros_first { 411 } else { 0 });
         assert_eq!(pair.manager.stats().unwrap().huge_zero_users, 0);
@@ -408,5 +412,118 @@ fn a_translation_that_panics_is_an_error_and_nobody_is_left_waiting() {
     says(protected, ErrorKind::Unsupported, &["translation cannot protect"]);
     assert_eq!(pair.load(0), 2);
     pair.manager.validate();
+    pair.end();
+}
+
+#[test]
+fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
+    let pair = pair(HugePolicy::Never, 4 * MIB);
+    let put = |pair: &Pair, page| pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE);
+    (0..1024).for_each(|page| put(&pair, page));
+    // A table node stays here, though nothing is in it.
+    pair.target.store(&pair.space, pair.page(3), 4).unwrap();
+    pair.space.adopt(pair.at, PAGE, InPlace::Pages(Protection::READ_WRITE)).unwrap();
+    pair.space.advise(pair.at, PAGE, Advice::Free).unwrap();
+    put(&pair, 0);
+    pair.space.adopt(pair.at, 2 * MIB, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
+    pair.agree_away(512);
+    // The region of the second block ends in the middle.
+    pair.space.unmap(pair.page(700), 324 * PAGE).unwrap();
+    let adopted = pair.space.adopt(pair.page(512), 2 * MIB, InPlace::Blocks(Protection::READ_WRITE));
+    says(adopted, ErrorKind::NotMapped, &["0x"]);
+    pair.agree_away(700);
+    pair.space.unmap(pair.at, 4 * MIB).unwrap();
+    pair.agree_away(0);
+    // What may be done there unnoticed, the region must allow.
+    let at = pair.space.map(PAGE, RegionOptions::default().protection(Protection::READ)).unwrap();
+    pair.target.put(at, Some(1), Protection::READ_WRITE);
+    let adopted = pair.space.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE));
+    says(adopted, ErrorKind::Protected, &["allows less"]);
+}
+
+#[test]
+fn protection_that_could_not_be_taken_away_is_asked_for_again() {
+    for huge in [HugePolicy::Never, HugePolicy::Always] {
+        let pair = pair(huge, 2 * MIB);
+        pair.store(0, 1);
+        let protect = |protection| pair.space.protect(pair.at, 2 * MIB, protection);
+        for _ in 0..2 {
+            pair.target.script(Ask::Protect, [Answer::Partly(0), Answer::Unsupported]);
+            says(protect(Protection::READ), ErrorKind::Unsupported, &["cannot protect"]);
+            assert!(pair.target.try_store(pair.at, 2), "it may be done still");
+        }
+        protect(Protection::READ).unwrap();
+        assert!(!pair.target.try_store(pair.at, 3));
+        protect(Protection::READ_WRITE).unwrap();
+        pair.store(0, 4);
+        pair.end();
+    }
+}
+
+#[test]
+fn a_translation_that_does_part_of_a_run_at_each_call_gets_on() {
+    let pair = pair(HugePolicy::Always, 4 * MIB);
+    let parts = || [Answer::Partly(128); 3];
+    pair.target.script(Ask::Install, parts());
+    assert_eq!(pair.load(0), 0);
+    pair.agree(0, 512);
+    pair.target.script(Ask::Remove, parts());
+    pair.space.store(pair.page(1), 2_u64).unwrap();
+    pair.store(600, 7);
+    pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
+    pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
+    pair.target.script(Ask::Protect, parts());
+    pair.store(601, 8);
+    assert_eq!((pair.load(1), pair.load(600), pair.load(601)), (2, 7, 8));
+    // A part that may be written is taken back where the rest may not.
+    pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
+    pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
+    let answers = [Answer::Partly(128), Answer::Busy, Answer::Done, Answer::Unsupported];
+    pair.target.script(Ask::Protect, answers);
+    says(pair.target.store(&pair.space, pair.page(1000), 1), ErrorKind::Unsupported, &[]);
+    assert!(!pair.target.try_store(pair.page(600), 1), "no more than the entry says");
+    pair.store(1000, 9);
+    pair.end();
+}
+
+#[test]
+fn a_budget_is_lowered_below_what_is_away() {
+    let pair = pair_of(builder().budget_bytes(4 * BUDGET).huge(HugePolicy::Never), Able::ALL, 3 * BUDGET);
+    let pages = 3 * BUDGET / PAGE;
+    (0..pages).for_each(|page| pair.store(page, page + 1));
+    assert!(pair.away_pages() > 2 * BUDGET / PAGE);
+    pair.manager.set_budget(BUDGET).unwrap();
+    assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET);
+    (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
+    pair.end();
+}
+
+#[test]
+fn a_block_that_is_away_is_sent_out_on_demand() {
+    let pair = pair(HugePolicy::Always, 2 * MIB);
+    pair.store(5, 6);
+    pair.agree(512, 0);
+    pair.space.advise(pair.at, 2 * MIB, Advice::PageOut).unwrap();
+    pair.agree(0, 0);
+    assert_eq!(pair.load(5), 6);
+    pair.end();
+}
+
+#[test]
+fn pages_that_the_other_side_uses_stay_longer_under_a_quota_too() {
+    let pair = pair(HugePolicy::Never, 8 * MIB);
+    pair.space.set_quota(Some(4 * MIB)).unwrap();
+    (0..1024).for_each(|page| pair.store(page, page + 1));
+    for page in 1024..2048 {
+        // Every eighth of the first half is in use all the time.
+        (0..512).step_by(8).for_each(|used| {
+            pair.target.try_load(pair.page(used));
+        });
+        pair.store(page, page + 1);
+    }
+    let stayed = |page: &u64| pair.target.try_load(pair.page(*page)).is_some();
+    let used = (0..512).step_by(8).filter(stayed).count();
+    let others = (0..512).filter(|page| page % 8 != 0).filter(stayed).count();
+    assert!(used > 32 && others < 224, "{used} of 64 that are used stayed, {others} of 448 others");
     pair.end();
 }

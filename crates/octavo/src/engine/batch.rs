@@ -1,6 +1,8 @@
 //! Questions to a translation about many pages at once. Neighbours are joined to runs, and each page gets its
 //! own answer.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::sizes::TRANSLATED;
@@ -55,7 +57,7 @@ impl Ask for () {
 pub(crate) struct Batch<A> {
     runs: SmallVec<[Run<A>; TRANSLATED]>,
     /// The number of pages of each leaf.
-    leaves: SmallVec<[u32; TRANSLATED]>,
+    leaves: SmallVec<[(PageNumber, u32); TRANSLATED]>,
 }
 
 /// The answers, one for each leaf.
@@ -68,7 +70,7 @@ impl<A: Ask> Batch<A> {
 
     /// Adds a leaf of `count` pages.
     pub(crate) fn add(&mut self, page: PageNumber, count: u32, ask: A) {
-        self.leaves.push(count);
+        self.leaves.push((page, count));
         match self.runs.last_mut() {
             Some(run) if run.page.plus(u64::from(run.count)) == page && run.ask.after(run.count) == ask => {
                 run.count += count;
@@ -85,7 +87,7 @@ impl<A: Ask> Batch<A> {
         for run in &self.runs {
             let mut at = 0;
             while at < run.count {
-                let count = leaves.next().expect("each run is made of leaves");
+                let (_, count) = leaves.next().expect("each run is made of leaves");
                 answers.push(answer_for(run, at, count));
                 at += count;
             }
@@ -94,25 +96,59 @@ impl<A: Ask> Batch<A> {
     }
 
     /// Asks until all is done. The caller has no choice but to wait, and a holder of the memory lets go in
-    /// time. Returns false where a part is unsupported; that part is as it was.
-    pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> bool {
-        let mut is_supported = true;
+    /// time. Returns for each leaf, in order, whether it is done. A part of another is unsupported; that part is as it
+    /// was.
+    pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; TRANSLATED]> {
+        let mut refused = SmallVec::<[Range<PageNumber>; 2]>::new();
         loop {
             ask_runs(&mut self.runs, &mut ask);
             self.runs.retain(|run| {
                 let done = run.done();
-                is_supported &= run.answer != Answer::Unsupported;
-                let is_left = done < run.count && run.answer != Answer::Unsupported;
                 run.page = run.page.plus(u64::from(done));
                 run.ask = run.ask.after(done);
                 run.count -= done;
+                if run.answer == Answer::Unsupported {
+                    refused.push(run.page..run.page.plus(u64::from(run.count)));
+                    return false;
+                }
                 run.answer = Answer::Busy;
-                is_left
+                run.count > 0
             });
             if self.runs.is_empty() {
-                return is_supported;
+                break;
             }
             pause(ASK_EVERY);
+        }
+        let is_done = |(page, count): &(PageNumber, u32)| {
+            let end = page.plus(u64::from(*count));
+            refused.iter().all(|refused| end <= refused.start || *page >= refused.end)
+        };
+        self.leaves.iter().map(is_done).collect()
+    }
+}
+
+/// Asks about one leaf, and about the rest of it as long as a part more is done each time.
+pub(crate) fn ask_for<A: Ask>(
+    page: PageNumber,
+    count: u32,
+    what: A,
+    mut ask: impl FnMut(&mut [Run<A>]),
+) -> Answer {
+    let mut done = 0;
+    loop {
+        let mut run = Run {
+            page: page.plus(u64::from(done)),
+            count: count - done,
+            ask: what.after(done),
+            answer: Answer::Busy,
+        };
+        ask_runs(std::slice::from_mut(&mut run), &mut ask);
+        match run.answer {
+            Answer::Partly(_) if run.done() > 0 && run.done() < run.count => done += run.done(),
+            _ if run.done() == run.count => return Answer::Done,
+            Answer::Partly(_) if done == 0 => return Answer::Busy,
+            refusal if done == 0 => return refusal,
+            _ => return Answer::Partly(done),
         }
     }
 }
@@ -171,12 +207,31 @@ mod tests {
     }
 
     #[test]
+    fn one_leaf_is_asked_for_as_long_as_more_of_it_is_done() {
+        for (last, expected) in [
+            (Answer::Done, Answer::Done),
+            (Answer::Busy, Answer::Partly(7)),
+            (Answer::Partly(0), Answer::Partly(7)),
+        ] {
+            let mut script = [Answer::Partly(3), Answer::Partly(4), last].into_iter();
+            let mut seen = Vec::new();
+            let answer = ask_for(PageNumber(10), 9, to(5), |runs| {
+                seen.push((runs[0].page.0, runs[0].count, runs[0].ask));
+                runs[0].answer = script.next().unwrap();
+            });
+            assert_eq!(answer, expected);
+            assert_eq!(seen, [(10, 9, to(5)), (13, 6, to(8)), (17, 2, to(12))]);
+        }
+        assert_eq!(ask_for(PageNumber(0), 1, (), |_| panic!("asked for")), Answer::Unsupported);
+    }
+
+    #[test]
     fn insisting_asks_for_the_rest() {
         let mut batch = Batch::new();
         (0..6).for_each(|page| batch.add(PageNumber(page), 1, to(100 + page as u32)));
         batch.add(PageNumber(50), 1, to(1));
         let mut turn = 0;
-        let is_supported = batch.insist(|runs| {
+        let is_done = batch.insist(|runs| {
             turn += 1;
             match turn {
                 1 => runs[0].answer = Answer::Partly(2),
@@ -187,6 +242,7 @@ mod tests {
                 _ => runs[0].answer = Answer::Done,
             }
         });
-        assert_eq!((turn, is_supported), (3, false));
+        assert_eq!(turn, 3);
+        assert_eq!(is_done[..], [true, true, true, true, true, true, false]);
     }
 }

@@ -67,7 +67,7 @@ use crate::units::{
     CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
 };
 
-pub(crate) use batch::Batch;
+pub(crate) use batch::{Batch, ask_for};
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};

@@ -251,13 +251,22 @@ impl<'a> Changing<'a> {
         let home = Home::new(self.engine.frames.bytes());
         // Nobody wants the bytes any more. Every translation can do that.
         remove.insist(|runs| translation.remove(home, runs));
-        let is_protected = protect.insist(|runs| translation.protect(runs));
-        self.is_done &= is_protected;
+        let mut protected = protect.insist(|runs| translation.protect(runs)).into_iter();
         for AwayLeaf { page, level, word, before, busy, narrowed } in away {
             match (narrowed, before.state()) {
+                (Some(_), State::Present(_)) if protected.next() == Some(false) => {
+                    self.is_done = false;
+                    if level > 0 {
+                        // A part may be done, and the entry speaks for all of the block.
+                        let mut back = Batch::new();
+                        back.add(page, span(level) as u32, before.protection());
+                        back.insist(|runs| translation.protect(runs));
+                    }
+                    self.engine.publish(word, busy.to_what_was(before));
+                }
                 (Some(narrowed), State::Present(frame)) => {
-                    if before.protection().write && !narrowed.write || !is_protected {
-                        // The other side may have stored to the page, or still may, and the entry no longer says so.
+                    if before.protection().write && !narrowed.write {
+                        // The other side may have stored to the page, and the entry no longer says so.
                         self.engine.frames.words(frame).holds.mark_dirty();
                     }
                     self.engine.publish(word, busy.to_what_was(before).with_protection(narrowed));

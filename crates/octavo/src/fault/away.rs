@@ -22,21 +22,21 @@
 use std::task::Waker;
 
 use crate::config::HugeZeroWrite;
-use crate::engine::{Batch, Came, Homecoming, Split, split_leaf};
+use crate::engine::{Batch, Came, Homecoming, Split, ask_for, split_leaf};
 use crate::error::{Error, ErrorKind};
 use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::lru::Place;
 use crate::region::Region;
-use crate::sync::thread;
 use crate::sync::wait::Waiting;
+use crate::sync::{Duration, thread};
 use crate::table::entry::{Entry, NodeId, State};
 use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
 use crate::table::{Access, Protection, Walk, span};
 use crate::units::{FrameId, Order, PageNumber};
 
-/// Times that a fault asks again for memory that somebody holds, before it says so.
-const MAX_REFUSALS: u32 = 1000;
+/// How long a fault asks again for memory that somebody holds. Reclaim and compaction hold a page for a moment, handles by pins.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// For whom a page is to be usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +108,8 @@ impl<'a> Fault<'a> {
         if word.change(entry, busy).is_err() {
             return Step::Again;
         }
-        let mut batch = Batch::new();
-        batch.add(self.leaf_start(walk), span(walk.level) as u32, Remove { to: None });
-        let answer = batch.ask(|runs| translation.remove(self.home(), runs))[0];
+        let (first, pages) = (self.leaf_start(walk), span(walk.level) as u32);
+        let answer = ask_for(first, pages, Remove { to: None }, |runs| translation.remove(self.home(), runs));
         let is_gone = answer == Answer::Done;
         self.engine.publish(word, if is_gone { busy.to_zero() } else { busy.to_what_was(entry) });
         if is_gone { Step::Again } else { self.refuse(answer, waker) }
@@ -197,10 +196,9 @@ impl<'a> Fault<'a> {
                 Step::End(Outcome::Usable)
             }
             refusal => {
-                if let Answer::Partly(done) = refusal {
-                    self.withdraw(translation, self.leaf_start(walk), done);
-                }
-                self.engine.publish(word, busy.to_what_was(entry));
+                // A part that is shown stays, and is shown again with the rest.
+                let is_shown = entry.is_away() || matches!(refusal, Answer::Partly(_));
+                self.engine.publish(word, if is_shown { busy.to_zero_away() } else { busy.to_zero() });
                 if refusal == Answer::Unsupported {
                     self.wants_memory = true;
                     return Step::Again;
@@ -222,7 +220,7 @@ impl<'a> Fault<'a> {
         if let Some(over) = self.check_quota(u64::from(order.frames())) {
             return over;
         }
-        let Some(block) = self.engine.frames.alloc_away(order) else {
+        let Some(block) = self.alloc_away(order) else {
             return self.lacks_away(order);
         };
         // The translation may take a part of a block.
@@ -308,7 +306,7 @@ impl<'a> Fault<'a> {
         if words.holds.load().is_writeback() {
             return self.wait_for_writeback(frame, waker);
         }
-        let Some(block) = engine.frames.alloc_away(Order::ZERO) else {
+        let Some(block) = self.alloc_away(Order::ZERO) else {
             return self.lacks_away(Order::ZERO);
         };
         let (word, entry) = (walk.word(), walk.entry());
@@ -385,11 +383,8 @@ impl<'a> Fault<'a> {
         if word.change(entry, busy).is_err() {
             return Step::Again;
         }
-        let protect = |protection| {
-            let mut batch = Batch::new();
-            batch.add(self.leaf_start(walk), span(walk.level) as u32, protection);
-            batch.ask(|runs| translation.protect(runs))[0]
-        };
+        let (first, pages) = (self.leaf_start(walk), span(walk.level) as u32);
+        let protect = |protection| ask_for(first, pages, protection, |runs| translation.protect(runs));
         let (answer, protection) = watched_if_clean(is_clean, region.options.protection, protect);
         if writes {
             // A store that does not come after all costs a write.
@@ -400,6 +395,12 @@ impl<'a> Fault<'a> {
             self.engine.publish(word, busy.to_what_was(entry).with_protection(protection));
             return Step::End(Outcome::Usable);
         }
+        if let Answer::Partly(done) = answer {
+            // The other side may do no more than the entry says.
+            let mut back = Batch::new();
+            back.add(first, done, entry.protection());
+            back.insist(|runs| translation.protect(runs));
+        }
         self.engine.publish(word, busy.to_what_was(entry));
         self.refuse(answer, waker)
     }
@@ -409,7 +410,9 @@ impl<'a> Fault<'a> {
     /// Makes an empty page of the memory that the other side has there.
     fn take_over(&mut self, walk: &Walk<'a>, region: &Region, what: InPlace) -> Step {
         let (protection, order) = match what {
-            InPlace::Blocks(protection) if walk.level == 1 && self.huge != Huge::GivenUp => {
+            InPlace::Blocks(protection)
+                if walk.level == 1 && self.huge != Huge::GivenUp && region.contains_huge(self.page) =>
+            {
                 (protection, Order::MAX)
             }
             _ if walk.level > 0 => return self.grow(walk),
@@ -417,14 +420,17 @@ impl<'a> Fault<'a> {
             InPlace::Zeros => {
                 let (word, entry) = (walk.word(), walk.entry());
                 let taken = word.change(entry, entry.to_zero_away()).is_ok();
-                return if taken { Step::End(Outcome::Usable) } else { Step::Again };
+                return if taken { Step::End(Outcome::Adopted(1)) } else { Step::Again };
             }
         };
+        if protection.both(region.options.protection) != protection {
+            return Step::End(Outcome::Failed(self.allows_less()));
+        }
         if let Some(over) = self.check_quota(u64::from(order.frames())) {
             return over;
         }
-        let Some(block) = self.engine.frames.alloc_away(order) else {
-            return Step::End(Outcome::NeedsAway(u64::from(order.frames())));
+        let Some(block) = self.alloc_away(order) else {
+            return self.lacks_away(order);
         };
         let (word, entry, first) = (walk.word(), walk.entry(), self.leaf_start(walk));
         let away = self.adopt(block, first, region);
@@ -432,7 +438,16 @@ impl<'a> Fault<'a> {
             self.engine.disown(away, self.owner(first));
             return Step::Again;
         }
-        Step::End(Outcome::Usable)
+        Step::End(Outcome::Adopted(u64::from(order.frames())))
+    }
+
+    #[cold]
+    fn allows_less(&self) -> Error {
+        let message = format!(
+            "the region at {:#x} allows less than is allowed there already; take that away first, or change it with protect()",
+            self.page.address()
+        );
+        Error::new(ErrorKind::Protected, message)
     }
 
     /// Something is there already, where nothing should be.
@@ -458,16 +473,19 @@ impl<'a> Fault<'a> {
     }
 
     fn install(&self, translation: &dyn Translation, page: PageNumber, pages: u32, ask: Install) -> Answer {
-        let mut batch = Batch::new();
-        batch.add(page, pages, ask);
-        batch.ask(|runs| translation.install(self.home(), runs))[0]
-    }
-
-    /// Takes back the part of a run that was installed.
-    fn withdraw(&self, translation: &dyn Translation, page: PageNumber, pages: u32) {
-        let mut batch = Batch::new();
-        batch.add(page, pages, Remove { to: None });
-        batch.insist(|runs| translation.remove(self.home(), runs));
+        let mut has_returned = true;
+        let answer = ask_for(page, pages, ask, |runs| {
+            has_returned = false;
+            translation.install(self.home(), runs);
+            has_returned = true;
+        });
+        if !has_returned {
+            // It may have shown pages before it panicked, and they are going to be at home.
+            let mut batch = Batch::new();
+            batch.add(page, pages, Remove { to: None });
+            batch.ask(|runs| translation.remove(self.home(), runs));
+        }
+        answer
     }
 
     /// A huge zero leaf was replaced.
@@ -477,13 +495,20 @@ impl<'a> Fault<'a> {
         }
     }
 
+    fn alloc_away(&mut self, order: Order) -> Option<Block> {
+        if order == Order::ZERO && self.away.is_some() {
+            return self.away.take();
+        }
+        self.engine.frames.alloc_away(order)
+    }
+
     fn lacks_away(&mut self, order: Order) -> Step {
         if order == Order::MAX {
             // Pages that are away have no bytes here, so a block is not worth a search for room.
             self.huge = Huge::GivenUp;
             return Step::Again;
         }
-        Step::End(Outcome::NeedsAway(1))
+        Step::End(Outcome::NeedsAway)
     }
 
     /// Does what [`Fault::adopt`] does, for a page that keeps its place in a store.
@@ -523,8 +548,9 @@ impl<'a> Fault<'a> {
             let message = format!("the page at {page:#x} cannot be shown, or kept back, at its address");
             return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
         }
-        self.refusals += 1;
-        if self.refusals < MAX_REFUSALS {
+        let now = self.engine.machine.clock.now();
+        let since = *self.refused_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < PATIENCE {
             // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks.
             thread::yield_now();
             if self.waiter.blocks() {

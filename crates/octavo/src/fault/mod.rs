@@ -39,6 +39,7 @@ use crate::frame::Block;
 use crate::io::Waited;
 use crate::reclaim;
 use crate::region::Region;
+use crate::sync::Instant;
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::Waiting;
 use crate::sync::{park_for, thread};
@@ -58,6 +59,8 @@ pub(crate) enum Outcome {
     Usable,
     /// The page holds the bytes that were to be written over it.
     Written,
+    /// So many pages of the other side are the space's now.
+    Adopted(u64),
     /// There is no frame. The caller makes room and polls again.
     NeedsFrame,
     /// There is no block of order 9. The caller compacts, tells the fault the result, and polls again.
@@ -67,8 +70,8 @@ pub(crate) enum Outcome {
     /// The device has no room for a read. The caller waits for a transfer to end that had not ended when
     /// [`Engine::ends`] had this value, and polls again.
     DeviceFull(u64),
-    /// The budget has no room for so many pages that are away. The caller makes room and polls again.
-    NeedsAway(u64),
+    /// The budget has no room for a page that is away. Make room, hand the frame over, and poll again.
+    NeedsAway,
     /// The space is at its quota. The caller makes room for so many pages there and polls again.
     OverQuota(u64),
     /// The access cannot be served.
@@ -111,8 +114,10 @@ pub(crate) struct Fault<'a> {
     via: Via,
     /// Zeros need memory of their own, since the translation shows no others.
     wants_memory: bool,
-    /// How often a translation said Busy.
-    refusals: u32,
+    /// A frame for a page that goes away.
+    away: Option<Block>,
+    /// When the translation, or a pin, first held the page back.
+    refused_since: Option<Instant>,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
     waiter: Waiter<'a>,
@@ -128,7 +133,7 @@ impl<'a> Fault<'a> {
     ) -> Self {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (bytes, counted, reading, alone) = (None, false, None, false);
-        let (via, wants_memory, refusals) = (Via::Handle, false, 0);
+        let (via, wants_memory, away, refused_since) = (Via::Handle, false, None, None);
         Self {
             engine,
             space,
@@ -141,7 +146,8 @@ impl<'a> Fault<'a> {
             reading,
             via,
             wants_memory,
-            refusals,
+            away,
+            refused_since,
             alone,
             waiter,
         }
@@ -331,11 +337,15 @@ impl Drop for Fault<'_> {
     fn drop(&mut self) {
         if self.engine.check_process().is_err() {
             // In a forked child locks may be held for ever, and no memory is the child's own.
-            std::mem::forget((self.reading.take(), std::mem::replace(&mut self.huge, Huge::GivenUp)));
+            let huge = std::mem::replace(&mut self.huge, Huge::GivenUp);
+            std::mem::forget((self.reading.take(), self.away.take(), huge));
             return;
         }
         self.give_reading_up();
         self.give_blocks_up();
+        if let Some(away) = self.away.take() {
+            self.engine.frames.give_back(away);
+        }
     }
 }
 
@@ -406,15 +416,18 @@ pub(crate) async fn resolve_translated(
     fault.provide(outcome).await.map(|_| ())
 }
 
-/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block.
-/// Blocks as long as it takes.
-pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<()> {
+/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Blocks the thread as
+/// long as it takes. Returns how many pages there are now.
+pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     engine.check_process()?;
     check_translated(space)?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
     let lacking = fault.block();
-    in_place(fault.provide(lacking)).map(|_| ())
+    match in_place(fault.provide(lacking))? {
+        Resolved::Adopted(pages) => Ok(pages),
+        usable => unreachable!("pages in place are adopted: {usable:?}"),
+    }
 }
 
 fn check_translated(space: &SpaceState) -> Result<()> {
@@ -430,6 +443,7 @@ fn check_translated(space: &SpaceState) -> Result<()> {
 enum Resolved {
     Usable,
     Written,
+    Adopted(u64),
 }
 
 impl Fault<'_> {
@@ -441,13 +455,14 @@ impl Fault<'_> {
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),
+                Outcome::Adopted(pages) => return Ok(Resolved::Adopted(pages)),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
                 Outcome::DeviceFull(ends) if self.waiter.until_room(ends).await => {}
                 Outcome::DeviceFull(_) => return Err(self.engine.swap.areas.timed_out()),
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
-                Outcome::NeedsAway(pages) => {
-                    reclaim::make_room_away(self.engine, pages, &mut self.waiter).await?;
+                Outcome::NeedsAway => {
+                    self.away = Some(reclaim::make_room_away(self.engine, &mut self.waiter).await?);
                 }
                 Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
                 Outcome::NeedsHuge => {

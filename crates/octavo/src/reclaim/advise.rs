@@ -1,7 +1,7 @@
 //! Advice of users about the pages of a range: the pages are not wanted soon.
 
 use crate::engine::Engine;
-use crate::lru::{Isolated, Place};
+use crate::lru::{Isolated, IsolatedFrame, Place};
 use crate::reclaim::evict::evict_batch;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, Walk};
@@ -29,11 +29,20 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
     let mut walks = engine.table.walks(space, range);
     let mut first = walks.page();
     loop {
+        let page = walks.page();
         let walk = walks.next();
         if let Some((walk, frame)) = walk.as_ref().and_then(|walk| Some((walk, shown(walk)?))) {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
-            if let Some(frame) = engine.isolate(frame) {
-                out.push(&engine.frames, frame);
+            if let Some(isolated) = engine.isolate(frame) {
+                if walk.level > 0 && engine.frames.is_away(frame) {
+                    split_away(engine, isolated);
+                    if engine.table.walk(space, page).level < walk.level {
+                        walks.go_on_from(page);
+                        continue;
+                    }
+                } else {
+                    out.push(&engine.frames, isolated);
+                }
             }
         }
         if walk.is_some() && !out.is_full() {
@@ -51,6 +60,13 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
         }
         first = walks.page();
     }
+}
+
+/// A block that is away is only split when it is evicted. Its pages are met next.
+fn split_away(engine: &Engine, block: IsolatedFrame) {
+    let mut batch = Isolated::new();
+    batch.push(&engine.frames, block);
+    let _ = evict_batch(engine, batch);
 }
 
 /// Returns the frame that an entry shows.

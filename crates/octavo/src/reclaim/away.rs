@@ -10,9 +10,10 @@ use crate::engine::{Batch, Came, Engine, Homecoming};
 use crate::lru::{self, ISOLATED, IsolatedFrame, Place};
 use crate::rmap::Owner;
 use crate::sizes::TRANSLATED;
+use crate::table::SpaceId;
 use crate::table::entry::State;
-use crate::table::translation::Touch;
-use crate::units::FrameId;
+use crate::table::translation::{Touch, Translation};
+use crate::units::{FrameId, PageNumber};
 
 /// The frames of a batch.
 type Frames = SmallVec<[IsolatedFrame; ISOLATED]>;
@@ -74,8 +75,8 @@ fn bring_home(
             match came {
                 Came::Home(frame) => came_home.home.push(frame),
                 Came::Out => came_home.freed += 1,
-                Came::Dirty | Came::Refused(_) => return came_home.obstructed = true,
-                Came::NoFrame | Came::Changed => return,
+                Came::Dirty | Came::NoFrame | Came::Refused(_) => return came_home.obstructed = true,
+                Came::Changed => return,
             }
             left.push(away);
         });
@@ -102,20 +103,35 @@ pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
         }
     }
     pages.sort_unstable_by_key(|(owner, _)| (owner.space, owner.page));
+    // A page that has just gone away again may have two frames for a moment.
+    pages.dedup_by_key(|(owner, _)| *owner);
     for pages in pages.chunk_by(|(a, _), (b, _)| a.space == b.space) {
         let Some(translation) = engine.translation(pages[0].0.space) else { continue };
         let mut batch = Batch::new();
         for (owner, frame) in pages {
             batch.add(owner.page, engine.frames.words(*frame).order().frames(), Touch::Accessed);
         }
-        batch.ask(|runs| {
-            translation.harvest(runs, &mut |touched| {
-                let walk = engine.table.walk(pages[0].0.space, touched);
-                // The mark is a hint. Any page that the entry shows now is in use.
-                if matches!(walk.entry().state(), State::Present(_)) {
-                    walk.word().mark_accessed(walk.entry());
-                }
-            });
-        });
+        mark_accessed(engine, pages[0].0.space, &*translation, batch);
     }
+}
+
+/// As [`harvest`], of so many pages of a space.
+pub(super) fn harvest_range(engine: &Engine, space: SpaceId, first: PageNumber, pages: u32) {
+    if let Some(translation) = engine.translation(space) {
+        let mut batch = Batch::new();
+        batch.add(first, pages, Touch::Accessed);
+        mark_accessed(engine, space, &*translation, batch);
+    }
+}
+
+fn mark_accessed(engine: &Engine, space: SpaceId, translation: &dyn Translation, batch: Batch<Touch>) {
+    batch.ask(|runs| {
+        translation.harvest(runs, &mut |touched| {
+            let walk = engine.table.walk(space, touched);
+            // This is a hint. Whatever is there now is in use.
+            if matches!(walk.entry().state(), State::Present(_)) {
+                walk.word().mark_accessed(walk.entry());
+            }
+        });
+    });
 }

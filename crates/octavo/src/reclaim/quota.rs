@@ -7,13 +7,17 @@
 use crate::engine::{Engine, Figure, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lru::Isolated;
+use crate::reclaim::away::harvest_range;
 use crate::reclaim::evict::evict_batch;
+use crate::sizes::TRANSLATED;
 use crate::table::PageNumberRange;
 use crate::table::entry::State;
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
 
 /// Pages that are sent out at once.
 const BATCH: u64 = 128;
+/// Pages of which a translation is asked together whether they were used.
+const HARVESTED: u64 = TRANSLATED as u64;
 /// Rounds through the space before an access gives up. The first round clears marks.
 const ROUNDS: u32 = 3;
 /// How often an access waits for the progress of others.
@@ -76,7 +80,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         if full { u64::MAX } else { gone }
     };
     let mut walks = engine.table.walks(space.id, PageNumberRange::from(space.quota.hand()));
-    let mut rounds = 0;
+    let (mut rounds, mut harvested) = (0, PageNumber(0)..PageNumber(0));
     while rounds < ROUNDS {
         let page = walks.page();
         let Some(walk) = walks.next() else {
@@ -84,7 +88,12 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
             rounds += 1;
             continue;
         };
-        let seen = walk.entry();
+        if walk.entry().is_away() && !harvested.contains(&page) {
+            // Nobody marks the entries of pages that are away.
+            harvested = page..page.plus(HARVESTED);
+            harvest_range(engine, space.id, page, HARVESTED as u32);
+        }
+        let seen = walk.word().load();
         if let State::Present(frame) = seen.state()
             && walk.links_hold()
         {

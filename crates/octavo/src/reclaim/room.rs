@@ -3,16 +3,19 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::error::{Error, Result};
+use crate::frame::Block;
 use crate::reclaim::scan::{Reclaimer, reclaim};
-use crate::reclaim::shrink::shrink_while_waiting;
+use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
-use crate::units::CHUNK_BYTES;
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
 /// Looks in vain before an access gives up, where nobody else is at work.
 const MOST_FRUITLESS: u32 = 2;
+/// With more free frames at home, a chunk can be emptied and given back, and pages still find frames there.
+const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -22,7 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The obstacle: the swap area is full or failing, or no page is left that could go. `TimedOut` when the
 /// waiter's deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
-    stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
+    engine.counters.count(Counter::AllocationStall);
+    let start = engine.machine.clock.now();
+    let result = try_make_room(engine, start, waiter).await;
+    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
+    result
 }
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
@@ -68,38 +75,44 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     Err(obstacle(engine, failures))
 }
 
-/// Makes room in the budget for `pages` pages that are away. A page that goes from there is room at once. Where only pages at
-/// home go, their chunks are given back.
+/// Makes room in the budget for a page that is away, and takes it. A page that goes from there is room at once. Where only
+/// pages at home go, a chunk of theirs is given back. Frames at home would take that room again, if it were left.
 ///
 /// # Errors
-/// As [`make_room`].
-pub(crate) async fn make_room_away(engine: &Engine, pages: u64, waiter: &mut Waiter<'_>) -> Result<()> {
-    stalled(engine, async |start| try_make_room_away(engine, pages, start, waiter).await).await
+/// As for [`make_room`].
+pub(crate) async fn make_room_away(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<Block> {
+    engine.counters.count(Counter::AllocationStall);
+    let start = engine.machine.clock.now();
+    let result = try_make_room_away(engine, start, waiter).await;
+    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
+    result
 }
 
-async fn try_make_room_away(
-    engine: &Engine,
-    pages: u64,
-    start: Instant,
-    waiter: &mut Waiter<'_>,
-) -> Result<()> {
+async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<Block> {
     let failures = engine.swap.areas.failures();
-    let mut fruitless = 0;
+    let (mut fruitless, mut wanted_pages) = (0, DIRECT_TARGET);
+    if engine.frames.free_frames() > IDLE_AT_HOME {
+        // Nothing need go out.
+        try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(1));
+    }
     loop {
-        let needed_bytes = engine.frames.away_cost_bytes(pages);
-        let has_room = || engine.budget.room_for_chunks_bytes() >= needed_bytes;
-        let gone = reclaim(engine, pages.max(DIRECT_TARGET), Reclaimer::Direct, waiter).await;
-        if !has_room() {
-            // A chunk more than is needed, so that the next pages find room without.
-            let room_bytes = engine.budget.headroom_bytes() + needed_bytes + CHUNK_BYTES as u64;
-            shrink_while_waiting(engine, room_bytes, waiter).await?;
+        if let Some(block) = engine.frames.alloc_away(Order::ZERO) {
+            return Ok(block);
         }
-        if has_room() {
-            return Ok(());
+        let gone = reclaim(engine, wanted_pages, Reclaimer::Direct, waiter).await;
+        if let Some(block) = engine.frames.alloc_away(Order::ZERO) {
+            return Ok(block);
         }
+        let needed_bytes = engine.frames.away_cost_bytes(1);
+        try_shrink(engine, engine.budget.headroom_bytes() + needed_bytes);
+        if let Some(block) = engine.frames.alloc_away(Order::ZERO) {
+            return Ok(block);
+        }
+        // The pages of a chunk need frames to move to.
+        wanted_pages = u64::from(CHUNK_FRAMES);
         if engine.transfers.writing_pages() > 0 {
             // Frames at home that are being written may be all that is missing.
-            if !waiter.until_some_write_ends().await && !has_room() {
+            if !waiter.until_some_write_ends().await {
                 return Err(engine.swap.areas.timed_out());
             }
             continue;
@@ -117,15 +130,6 @@ fn others_are_done(engine: &Engine, start: Instant) -> bool {
     let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
     let reading = engine.transfers.reading_pages() > 0;
     alone && !reading || engine.machine.clock.since(start) > PATIENCE
-}
-
-/// Counts a stall, and how long it takes.
-async fn stalled(engine: &Engine, make_room: impl AsyncFnOnce(Instant) -> Result<()>) -> Result<()> {
-    engine.counters.count(Counter::AllocationStall);
-    let start = engine.machine.clock.now();
-    let result = make_room(start).await;
-    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
-    result
 }
 
 /// Makes room in the budget for table nodes, by giving a chunk back.

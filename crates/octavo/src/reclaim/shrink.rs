@@ -33,7 +33,12 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
         if failures >= ATTEMPTS {
             return false;
         }
+        let before = engine.budget.used_bytes();
         reclaim_and_wait(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
+        if engine.budget.used_bytes() < before {
+            // Pages that were away went, and are room at once.
+            failures = 0;
+        }
     }
 }
 

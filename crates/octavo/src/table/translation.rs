@@ -20,7 +20,8 @@
 //! its entry is Busy: no other thread asks about the page, and no handle reaches it. Only [`Touch::Accessed`]
 //! is asked of pages in use. An answer counts at once: when a call returns, the pages are as the answers say,
 //! also for accesses that were under way. A call should be short, since other faults on its pages wait for
-//! it. Any thread may make it. The translation must not call the space's own functions from inside.
+//! it. Any thread may make it. The translation must not call the space's own functions from inside. It sets the
+//! answer of a run when the run is done: where it panics, an answer that is set counts.
 //!
 //! **Who learns of stores.** A page that is installed for reading is not written unnoticed. A store to it
 //! becomes a fault for writing ([`Space::fault_translated`](crate::space::Space::fault_translated)). A
@@ -148,7 +149,8 @@ pub trait Translation: Send + Sync {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
 
     /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches
-    /// nothing already is done, and its bytes are zeros: the program has unmapped it.
+    /// nothing already is done, and the frame that wants its bytes is filled with zeros. A removal without bytes is never
+    /// Unsupported.
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]);
 
     /// Changes the accesses that installed pages allow unnoticed.
@@ -160,5 +162,6 @@ pub trait Translation: Send + Sync {
 
     /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and
     /// forgets it. A translation that knows nothing of a run answers Unsupported.
+    /// To forget the one touch leaves the other. A run may hold pages that are not there, and they are untouched.
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }

@@ -354,6 +354,12 @@ impl Pair {
         self.manager.validate();
     }
 
+    #[track_caller]
+    pub fn agree_away(&self, pages: u64) {
+        assert_eq!(self.away_pages(), pages);
+        self.manager.validate();
+    }
+
     /// Until nothing goes any more.
     pub fn evict_all(&self) {
         while self.manager.reclaim(512).unwrap() > 0 {}

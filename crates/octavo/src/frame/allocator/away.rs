@@ -5,8 +5,8 @@ use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// With so many free frames at home, as many pages can go out as reclaim moves at once.
-const LEAST_AT_HOME: u64 = 64;
+/// Free frames at home with which pages can still come home on their way out. An access that finds fewer makes room there first.
+const LEAST_AT_HOME: u64 = 8;
 
 impl FrameAllocator {
     /// Allocates a block that has numbers and words, but no bytes in the arena. It counts against the budget
