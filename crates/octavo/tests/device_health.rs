@@ -154,6 +154,30 @@ fn an_access_gets_the_error_when_no_area_is_well() {
 }
 
 #[test]
+fn an_access_gets_the_error_when_the_area_that_is_well_is_full_and_the_other_fails() {
+    let (full, failing) = (TestDevice::new(1024), TestDevice::new(40).named("the failing one"));
+    let manager = builder()
+        .swap_area(SwapArea::device(full.boxed()).priority(10))
+        .swap_area(SwapArea::device(failing.boxed()))
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    failing.writes().fail_every(1, EIO);
+    let (stored, error) = fill(&space, at, 0..PAGES);
+    let error = error.expect("8192 pages do not fit in 16 MiB and 1024 places");
+    assert_eq!(error.kind(), ErrorKind::SwapWrite, "{error}");
+    assert!(error.to_string().contains("writing to the failing one failed"), "{error}");
+    failing.heal();
+    // Its places are asked again.
+    check(&space, at, 0..stored);
+    let (more, error) = fill(&space, at, stored..PAGES);
+    assert_eq!(error.expect("there are 40 places more").kind(), ErrorKind::SwapFull);
+    assert!(more > stored);
+    manager.validate();
+}
+
+#[test]
 fn a_device_that_was_silent_is_written_to_again_when_it_has_answered() {
     let device = TestDevice::new(2 * PAGES as u32);
     let manager = builder().swap_device(device.boxed()).io_timeout(TIMEOUT).build().unwrap();

@@ -155,7 +155,8 @@ impl Areas {
 
     /// Returns whether the area of a slot is not well, and another that has room is.
     pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
-        self.area_of(slot).0.state() != State::Well && self.state(has_room) == State::Well
+        let is_better = |(index, area): (usize, &Area)| area.state() == State::Well && has_room(index);
+        self.area_of(slot).0.state() != State::Well && self.areas.iter().enumerate().any(is_better)
     }
 
     /// Returns whether something is in flight, and silent devices have all of it.

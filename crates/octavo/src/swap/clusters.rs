@@ -241,9 +241,19 @@ impl Clusters {
         self.capacity
     }
 
-    /// Returns whether no slot of an area is free.
-    pub(crate) fn is_area_full(&self, area: usize) -> bool {
-        self.areas[area].is_full()
+    /// How many areas there are.
+    pub(crate) fn areas(&self) -> usize {
+        self.areas.len()
+    }
+
+    /// How many slots an area has.
+    pub(crate) fn area_capacity(&self, area: usize) -> u32 {
+        self.areas[area].capacity
+    }
+
+    /// The index of the area that has a slot.
+    pub(crate) fn area_of_slot(&self, slot: SwapSlot) -> usize {
+        self.index_of((slot.0 as usize / CLUSTER_SLOTS) as u32)
     }
 
     /// Slots in use of one area.

@@ -17,7 +17,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(super) fn new(clusters: Clusters) -> Self {
-        Self { clusters, unwritable: Unwritable::default() }
+        Self { unwritable: Unwritable::new(clusters.areas()), clusters }
     }
 
     /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned.
@@ -37,14 +37,12 @@ impl Slots {
     /// Lets slots that could not be written be tried again. Returns whether there were any.
     #[cold]
     fn give_withheld_back(&self) -> bool {
-        let withheld = self.unwritable.take_all();
-        withheld.iter().for_each(|slot| self.clusters.free(*slot));
-        !withheld.is_empty()
+        self.unwritable.give_back(|slot| self.clusters.free(slot), |slot| self.clusters.area_of_slot(slot))
     }
 
     /// Frees a slot that nothing leads to any more.
     pub(super) fn free(&self, slot: SwapSlot) {
-        if !self.unwritable.withhold(slot) {
+        if !self.unwritable.withhold(slot, |slot| self.clusters.area_of_slot(slot)) {
             self.clusters.free(slot);
         }
     }
@@ -59,24 +57,24 @@ impl Slots {
         self.clusters.is_crowded()
     }
 
-    /// Returns whether no slot is free.
+    /// Returns whether no slot is free. Withheld slots are free: pages get them when there are no others.
     pub(super) fn is_full(&self) -> bool {
-        self.clusters.used() == self.clusters.capacity()
+        self.used() >= self.clusters.capacity()
     }
 
-    /// Returns whether no slot of an area is free.
+    /// Returns whether no slot of an area is free, as [`Slots::is_full`] does for all areas.
     pub(super) fn is_area_full(&self, area: usize) -> bool {
-        self.clusters.is_area_full(area)
+        self.area_used(area) >= self.clusters.area_capacity(area)
     }
 
     /// Slots in use of an area.
     pub(super) fn area_used(&self, area: usize) -> u32 {
-        self.clusters.area_used(area)
+        self.clusters.area_used(area).saturating_sub(self.unwritable.withheld_of(area))
     }
 
-    /// Slots in use.
+    /// Slots in use. The two counts are read one after the other, so the difference may be off for a moment.
     pub(crate) fn used(&self) -> u32 {
-        self.clusters.used() - self.unwritable.withheld()
+        self.clusters.used().saturating_sub(self.unwritable.withheld())
     }
 
     /// The clusters, for checks.

@@ -9,12 +9,13 @@
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::SwapSlot;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unwritable {
     slots: Mutex<Slots>,
     /// How many slots are noted. It is zero most of the time.
     noted: AtomicU32,
-    withheld: AtomicU32,
+    /// How many slots of each area are withheld.
+    withheld: Box<[AtomicU32]>,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +26,11 @@ struct Slots {
 }
 
 impl Unwritable {
+    pub(super) fn new(areas: usize) -> Self {
+        let withheld = (0..areas).map(|_| AtomicU32::new(0)).collect();
+        Self { slots: Mutex::default(), noted: AtomicU32::new(0), withheld }
+    }
+
     /// Notes a slot whose write has just failed.
     #[cold]
     pub(super) fn note(&self, slot: SwapSlot) {
@@ -36,37 +42,47 @@ impl Unwritable {
         }
     }
 
-    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's.
+    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's. `area_of` tells
+    /// the area of a slot.
     #[inline]
-    pub(super) fn withhold(&self, slot: SwapSlot) -> bool {
-        self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot)
+    pub(super) fn withhold(&self, slot: SwapSlot, area_of: impl Fn(SwapSlot) -> usize) -> bool {
+        self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot, area_of)
     }
 
     #[cold]
-    fn withhold_noted(&self, slot: SwapSlot) -> bool {
+    fn withhold_noted(&self, slot: SwapSlot, area_of: impl Fn(SwapSlot) -> usize) -> bool {
         let mut slots = self.slots.lock();
         let Ok(at) = slots.noted.binary_search(&slot) else { return false };
         slots.noted.remove(at);
         slots.withheld.push(slot);
         self.noted.fetch_sub(1, Ordering::Relaxed);
-        self.withheld.fetch_add(1, Ordering::Relaxed);
+        self.withheld[area_of(slot)].fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    /// Takes all withheld slots, for the allocator.
+    /// Gives all withheld slots to the allocator, each by a call of `free`. Returns whether there were any.
     #[cold]
-    pub(super) fn take_all(&self) -> Vec<SwapSlot> {
+    pub(super) fn give_back(&self, free: impl Fn(SwapSlot), area_of: impl Fn(SwapSlot) -> usize) -> bool {
         if self.withheld() == 0 {
-            return Vec::new();
+            return false;
         }
         let taken = std::mem::take(&mut self.slots.lock().withheld);
-        self.withheld.fetch_sub(taken.len() as u32, Ordering::Relaxed);
-        taken
+        for slot in &taken {
+            free(*slot);
+            // Counted last: meanwhile its area must not seem to be full.
+            self.withheld[area_of(*slot)].fetch_sub(1, Ordering::Relaxed);
+        }
+        !taken.is_empty()
     }
 
     /// Returns how many slots are withheld.
     pub(super) fn withheld(&self) -> u32 {
-        self.withheld.load(Ordering::Relaxed)
+        self.withheld.iter().map(|area| area.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns how many slots of one area are withheld.
+    pub(super) fn withheld_of(&self, area: usize) -> u32 {
+        self.withheld[area].load(Ordering::Relaxed)
     }
 }
 
@@ -74,17 +90,28 @@ impl Unwritable {
 mod tests {
     use super::*;
 
+    /// Areas of ten slots.
+    fn area_of(slot: SwapSlot) -> usize {
+        slot.0 as usize / 10
+    }
+
     #[test]
     fn a_slot_that_could_not_be_written_is_withheld_once_it_is_free() {
-        let unwritable = Unwritable::default();
-        assert!(!unwritable.withhold(SwapSlot(3)));
-        [5, 3, 3].into_iter().for_each(|slot| unwritable.note(SwapSlot(slot)));
-        assert!(!unwritable.withhold(SwapSlot(4)));
-        assert!(unwritable.withhold(SwapSlot(3)));
-        assert!(!unwritable.withhold(SwapSlot(3)), "once");
-        assert_eq!(unwritable.withheld(), 1);
-        assert_eq!(unwritable.take_all(), [SwapSlot(3)]);
-        assert_eq!((unwritable.withheld(), unwritable.take_all()), (0, Vec::new()));
-        assert!(unwritable.withhold(SwapSlot(5)), "it is still in use");
+        let unwritable = Unwritable::new(2);
+        let withhold = |slot| unwritable.withhold(SwapSlot(slot), area_of);
+        assert!(!withhold(13));
+        [15, 13, 13, 4].into_iter().for_each(|slot| unwritable.note(SwapSlot(slot)));
+        assert!(!withhold(14));
+        assert!(withhold(13) && withhold(4));
+        assert!(!withhold(13), "once");
+        let counts = || (unwritable.withheld(), unwritable.withheld_of(0), unwritable.withheld_of(1));
+        assert_eq!(counts(), (2, 1, 1));
+        let given = std::cell::RefCell::new(Vec::new());
+        let give_back = || unwritable.give_back(|slot| given.borrow_mut().push(slot), area_of);
+        assert!(give_back());
+        assert_eq!(*given.borrow(), [SwapSlot(13), SwapSlot(4)]);
+        assert_eq!((counts(), give_back()), ((0, 0, 0), false));
+        assert!(withhold(15), "it is still in use");
+        assert_eq!(counts(), (1, 0, 1));
     }
 }
