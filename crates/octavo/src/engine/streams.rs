@@ -1,8 +1,8 @@
 //! Which faults of a space follow each other, and which pages should therefore be read ahead of them.
 //!
 //! A *stream* is a run of faults at one stride: forwards, backwards, or every so many pages. A window starts small when
-//! the stride was seen twice (between neighbours, once). It grows with every window whose pages were wanted. It shrinks when a
-//! page of it was gone before it was wanted, or had found no room; the next fault then plans it anew. Otherwise the next
+//! the stride was seen twice (between neighbours, once). It grows with every window whose pages were wanted. It shrinks when
+//! a page of it found no room, or was gone before it was wanted; what was gone is then asked for again. Otherwise the next
 //! window is planned when half of the last one is left, so that a steady reader never waits.
 //!
 //! ```text
@@ -22,11 +22,12 @@
 //! of a run for the window where nothing else is known; `swapin_nr_pages` in `mm/swap_state.c`, where the hits of the last
 //! window decide on the next.
 //!
-//! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. A leaf.
+//! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If that page had
+//! been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
 
 use crate::engine::stretches::{Stretches, pays};
 use crate::region::AccessPattern;
-use crate::sync::Mutex;
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::PageNumber;
 
 /// Streams followed at once in a space: the tasks that read it in order.
@@ -37,6 +38,8 @@ const FIRST_WINDOW: u32 = 8;
 const GROWTH: u32 = 4;
 /// Faults in a row that are believed to go on where readahead did not pay.
 const LONG_RUN: u32 = 8;
+/// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number has a bound.
+const MOST_UNSEEN: u32 = 8192;
 /// The farthest apart two faults of a stream may be, in pages.
 const MAX_STRIDE: u64 = 64;
 
@@ -57,8 +60,9 @@ pub(crate) struct Window {
     pub(crate) first: PageNumber,
     pub(crate) count: u32,
     pub(crate) stride: i64,
-    /// The place of its stream.
+    /// The place of its stream, and when the stream began.
     stream: usize,
+    began_at: u64,
 }
 
 impl Window {
@@ -68,6 +72,11 @@ impl Window {
             let page = (self.first.0 as i64).checked_add(index * self.stride)?;
             (page >= 0).then_some(PageNumber(page as u64))
         })
+    }
+
+    /// The page after so many of the window's.
+    fn after(self, pages: u32) -> u64 {
+        self.first.0.wrapping_add_signed(self.stride * i64::from(pages))
     }
 }
 
@@ -85,6 +94,7 @@ struct Stream {
     used: u32,
     /// The first page that has not been asked for.
     ahead: u64,
+    began_at: u64,
     used_at: u64,
 }
 
@@ -126,6 +136,8 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
+    /// Pages that were read ahead and wanted by faults that found the lock taken.
+    unseen: AtomicU32,
 }
 
 impl Streams {
@@ -140,17 +152,34 @@ impl Streams {
         if pattern == AccessPattern::Random || most == 0 {
             return None;
         }
-        let mut state = self.state.try_lock()?;
+        let Some(mut state) = self.state.try_lock() else {
+            // Relaxed: a number that orders nothing.
+            if hit == Hit::ReadAhead && self.unseen.load(Ordering::Relaxed) < MOST_UNSEEN {
+                self.unseen.fetch_add(1, Ordering::Relaxed);
+            }
+            return None;
+        };
         let at = state.follow(page.0, hit, pattern);
         let State { streams, stretches, .. } = &mut *state;
-        let window = streams[at].plan(page.0, hit, pattern, most, stretches)?;
-        Some(Window { stream: at, ..window })
+        let stream = &mut streams[at];
+        if stream.read > 0 {
+            stream.claim(page.0, &self.unseen);
+        }
+        let window = stream.plan(page.0, hit, pattern, most, stretches)?;
+        Some(Window { stream: at, began_at: stream.began_at, ..window })
     }
 
-    /// `pages` of the window are being read; the others were in memory, or found no room.
-    pub(crate) fn note_read(&self, window: Window, pages: u32) {
+    /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.
+    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
         if let Some(mut state) = self.state.try_lock() {
-            state.streams[window.stream].read += pages;
+            let stream = &mut state.streams[window.stream];
+            // By now another stream may have its place.
+            if stream.began_at == window.began_at {
+                stream.read += pages;
+                if reached < window.count && stream.ahead == window.after(window.count) {
+                    stream.cut(window.after(reached));
+                }
+            }
         }
     }
 }
@@ -164,7 +193,12 @@ impl State {
             streams.iter().position(|stream| stream.used_at > 0 && stream.continues_at(page))
         {
             streams[at].run = streams[at].run.saturating_add(1);
-            streams[at].used += u32::from(hit == Hit::ReadAhead);
+            if hit == Hit::ReadAhead && streams[at].window == 0 {
+                // The stream was shut, and its pages went into the account then.
+                self.stretches.note(page, 0, 1);
+            } else {
+                streams[at].used += u32::from(hit == Hit::ReadAhead);
+            }
             at
         } else {
             if hit == Hit::ReadAhead {
@@ -183,7 +217,8 @@ impl State {
                     let Stream { last, read, used, .. } = streams[oldest];
                     self.stretches.note(last, read, used);
                     let stride = if pattern == AccessPattern::Sequential { 1 } else { 0 };
-                    streams[oldest] = Stream { stride, run: 1, ..Stream::default() };
+                    let began_at = self.faults;
+                    streams[oldest] = Stream { stride, run: 1, began_at, ..Stream::default() };
                     oldest
                 }
             }
@@ -232,13 +267,18 @@ impl Stream {
         }
         let left = self.left_after(page);
         if left >= 0 && hit == Hit::None {
-            // The page was read ahead and is gone, or found no room: too much, or too early.
-            self.window = (self.window / 2).max(FIRST_WINDOW).min(most);
-            self.ahead = next;
-            if self.settle(page, 0, stretches) == Worth::Waste && !is_told {
-                self.shut();
+            // The page was read ahead and is gone: too much, or too early.
+            self.shrink();
+            let to_come = self.to_come(left);
+            if !is_told && !pays(self.read, self.used + to_come) {
+                // It would be waste even if all pages to come were wanted.
+                self.settle(page, left, stretches);
+                self.shut(page, stretches);
+                return None;
             }
-            return None;
+            let count = i64::from(self.window.min(most)).min(left) as u32;
+            let again = count > 0 && (is_told || stretches.pays(page));
+            return again.then(|| self.window_at(next, count));
         }
         if left < 0 {
             // The stream overtook what was read ahead.
@@ -249,7 +289,7 @@ impl Stream {
         let grown = self.window.saturating_mul(GROWTH).min(most);
         match self.settle(page, left, stretches) {
             Worth::Waste if !is_told => {
-                self.shut();
+                self.shut(page, stretches);
                 return None;
             }
             Worth::Unknown => {}
@@ -259,14 +299,45 @@ impl Stream {
         Some(self.ask())
     }
 
-    fn shut(&mut self) {
-        (self.window, self.run) = (0, 1);
+    /// Half of the window is enough.
+    fn shrink(&mut self) {
+        self.window = (self.window / 2).max(FIRST_WINDOW.min(self.window));
+    }
+
+    /// There was no room for the page `at` and those behind it, so they are yet to be asked for.
+    fn cut(&mut self, at: u64) {
+        self.ahead = at;
+        // The next plan lets it grow, which would keep it large.
+        self.window = (self.window / (2 * GROWTH)).max(FIRST_WINDOW.min(self.window));
+    }
+
+    /// Closes the window. The pages to come go into the account unwanted; faults that want them still are entered singly.
+    fn shut(&mut self, page: u64, stretches: &mut Stretches) {
+        stretches.note(page, self.read, 0);
+        (self.window, self.run, self.read, self.used) = (0, 1, 0, 0);
+    }
+
+    /// The pages that were read ahead and are not passed, when `left` of those asked for are.
+    fn to_come(&self, left: i64) -> u32 {
+        left.clamp(0, i64::from(self.read)) as u32
+    }
+
+    /// Takes from `unseen` the pages that the stream has passed and did not see wanted.
+    fn claim(&mut self, page: u64, unseen: &AtomicU32) {
+        let passed = self.read - self.to_come(if self.window == 0 { 0 } else { self.left_after(page) });
+        let (missing, found) = (passed.saturating_sub(self.used), unseen.load(Ordering::Relaxed));
+        let claimed = missing.min(found);
+        if claimed > 0 {
+            // Relaxed: a number that orders nothing. Only the holder of the lock takes from it.
+            unseen.fetch_sub(claimed, Ordering::Relaxed);
+            self.used += claimed;
+        }
     }
 
     /// Enters into the account the pages that the stream has passed, and keeps the `left` ones before it. Says what the
     /// passed ones were worth.
     fn settle(&mut self, page: u64, left: i64, stretches: &mut Stretches) -> Worth {
-        let to_come = left.clamp(0, i64::from(self.read)) as u32;
+        let to_come = self.to_come(left);
         let passed = self.read - to_come;
         let used = self.used.min(passed);
         stretches.note(page, passed, used);
@@ -279,10 +350,14 @@ impl Stream {
     }
 
     fn ask(&mut self) -> Window {
-        let window =
-            Window { first: PageNumber(self.ahead), count: self.window, stride: self.stride, stream: 0 };
-        self.ahead = self.ahead.wrapping_add_signed(self.stride * i64::from(self.window));
+        let window = self.window_at(self.ahead, self.window);
+        self.ahead = window.after(window.count);
         window
+    }
+
+    /// A window of this stream. The caller adds the place.
+    fn window_at(&self, first: u64, count: u32) -> Window {
+        Window { first: PageNumber(first), count, stride: self.stride, stream: 0, began_at: 0 }
     }
 }
 
@@ -307,7 +382,7 @@ mod tests {
             if let Some(window) = streams.on_fault(PageNumber(page), hit, pattern, MOST) {
                 let before = ahead.len();
                 ahead.extend(window.pages().map(|page| page.0));
-                streams.note_read(window, (ahead.len() - before) as u32);
+                streams.note_read(window, window.count, (ahead.len() - before) as u32);
                 windows.push(window);
             }
         }
@@ -475,7 +550,7 @@ mod tests {
         for page in 0..3000 {
             let window = streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
             if let Some(window) = window {
-                streams.note_read(window, window.count);
+                streams.note_read(window, window.count, window.count);
                 last = window.count;
             }
         }
@@ -490,5 +565,112 @@ mod tests {
     fn a_region_read_in_order_begins_with_the_largest_window() {
         let (windows, _) = run([5, 6], AccessPattern::Sequential);
         assert_eq!(place(windows[0]), (6, MOST, 1));
+    }
+
+    /// Reads `pages` in order, with all that is asked for read at once, until the stream has its largest window. Returns
+    /// that window.
+    fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
+        pages
+            .into_iter()
+            .find_map(|page| {
+                let window =
+                    streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST)?;
+                streams.note_read(window, window.count, window.count);
+                (window.count == MOST).then_some(window)
+            })
+            .expect("the window grows")
+    }
+
+    #[test]
+    fn pages_wanted_by_faults_that_found_the_lock_taken_are_no_waste() {
+        let streams = Streams::default();
+        let fault = |page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
+        let mut asked = 0;
+        for page in 0..8000 {
+            // Every second fault comes while another thread has the lock.
+            let held = (page > 3 && page % 2 == 0).then(|| streams.state.lock());
+            let window = fault(page);
+            drop(held);
+            if let Some(window) = window {
+                streams.note_read(window, window.count, window.count);
+                asked += window.count;
+            }
+        }
+        assert!(asked >= 8000, "{asked}");
+        assert!(streams.state.lock().stretches.pays(7999));
+    }
+
+    #[test]
+    fn pages_wanted_unseen_do_not_grow_without_bound() {
+        let streams = Streams::default();
+        let held = streams.state.lock();
+        for page in 0..u64::from(MOST_UNSEEN) * 2 {
+            streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
+        }
+        drop(held);
+        assert_eq!(streams.unseen.load(Ordering::Relaxed), MOST_UNSEEN);
+    }
+
+    #[test]
+    fn one_page_gone_early_does_not_condemn_the_pages_to_come() {
+        let streams = Streams::default();
+        let window = warm(&streams, 0..2000);
+        let gone = window.first.0 - u64::from(MOST) / 8;
+        let again = streams.on_fault(PageNumber(gone), Hit::None, AccessPattern::Normal, MOST);
+        // It is asked for what may be gone with it, and no page is asked for twice later.
+        assert_eq!(again.map(place), Some((gone + 1, MOST / 2, 1)));
+        streams.note_read(again.unwrap(), MOST / 2, 0);
+        assert!(streams.state.lock().stretches.pays(gone));
+        let next = (gone + 1..gone + 2000)
+            .find_map(|page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST));
+        assert_eq!(next.map(|next| next.first.0), Some(window.after(window.count)));
+    }
+
+    #[test]
+    fn pages_that_are_all_gone_early_shut_the_window() {
+        let streams = Streams::default();
+        let window = warm(&streams, 0..2000);
+        let mut asked = 0;
+        for page in window.first.0..window.after(window.count) {
+            if let Some(window) = streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST) {
+                streams.note_read(window, window.count, window.count);
+                asked += window.count;
+            }
+        }
+        assert!(asked < 2 * MOST, "{asked}");
+        assert!(!streams.state.lock().stretches.pays(window.first.0));
+    }
+
+    #[test]
+    fn pages_without_room_are_asked_for_again_in_a_smaller_window() {
+        let streams = Streams::default();
+        let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
+        fault(0);
+        let window = fault(1).unwrap();
+        streams.note_read(window, 3, 3);
+        // Two of the three pages that found room are used.
+        for page in 2..4 {
+            let hit = Hit::ReadAhead;
+            if let Some(next) = streams.on_fault(PageNumber(page), hit, AccessPattern::Normal, MOST) {
+                assert_eq!(next.first.0, window.first.0 + 3);
+                return;
+            }
+        }
+        panic!("nothing is asked for behind the pages that found room");
+    }
+
+    #[test]
+    fn pages_read_for_a_stream_that_is_gone_are_not_charged_to_the_one_in_its_place() {
+        let streams = Streams::default();
+        let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
+        fault(0);
+        let window = fault(1).unwrap();
+        // Others take all places.
+        for other in 1..=STREAMS as u64 {
+            fault(other << 20);
+        }
+        streams.note_read(window, 0, 7);
+        let state = streams.state.lock();
+        assert!(state.streams.iter().all(|stream| stream.read == 0 && stream.window == 0));
     }
 }

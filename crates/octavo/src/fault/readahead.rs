@@ -23,23 +23,35 @@ const PREFETCH_SHARE: u64 = 4;
 const MAKE_WAY: u64 = 64;
 
 /// Reads that are collected while their slots follow each other.
-pub(super) struct ReadAheadRun<'e> {
+struct ReadAheadRun<'e> {
     engine: &'e Engine,
     first: SwapSlot,
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
-    /// Pages that were collected so far.
+    /// Pages that were collected so far to be read ahead.
     started: u64,
+    /// One of the frames is for a page that a fault wants.
+    has_wanted: bool,
     /// The device was full, so more reads are of no use.
     is_refused: bool,
 }
 
 impl<'e> ReadAheadRun<'e> {
-    pub(super) fn new(engine: &'e Engine) -> Self {
-        Self { engine, first: SwapSlot(0), frames: SmallVec::new(), started: 0, is_refused: false }
+    fn new(engine: &'e Engine) -> Self {
+        let (frames, started) = (SmallVec::new(), 0);
+        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, is_refused: false }
+    }
+
+    /// Begins with the page that a fault wants.
+    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame) -> Self {
+        let mut run = Self::new(engine);
+        run.first = slot;
+        run.frames.push(pin);
+        run.has_wanted = true;
+        run
     }
 
     /// Adds a frame under READING, with the pin that is the transfer's.
-    pub(super) fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
+    fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
         let follows = slot.0 as usize == self.first.0 as usize + self.frames.len();
         if self.frames.is_empty() || !follows || self.frames.len() == WRITE_BATCH {
             self.submit(Urgency::Queued);
@@ -51,9 +63,9 @@ impl<'e> ReadAheadRun<'e> {
 
     /// Hands the frames that are left over to the device, with `urgency`. Pages for which it has no room are
     /// left out.
-    pub(super) fn submit(&mut self, urgency: Urgency) {
+    fn submit(&mut self, urgency: Urgency) {
         if !self.frames.is_empty() {
-            let pages = self.frames.len() as u64;
+            let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
             if !self.engine.start_read(self.first.stored(), self.frames.drain(..), urgency) {
                 self.started -= pages;
                 self.is_refused = true;
@@ -71,16 +83,44 @@ enum Room {
     Made,
 }
 
-/// Adds the pages of a window that are out to `run`, as far as there are free frames, and tells the space's streams how many.
-pub(super) fn add_window(run: &mut ReadAheadRun<'_>, space: &SpaceState, window: Window, region: &Region) {
-    let (engine, before) = (run.engine, run.started);
-    for page in window.pages() {
-        let walk = engine.table.walk(space.id, page);
-        if run.is_refused || !region.contains(page) || !add(run, &walk, Room::Free) {
-            break;
-        }
+/// Reads the page that a fault wants, with `urgency`, if it is alone. With a window, its pages are read, too.
+pub(super) fn read_with(
+    engine: &Engine,
+    space: &SpaceState,
+    (slot, pin): (SwapSlot, PinnedFrame),
+    window: Option<(Window, &Region)>,
+    urgency: Urgency,
+) {
+    let mut run = ReadAheadRun::with_wanted(engine, slot, pin);
+    match window {
+        None => run.submit(urgency),
+        Some((window, region)) => run.read(space, window, region),
     }
-    space.streams.note_read(window, run.started.saturating_sub(before) as u32);
+    engine.flush_devices();
+}
+
+/// Starts to read the pages of a window.
+pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, region: &Region) {
+    ReadAheadRun::new(engine).read(space, window, region);
+    engine.flush_devices();
+}
+
+impl ReadAheadRun<'_> {
+    /// Reads what was collected, and the pages of a window that are out, as far as there are free frames. Tells the space's
+    /// streams how many the devices took.
+    fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
+        let table = &self.engine.table;
+        let mut reached = 0;
+        for page in window.pages() {
+            let walk = table.walk(space.id, page);
+            if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
+                break;
+            }
+            reached += 1;
+        }
+        self.submit(Urgency::Queued);
+        space.streams.note_read(window, reached, self.started as u32);
+    }
 }
 
 /// Starts to read those pages of a range that are out, and returns how many. They are as many as a part of

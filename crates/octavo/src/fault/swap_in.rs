@@ -29,7 +29,7 @@ use std::task::Waker;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, Hit, Window};
-use crate::fault::readahead::{ReadAheadRun, add_window};
+use crate::fault::readahead::{read_ahead, read_with};
 use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
@@ -108,10 +108,7 @@ impl<'a> Fault<'a> {
             hit = Hit::ReadAhead;
         }
         if let Some(window) = self.look_ahead(region, hit) {
-            let mut run = ReadAheadRun::new(engine);
-            add_window(&mut run, self.space, window, region);
-            run.submit(Urgency::Queued);
-            engine.flush_devices();
+            read_ahead(engine, self.space, window, region);
         }
         if holds.is_reading() {
             self.reading = Some(reading);
@@ -158,16 +155,8 @@ impl<'a> Fault<'a> {
     /// Sends the read to the device, with the pages to be read ahead. Returns whether there are any.
     fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
         let window = self.look_ahead(region, Hit::None);
-        let mut run = ReadAheadRun::new(self.engine);
-        run.push(slot, transfer);
-        match window {
-            None => run.submit(self.urgency()),
-            Some(window) => {
-                add_window(&mut run, self.space, window, region);
-                run.submit(Urgency::Queued);
-            }
-        }
-        self.engine.flush_devices();
+        let ahead = window.map(|window| (window, region));
+        read_with(self.engine, self.space, (slot, transfer), ahead, self.urgency());
         window.is_some()
     }
 
