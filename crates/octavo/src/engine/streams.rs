@@ -269,7 +269,7 @@ impl Stream {
         if left >= 0 && hit == Hit::None {
             // The page was read ahead and is gone: too much, or too early.
             self.shrink();
-            let to_come = self.to_come(left);
+            let to_come = self.coming(left);
             if !is_told && !pays(self.read, self.used + to_come) {
                 // It would be waste even if all pages to come were wanted.
                 self.settle(page, left, stretches);
@@ -318,13 +318,13 @@ impl Stream {
     }
 
     /// The pages that were read ahead and are not passed, when `left` of those asked for are.
-    fn to_come(&self, left: i64) -> u32 {
+    fn coming(&self, left: i64) -> u32 {
         left.clamp(0, i64::from(self.read)) as u32
     }
 
     /// Takes from `unseen` the pages that the stream has passed and did not see wanted.
     fn claim(&mut self, page: u64, unseen: &AtomicU32) {
-        let passed = self.read - self.to_come(if self.window == 0 { 0 } else { self.left_after(page) });
+        let passed = self.read - self.coming(if self.window == 0 { 0 } else { self.left_after(page) });
         let (missing, found) = (passed.saturating_sub(self.used), unseen.load(Ordering::Relaxed));
         let claimed = missing.min(found);
         if claimed > 0 {
@@ -337,7 +337,7 @@ impl Stream {
     /// Enters into the account the pages that the stream has passed, and keeps the `left` ones before it. Says what the
     /// passed ones were worth.
     fn settle(&mut self, page: u64, left: i64, stretches: &mut Stretches) -> Worth {
-        let to_come = self.to_come(left);
+        let to_come = self.coming(left);
         let passed = self.read - to_come;
         let used = self.used.min(passed);
         stretches.note(page, passed, used);
