@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::device::{EIO, Manner, TestDevice};
@@ -297,6 +297,153 @@ fn a_budget_is_lowered_over_a_device_that_is_slow_but_answers() {
     assert!(slow.answers.load(Ordering::SeqCst) > 8, "it took many timeouts in all");
     check(&space, at, 0..PAGES);
     slow.device.drain();
+}
+
+#[test]
+fn pages_on_their_way_to_a_silent_device_keep_nothing_from_another_that_also_reads() {
+    let (first, second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..1024).1.is_none());
+    // While the first is silent, some pages go to the second.
+    first.writes().hold();
+    assert_eq!(manager.reclaim(64).unwrap(), 0);
+    space.advise(at + 256 * PAGE, 64 * PAGE, Advice::PageOut).unwrap();
+    assert!(second.writes().begun() > 0);
+    first.writes().let_go();
+    // Now the first has more pages than a scan starts at once, and the second has reads.
+    first.writes().hold();
+    space.advise(at + 320 * PAGE, 700 * PAGE, Advice::PageOut).unwrap();
+    manager.reclaim(64).unwrap();
+    second.reads().hold();
+    let read = second.reads().begun();
+    space.prefetch(at + 256 * PAGE, 64 * PAGE).unwrap();
+    assert!(second.reads().begun() > read, "the second has reads in flight");
+    let (stored, error) = fill(&space, at, 1024..PAGES);
+    assert_eq!(error.map(|error| error.to_string()), None, "page {stored}");
+    first.let_go();
+    second.let_go();
+    check(&space, at, 0..PAGES);
+    manager.validate();
+}
+
+#[test]
+fn an_access_that_waits_for_its_page_names_the_device_of_the_page() {
+    let first = TestDevice::new(2 * PAGES as u32).named("the first");
+    let second = TestDevice::new(2 * PAGES as u32).named("the second");
+    let manager = builder()
+        .swap_area(SwapArea::device(first.boxed()))
+        .swap_area(SwapArea::device(second.boxed()).priority(10))
+        .io_timeout(TIMEOUT)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..1024).1.is_none());
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    // One after the other falls silent.
+    [&first, &second].into_iter().for_each(TestDevice::hold);
+    for device in [&second, &first] {
+        assert_eq!(manager.reclaim(64).unwrap(), 0);
+        assert!(device.under_way() > 0);
+    }
+    let error = space.load::<u64>(at).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("the second did not answer"), "{error}");
+    // The same where there is no room for the read.
+    second.set_room(1);
+    let error = space.load::<u64>(at + PAGE).unwrap_err();
+    assert!(error.to_string().contains("the second did not answer"), "{error}");
+    [&first, &second].into_iter().for_each(TestDevice::let_go);
+    check(&space, at, 0..1024);
+}
+
+#[test]
+fn a_budget_that_does_not_fit_for_pages_on_their_way_to_a_silent_device_is_a_timeout() {
+    let (first, _second, manager) = with_two_areas();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    manager.set_budget(64 * MIB).unwrap();
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    // The first has some pages of each chunk.
+    first.writes().hold();
+    for page in (0..PAGES).step_by(64) {
+        space.advise(at + page * PAGE, PAGE, Advice::PageOut).unwrap();
+    }
+    assert_eq!(manager.reclaim(64).unwrap(), 0);
+    let error = manager.set_budget(16 * MIB).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("the first did not answer"), "{error}");
+    first.let_go();
+    manager.set_budget(16 * MIB).unwrap();
+    check(&space, at, 0..PAGES);
+}
+
+/// Answers one transfer each time that it is flushed, once it is told to. That takes nine tenths of the timeout,
+/// by the manager's clock.
+#[derive(Clone)]
+struct Steady {
+    slow: Slow,
+    answers: Arc<AtomicBool>,
+}
+
+impl Device for Steady {
+    fn capacity_pages(&self) -> u32 {
+        self.slow.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+        self.slow.submit(transfer, urgency)
+    }
+
+    fn flush(&self) {
+        self.slow.flush();
+        if self.answers.load(Ordering::SeqCst) {
+            self.slow.clock.fetch_add(9 * TIMEOUT.as_millis() as u64 / 10, Ordering::SeqCst);
+            self.slow.answers.fetch_add(u64::from(self.slow.device.advance()), Ordering::SeqCst);
+        }
+    }
+
+    fn describe(&self) -> String {
+        "a steady device".into()
+    }
+}
+
+#[test]
+fn an_access_whose_device_is_full_ends_in_time_though_another_device_answers_all_the_time() {
+    let first = TestDevice::new(2 * PAGES as u32).named("the first");
+    let steady = Steady { slow: Slow::new(), answers: Arc::default() };
+    let manager = builder()
+        .machine(steady.slow.machine())
+        .swap_area(SwapArea::device(first.boxed()).priority(10))
+        .swap_area(SwapArea::device(Box::new(steady.clone())))
+        .io_timeout(TIMEOUT)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..1024).1.is_none());
+    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    // The first fails, so pages go to the other one: many transfers of a page each.
+    first.writes().fail_every(1, EIO);
+    for page in (64..1024).step_by(2) {
+        space.advise(at + page * PAGE, PAGE, Advice::PageOut).unwrap();
+    }
+    let queued = steady.slow.device.under_way();
+    assert!(queued > 100, "{queued} in flight");
+    first.hold();
+    first.set_room(1);
+    space.prefetch(at, PAGE).unwrap();
+    assert_eq!(first.under_way(), 1, "it is full");
+    steady.answers.store(true, Ordering::SeqCst);
+    let error = space.load::<u64>(at + 8 * PAGE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("the first did not answer"), "{error}");
+    let answers = steady.slow.answers.load(Ordering::SeqCst);
+    assert!(answers < 20, "{answers} answers of another device");
+    steady.answers.store(false, Ordering::SeqCst);
+    first.let_go();
+    steady.slow.device.drain();
 }
 
 /// Counts how often its name is asked for.

@@ -236,6 +236,17 @@ impl Engine {
         self.wait_for_writes(self.transfers.ended_pages() + 1, self.after(Some(patience)))
     }
 
+    /// Pages being written whose frames may be free soon: all but those on their way to silent devices.
+    pub(crate) fn coming_pages(&self) -> u64 {
+        let silent = self.swap.areas.silent_writing_pages();
+        u64::from(self.transfers.writing_pages().saturating_sub(silent))
+    }
+
+    /// Waits while `waits` says so. False: as for [`Engine::wait_until_ended`].
+    pub(crate) fn wait_while_devices_may_take(&self, waits: &dyn Fn() -> bool) -> bool {
+        self.wait_once(|until| self.wait_while(until, waits))
+    }
+
     /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: no device
     /// has answered for as long as devices may take. Devices with transfers in flight are then silent. Until they
     /// answer, only accesses that cannot do without wait for them.
@@ -294,7 +305,7 @@ impl Engine {
     /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
     /// `before`. Returns at once when nothing is in flight. False: as for [`Engine::wait_until_ended`].
     pub(crate) fn wait_for_room(&self, before: u64) -> bool {
-        self.wait_once(|until| self.wait_while(until, &|| self.has_not_ended_since(before)))
+        self.wait_while_devices_may_take(&|| self.has_not_ended_since(before))
     }
 
     /// Waits until nothing is in flight, or `patience` is over. Returns whether nothing is in flight.

@@ -137,6 +137,18 @@ impl<'e> Waiter<'e> {
         self.until_written(self.engine.transfers.ended_pages() + 1).await
     }
 
+    /// Waits until some write has ended, or no more than `most` pages are [coming](Engine::coming_pages). False: not
+    /// in time.
+    pub(crate) async fn until_some_write_ends_above(&mut self, most: u64) -> bool {
+        let engine = self.engine;
+        let ended = engine.transfers.ended_pages();
+        let waits = move || engine.transfers.ended_pages() == ended && engine.coming_pages() > most;
+        if self.how == How::Patient {
+            return engine.wait_while_devices_may_take(&waits);
+        }
+        self.wait_while(&waits).await
+    }
+
     /// For a thread that found nothing that can go. If the devices are silent it waits for a write to end, and
     /// otherwise it lets others run. False: not in time.
     pub(crate) async fn until_more_may_go(&mut self) -> bool {

@@ -28,6 +28,7 @@ use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::lru::Place;
 use crate::region::Region;
+use crate::swap;
 use crate::sync::wait::Waiting;
 use crate::sync::{Duration, thread};
 use crate::table::entry::{Entry, NodeId, State};
@@ -529,7 +530,10 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         if self.waiter.is_too_late() {
-            return Step::End(Outcome::Failed(engine.swap.areas.timed_out()));
+            let areas = &engine.swap.areas;
+            let slot = swap::slot_of(&engine.frames, frame);
+            let error = slot.map_or_else(|| areas.timed_out(), |slot| areas.timed_out_at(slot));
+            return Step::End(Outcome::Failed(error));
         }
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {

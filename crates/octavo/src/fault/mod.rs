@@ -46,7 +46,7 @@ use crate::sync::{park_for, thread};
 use crate::table::entry::State;
 use crate::table::translation::Translation;
 use crate::table::{Access, Grown, Walk};
-use crate::units::{CHUNK_FRAMES, PageNumber};
+use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
 pub use away::InPlace;
 use away::Via;
 pub(crate) use readahead::prefetch;
@@ -67,9 +67,9 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
     NeedsNode,
-    /// The device has no room for a read. The caller waits for a transfer to end that had not ended when
-    /// [`Engine::ends`] had this value, and polls again.
-    DeviceFull(u64),
+    /// The device of the slot has no room for a read. The caller waits for a transfer to end that had not ended
+    /// when [`Engine::ends`] said `ends`, and polls again.
+    DeviceFull { slot: SwapSlot, ends: u64 },
     /// The budget has no room for a page that is away. Make room, hand the frame over, and poll again.
     NeedsAway,
     /// The space is at its quota. The caller makes room for so many pages there and polls again.
@@ -458,8 +458,13 @@ impl Fault<'_> {
                 Outcome::Adopted(pages) => return Ok(Resolved::Adopted(pages)),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
-                Outcome::DeviceFull(ends) if self.waiter.until_room(ends).await => {}
-                Outcome::DeviceFull(_) => return Err(self.engine.swap.areas.timed_out()),
+                // The deadline is asked first: the end of a transfer of another device is no room on this one.
+                Outcome::DeviceFull { ends, .. }
+                    if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}
+                Outcome::DeviceFull { slot, .. } => {
+                    self.waiter.note_silence();
+                    return Err(self.engine.swap.areas.timed_out_at(slot));
+                }
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
                 Outcome::NeedsAway => {
                     self.away = Some(reclaim::make_room_away(self.engine, &mut self.waiter).await?);

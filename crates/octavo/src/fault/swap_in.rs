@@ -190,7 +190,7 @@ impl<'a> Fault<'a> {
     /// Waits until nobody reads into the frame any more. Then the caller looks at the entry again.
     pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
-        let frame = self.reading.as_ref()?.frame();
+        let (frame, slot) = self.reading.as_ref().map(|reading| (reading.frame(), reading.slot))?;
         let holds = &engine.frames.words(frame).holds;
         if !holds.load().is_reading() {
             return None;
@@ -200,7 +200,7 @@ impl<'a> Fault<'a> {
         engine.poll_transfers();
         if self.waiter.is_too_late() && holds.load().is_reading() {
             self.waiter.note_silence();
-            return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out())));
+            return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() {
@@ -290,7 +290,7 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         match why {
-            Unread::NoRoom => Step::End(Outcome::DeviceFull(ends)),
+            Unread::NoRoom => Step::End(Outcome::DeviceFull { slot, ends }),
             Unread::Failed(_) if together && !self.alone => {
                 // The read may have failed at a neighbour's slot.
                 self.alone = true;

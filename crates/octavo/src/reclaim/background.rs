@@ -98,7 +98,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         engine.poll_transfers();
         while engine.swap.pool().is_some_and(Pool::is_crowded)
             && !engine.swap.is_failing()
-            && u64::from(engine.transfers.writing_pages()) <= most_writing_pages(engine)
+            && engine.coming_pages() <= most_writing_pages(engine)
             && !signal.interrupts()
         {
             if shrink_pool(engine, POOL_BATCH) == 0 {
@@ -141,10 +141,7 @@ fn work(engine: &Engine, signal: &Signal) {
     engine.frames.give_zeroed_back();
     engine.counters.count(Counter::BackgroundRun);
     while engine.frames.available_frames() < marks.high_frames && !signal.interrupts() {
-        // Pages on their way to silent devices are not coming soon.
-        let coming = if engine.swap.areas.keep_all() { 0 } else { engine.transfers.writing_pages() };
-        let coming = u64::from(coming);
-        if engine.frames.available_frames() + coming >= marks.high_frames {
+        if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
             continue;
         }

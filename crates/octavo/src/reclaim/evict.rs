@@ -56,7 +56,7 @@ type Candidates = SmallVec<[IsolatedFrame; ISOLATED]>;
 
 /// Moves a batch's pages out, as far as they can go.
 pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
-    evict(engine, batch, Evict::All)
+    evict(engine, batch, if engine.swap.is_silent() { Evict::Clean } else { Evict::All })
 }
 
 /// Moves the pages out that `what` names.

@@ -98,9 +98,9 @@ pub(crate) async fn reclaim(
     // A scan may meet each page twice, because it first clears the accessed mark. It may have to go through
     // each list.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
-        if u64::from(engine.transfers.writing_pages()) > most_writing_pages(engine)
-            && !engine.swap.areas.keep_all()
-            && !waiter.until_some_write_ends().await
+        let most = most_writing_pages(engine);
+        if engine.coming_pages() > most
+            && !waiter.until_some_write_ends_above(most).await
             && waiter.has_given_up()
         {
             // More pages would only be in flight for longer.

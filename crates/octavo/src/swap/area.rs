@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Waited};
 use crate::swap::clusters::AreaShape;
 use crate::swap::health::{End, Health, Seen, State};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared, catch_panic};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared, catch_panic};
 
 /// After so many failures in a row, a failing area gets one run of 64 while others are well.
 const MOST_FAILURES: u32 = 6;
@@ -28,6 +28,8 @@ pub(super) struct Area {
     pub(super) shape: AreaShape,
     pub(super) first_slot: u32,
     health: Health,
+    /// Pages being written. Relaxed throughout: they say how much to expect.
+    writing_pages: AtomicU32,
     /// A failing area is tried ever less often while there are others.
     probes: Backoff,
     /// The last write that failed.
@@ -51,6 +53,7 @@ impl Area {
             shape,
             first_slot,
             health: Health::default(),
+            writing_pages: AtomicU32::new(0),
             probes: Backoff::new(MOST_FAILURES),
             failure: Mutex::new(None),
             failures: AtomicU64::new(0),
@@ -63,6 +66,9 @@ impl Area {
     /// Hands a job over, to be done at `place`. False: the device is full, and nothing has begun.
     pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, place: u32, urgency: Urgency) -> bool {
         let before = self.health.begin();
+        if job.direction == Direction::Write {
+            self.writing_pages.fetch_add(job.count, Ordering::Relaxed);
+        }
         let transfer = Transfer::new(host, job, place);
         let back = match self.call(|device| device.submit(transfer, urgency)) {
             None | Some(Submitted::Accepted) => return true,
@@ -76,6 +82,7 @@ impl Area {
             "says that it is full, and has nothing in flight"
         } else {
             self.health.refused();
+            self.note_no_longer_writing(&job);
             back.take_back();
             return false;
         };
@@ -122,8 +129,9 @@ impl Area {
     }
 
     /// A transfer has ended.
-    pub(super) fn note_end(&self, direction: Direction, result: &io::Result<()>) {
-        let end = match (direction, result) {
+    pub(super) fn note_end(&self, job: &Job, result: &io::Result<()>) {
+        self.note_no_longer_writing(job);
+        let end = match (job.direction, result) {
             (Direction::Read, Ok(())) => End::Read,
             (Direction::Read, Err(_)) => End::ReadFailed,
             (Direction::Write, Ok(())) => End::Written,
@@ -137,6 +145,17 @@ impl Area {
         if end == End::Written && before.state() != State::Well {
             self.probes.ended(true);
         }
+    }
+
+    fn note_no_longer_writing(&self, job: &Job) {
+        if job.direction == Direction::Write {
+            self.writing_pages.fetch_sub(job.count, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages being written now.
+    pub(super) fn writing_pages(&self) -> u32 {
+        self.writing_pages.load(Ordering::Relaxed)
     }
 
     #[cold]

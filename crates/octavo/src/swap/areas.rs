@@ -165,6 +165,17 @@ impl Areas {
         busy.peek().is_some() && busy.all(|seen| seen.state() == State::Silent)
     }
 
+    /// Returns whether some device has not answered in time, and still owes the answer.
+    pub(crate) fn owe_answers(&self) -> bool {
+        self.areas.iter().any(|area| area.state() == State::Silent)
+    }
+
+    /// Pages being written to silent devices now.
+    pub(crate) fn silent_writing_pages(&self) -> u32 {
+        let silent = self.areas.iter().filter(|area| area.state() == State::Silent);
+        silent.map(Area::writing_pages).sum()
+    }
+
     /// Areas that get no new pages now.
     pub(super) fn shunned(&self, has_room: impl Fn(usize) -> bool) -> Shunned {
         if self.areas.iter().all(|area| area.state() == State::Well) {
@@ -189,13 +200,26 @@ impl Areas {
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
     }
 
-    /// The reason why pages cannot go to areas of this state.
+    /// The reason why pages cannot go to areas of this state. Areas that have room are asked first.
     #[cold]
-    pub(super) fn failure(&self, state: State) -> Option<Error> {
-        self.areas.iter().filter(|area| area.state() == state).find_map(Area::failure)
+    pub(super) fn failure(&self, state: State, has_room: impl Fn(usize) -> bool) -> Option<Error> {
+        let failure = |room: bool| {
+            let mut asked = self.areas.iter().enumerate();
+            asked.find_map(|(index, area)| {
+                let is_asked = area.state() == state && has_room(index) == room;
+                is_asked.then(|| area.failure()).flatten()
+            })
+        };
+        failure(true).or_else(|| failure(false))
     }
 
-    /// The error for an access whose time is over.
+    /// The error for an access whose time is over while it waited for the device of a slot.
+    #[cold]
+    pub(crate) fn timed_out_at(&self, slot: SwapSlot) -> Error {
+        timed_out(&self.area_of(slot).0.name)
+    }
+
+    /// The error for an access whose time is over, and that waited for no device in particular.
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);

@@ -222,7 +222,7 @@ impl Swap {
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
         let is_news = state == State::Silent || self.areas.failures() != failures;
-        let failure = if is_news { self.areas.failure(state) } else { None };
+        let failure = if is_news { self.areas.failure(state, self.has_room()) } else { None };
         failure.or_else(|| {
             let is_full = self.is_available() && self.slots.is_full();
             is_full.then(|| {

@@ -145,7 +145,7 @@ impl PageStore for Swap {
 
     fn note_end(&self, job: &Job, result: &io::Result<()>) {
         let (area, _) = self.areas.area_of(SwapSlot::named(job.first));
-        area.note_end(job.direction, result);
+        area.note_end(job, result);
     }
 
     fn has_devices(&self) -> bool {
