@@ -166,6 +166,7 @@ impl<'a> Fault<'a> {
     }
 
     /// Goes as far as it can. Where it is pending, the waker will be called.
+    #[inline]
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
         loop {
             let waiting = if self.reading.is_some() { self.wait_for_read(waker) } else { None };
@@ -225,7 +226,8 @@ impl<'a> Fault<'a> {
         waker: &Waker,
     ) -> Step {
         if let Some(step) = self.step_away(walk, region, translation, waker) {
-            return self.count(|_| step);
+            self.count();
+            return step;
         }
         match self.step_at_home(walk, region, waker) {
             // The page is usable for handles. Next it goes away.
@@ -251,20 +253,18 @@ impl<'a> Fault<'a> {
             State::Present(_) => self.check_present(walk, region),
             State::Zero if !write => Step::End(Outcome::Usable),
             State::Zero if walk.level == 1 => self.write_to_huge_zero(walk, region),
-            State::Swapped(_) if self.bytes.is_some() => {
-                self.count(|fault| fault.install_frame(walk, region))
-            }
-            State::Swapped(slot) => self.count(|fault| fault.swap_in(walk, region, slot)),
+            State::Swapped(_) if self.bytes.is_some() => self.counted().install_frame(walk, region),
+            State::Swapped(slot) => self.counted().swap_in(walk, region, slot),
             State::Empty if walk.level == 1 && !write && self.wants_huge_zero(region) => {
-                self.count(|fault| fault.install_huge_zero(walk))
+                self.counted().install_huge_zero(walk)
             }
             State::Empty if walk.level == 1 && write && self.wants_block(region) => {
-                self.count(|fault| fault.install_block(walk, region))
+                self.counted().install_block(walk, region)
             }
             // Puts a node under an empty link, or under a root too small for the page.
             State::Empty | State::Node(_) if walk.level > 0 => self.grow(walk),
-            State::Empty if !write => self.count(|fault| fault.install_small_zero(walk)),
-            State::Empty | State::Zero => self.count(|fault| fault.install_frame(walk, region)),
+            State::Empty if !write => self.counted().install_small_zero(walk),
+            State::Empty | State::Zero => self.counted().install_frame(walk, region),
             State::Node(_) => unreachable!("a walk follows every link"),
         }
     }
@@ -277,12 +277,18 @@ impl<'a> Fault<'a> {
     }
 
     #[inline(always)]
-    fn count(&mut self, step: impl FnOnce(&mut Self) -> Step) -> Step {
+    fn count(&mut self) {
         if !self.counted {
             self.counted = true;
             self.engine.counters.count(Counter::PageFault);
         }
-        step(self)
+    }
+
+    /// The same fault, counted once.
+    #[inline(always)]
+    fn counted(&mut self) -> &mut Self {
+        self.count();
+        self
     }
 
     fn check_present(&self, walk: &Walk<'_>, region: &Region) -> Step {
@@ -326,7 +332,7 @@ impl<'a> Fault<'a> {
 
     fn write_to_huge_zero(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if self.engine.policy.huge_zero_write == HugeZeroWrite::Allocate && self.wants_block(region) {
-            return self.count(|fault| fault.install_block(walk, region));
+            return self.counted().install_block(walk, region);
         }
         match split_leaf(self.engine, self.space.id, self.page, walk, 0) {
             Split::NoNode => Step::End(Outcome::NeedsNode),
@@ -338,9 +344,21 @@ impl<'a> Fault<'a> {
 
 impl Drop for Fault<'_> {
     /// A fault given up in the middle leaves the entry as it found it.
+    #[inline(always)]
     fn drop(&mut self) {
+        let has_block = matches!(self.huge, Huge::Compacted(Some(_)));
+        if self.reading.is_some() || self.away.is_some() || has_block {
+            self.let_go();
+        }
+    }
+}
+
+impl Fault<'_> {
+    /// Gives back the frames that the fault has in hand.
+    #[cold]
+    fn let_go(&mut self) {
         if self.engine.check_process().is_err() {
-            // In a forked child locks may be held for ever, and no memory is the child's own.
+            // In a forked child a lock may be held forever, and nothing is the child's own.
             let huge = std::mem::replace(&mut self.huge, Huge::GivenUp);
             std::mem::forget((self.reading.take(), self.away.take(), huge));
             return;
@@ -484,6 +502,7 @@ impl Fault<'_> {
     }
 
     /// Polls, and sleeps in between or completes transfers.
+    #[inline(always)]
     fn block(&mut self) -> Outcome {
         let cell = RefCell::new(self);
         block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive())
