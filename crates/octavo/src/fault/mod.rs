@@ -200,7 +200,7 @@ impl<'a> Fault<'a> {
         self.huge = Huge::Compacted(block);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn step(&mut self, waker: &Waker) -> Step {
         let walk = self.engine.table.walk(self.space.id, self.page);
         let region = match self.space.region_for(self.engine, self.address, self.access) {
@@ -236,8 +236,9 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The hot step. It is inlined into the poll, as a second call would cost a fault some nanoseconds.
-    #[inline(always)]
+    /// The hot step. It is inlined where code is optimised: a call would cost each fault some nanoseconds. Elsewhere it would
+    /// take more of a small stack.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn step_at_home(&mut self, walk: &Walk<'a>, region: &Region, waker: &Waker) -> Step {
         let (entry, write) = (walk.entry(), self.access == Access::Write);
         match entry.state() {
@@ -276,7 +277,7 @@ impl<'a> Fault<'a> {
         (resident + pages > quota).then_some(Step::End(Outcome::OverQuota(pages)))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn count(&mut self) {
         if !self.counted {
             self.counted = true;
@@ -285,7 +286,7 @@ impl<'a> Fault<'a> {
     }
 
     /// The same fault, counted once.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn counted(&mut self) -> &mut Self {
         self.count();
         self
@@ -344,7 +345,7 @@ impl<'a> Fault<'a> {
 
 impl Drop for Fault<'_> {
     /// A fault given up in the middle leaves the entry as it found it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         let has_block = matches!(self.huge, Huge::Compacted(Some(_)));
         if self.reading.is_some() || self.away.is_some() || has_block {
@@ -502,7 +503,7 @@ impl Fault<'_> {
     }
 
     /// Polls, and sleeps in between or completes transfers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn block(&mut self) -> Outcome {
         let cell = RefCell::new(self);
         block_until_driven(|waker| cell.borrow_mut().poll(waker), || cell.borrow().drive())

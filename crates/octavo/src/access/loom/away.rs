@@ -158,7 +158,9 @@ fn loom_a_store_at_the_other_side_against_eviction() {
             let batch = sides.model.isolate();
             sides.race(
                 |model, other| assert!(other_store(model, other, 8)),
-                move |model| drop(evict_batch(&model.engine, batch)),
+                move |model| {
+                    evict_batch(&model.engine, batch);
+                },
             );
             sides.assert_holds(8);
         });
@@ -200,7 +202,9 @@ fn loom_a_store_at_the_other_side_against_protect() {
         let sides = Sides::new(true, false);
         let side = Shared::clone(&sides.other);
         sides.race(
-            |model, other| drop(other_store(model, other, 8)),
+            |model, other| {
+                other_store(model, other, 8);
+            },
             move |model| {
                 model.protect(0, 0, 1, Protection::READ);
                 let seen = side.page.lock().map(|there| there.value);
@@ -225,7 +229,9 @@ fn loom_unmap_against_a_fault_at_the_other_side_and_eviction() {
             let batch = evicts.then(|| sides.model.isolate());
             sides.race(
                 move |model, other| match batch {
-                    Some(batch) => drop(evict_batch(&model.engine, batch)),
+                    Some(batch) => {
+                        evict_batch(&model.engine, batch);
+                    }
                     None => assert!(matches!(other_load(model, other), None | Some(7))),
                 },
                 |model| model.unmap(0, 0, 1),
