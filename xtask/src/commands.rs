@@ -112,7 +112,8 @@ const MESSAGES: &str = "--message-format=json-render-diagnostics";
 /// the tests have them.
 fn models_build() -> Command {
     let mut command = cargo(&["rustc", "--package", "octavo", "--lib", "--profile", "test", MESSAGES]);
-    command.args(["--", "--cfg", "loom"]);
+    // A thread of a model has a small stack, and unoptimised code needs more of it.
+    command.args(["--", "--cfg", "loom", "-C", "opt-level=3"]);
     command
 }
 
