@@ -11,7 +11,7 @@ use crate::engine::{
     unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{InPlace, prefetch, resolve, resolve_async, resolve_translated, take_over};
+use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, take_over};
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Shared, pause};
@@ -329,7 +329,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(&self.engine, &self.state, address, access)
+        resolve_async(&self.engine, &self.state, address, access, Via::Handle)
     }
 
     /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
@@ -343,7 +343,7 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_translated(&self.engine, &self.state, address, access)
+        resolve_async(&self.engine, &self.state, address, access, Via::Translation)
     }
 
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From

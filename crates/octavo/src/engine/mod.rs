@@ -74,7 +74,7 @@ pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use homecoming::{Came, Homecoming};
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
-pub(crate) use split::{Split, split_leaf};
+pub(crate) use split::{Nodes, Split, split_leaf};
 pub(crate) use streams::{Hit, Streams, Window};
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, protect_range, unmap_range};

@@ -30,14 +30,14 @@ pub(crate) enum Split {
 }
 
 /// The nodes to be, one for each owner of a block. Nodes that are left when this ends go back.
-struct Nodes<'e> {
+pub(crate) struct Nodes<'e> {
     engine: &'e Engine,
     nodes: SmallVec<[NodeId; 2]>,
 }
 
 impl<'e> Nodes<'e> {
     /// Takes the nodes. `None` means that there are not so many.
-    fn take(engine: &'e Engine, count: usize, own_pins: u32) -> Option<Self> {
+    pub(crate) fn take(engine: &'e Engine, count: usize, own_pins: u32) -> Option<Self> {
         let pool = &engine.table.nodes;
         let mut taken = Self { engine, nodes: SmallVec::new() };
         for _ in 0..count {
@@ -46,6 +46,11 @@ impl<'e> Nodes<'e> {
             taken.nodes.push(if own_pins == 0 { pool.take() } else { pool.take_for_reclaim() }?);
         }
         Some(taken)
+    }
+
+    /// One of the nodes, which is the caller's now.
+    pub(crate) fn pop(&mut self) -> NodeId {
+        self.nodes.pop().expect("as many are used as were taken")
     }
 }
 
@@ -84,7 +89,7 @@ fn split_zero(engine: &Engine, walk: &Walk<'_>, own_pins: u32) -> Split {
     if word.change(leaf, busy).is_err() {
         return Split::Changed;
     }
-    let node = nodes.nodes.pop().expect("just taken");
+    let node = nodes.pop();
     for entry in engine.table.nodes.entries(node) {
         let zero = if leaf.is_away() { entry.load().to_zero_away() } else { entry.load().to_zero() };
         entry.set_unshared(zero);
@@ -111,7 +116,7 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     }
     split_frames(engine, &owners, head);
     busy.publish(|_, leaf, busy| {
-        let node = nodes.nodes.pop().expect("one for each owner");
+        let node = nodes.pop();
         for (index, entry) in engine.table.nodes.entries(node).iter().enumerate() {
             entry.set_unshared(entry.load().to_present_as(leaf, head.plus(index as u32)));
         }

@@ -22,7 +22,7 @@
 use std::task::Waker;
 
 use crate::config::HugeZeroWrite;
-use crate::engine::{Batch, Came, Homecoming, Split, ask_for, split_leaf};
+use crate::engine::{Batch, Came, Homecoming, Nodes, Split, ask_for, split_leaf};
 use crate::error::{Error, ErrorKind};
 use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
@@ -225,36 +225,31 @@ impl<'a> Fault<'a> {
             return self.lacks_away(order);
         };
         // The translation may take a part of a block.
-        let node = (order == Order::MAX).then(|| self.engine.table.nodes.take());
-        if node == Some(None) {
+        let Some(mut nodes) = Nodes::take(self.engine, usize::from(order == Order::MAX), 0) else {
             self.engine.frames.give_back(block);
             return Step::End(Outcome::NeedsNode);
-        }
-        let node = node.flatten();
+        };
         let (word, entry) = (walk.word(), walk.entry());
         let (first, busy) = (self.leaf_start(walk), entry.to_busy());
         if word.change(entry, busy).is_err() {
             self.engine.frames.give_back(block);
-            node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
             return Step::Again;
         }
         let ask = Install { bytes: Bytes::Zeros, protection: region.options.protection };
-        match (self.install(translation, first, order.frames(), ask), node) {
-            (Answer::Partly(installed), Some(node)) => {
-                self.keep_part(walk, region, busy, block, node, installed);
+        match self.install(translation, first, order.frames(), ask) {
+            Answer::Partly(installed) => {
+                self.keep_part(walk, region, busy, block, nodes.pop(), installed);
                 Step::Again
             }
-            (Answer::Done, node) => {
+            Answer::Done => {
                 let away = self.adopt(block, first, region);
                 self.engine.publish(word, busy.to_away(away, region.options.protection));
                 self.end_huge_zero(walk);
-                node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
                 Step::End(Outcome::Usable)
             }
-            (refusal, node) => {
+            refusal => {
                 self.engine.publish(word, busy.to_what_was(entry));
                 self.engine.frames.give_back(block);
-                node.into_iter().for_each(|node| self.engine.table.nodes.give_back(node));
                 if order == Order::MAX {
                     // Page by page there may be room, or a page that nobody holds.
                     self.huge = Huge::GivenUp;

@@ -48,7 +48,7 @@ use crate::table::translation::Translation;
 use crate::table::{Access, Grown, Walk};
 use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
 pub use away::InPlace;
-use away::Via;
+pub(crate) use away::Via;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -406,35 +406,21 @@ pub(crate) fn resolve_written(
     }
 }
 
-/// Begins a fault to be awaited, which never blocks the thread that polls it. To drop it in the middle leaves
-/// the page as it was.
+/// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never blocks the thread that
+/// polls it. To drop it in the middle leaves the page as it was.
 pub(crate) async fn resolve_async(
     engine: &Engine,
     space: &SpaceState,
     address: u64,
     access: Access,
+    via: Via,
 ) -> Result<()> {
     engine.check_process()?;
+    if via != Via::Handle {
+        check_translated(space)?;
+    }
     let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
-    let outcome = fault.outcome().await;
-    fault.provide(outcome).await.map(|_| ())
-}
-
-/// Does what [`resolve_async`] does, for the other side of the space's translation.
-///
-/// # Errors
-/// `Unsupported` where the space has no translation, or where the translation cannot show the page. `Busy`
-/// where somebody holds its memory.
-pub(crate) async fn resolve_translated(
-    engine: &Engine,
-    space: &SpaceState,
-    address: u64,
-    access: Access,
-) -> Result<()> {
-    engine.check_process()?;
-    check_translated(space)?;
-    let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
-    fault.via = Via::Translation;
+    fault.via = via;
     let outcome = fault.outcome().await;
     fault.provide(outcome).await.map(|_| ())
 }

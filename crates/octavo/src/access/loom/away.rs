@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Context;
 
 use super::{Model, WordDevice, bounded, race};
-use crate::fault::resolve_translated;
+use crate::fault::{Via, resolve_async};
 use crate::reclaim::evict_batch;
 use crate::sync::park::block_until;
 use crate::sync::{Arc, Mutex, Shared};
@@ -122,7 +122,7 @@ impl Sides {
 
 /// A fault of the other side. False: the page is not mapped, or not for this.
 fn fault(model: &Model, access: Access) -> bool {
-    let mut fault = pin!(resolve_translated(&model.engine, &model.spaces[0], 0, access));
+    let mut fault = pin!(resolve_async(&model.engine, &model.spaces[0], 0, access, Via::Translation));
     block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker))).is_ok()
 }
 
