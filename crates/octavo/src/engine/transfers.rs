@@ -78,7 +78,7 @@ impl Transfers {
         self.ending.load(Ordering::SeqCst)
     }
 
-    fn are_in_flight(&self) -> bool {
+    pub(super) fn are_in_flight(&self) -> bool {
         // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both are
         // gone.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
@@ -87,10 +87,10 @@ impl Transfers {
 
 impl Engine {
     /// Links `frames` to a chain, in order. They are off the LRU, and the caller's.
-    pub(crate) fn chain(&self, frames: &[FrameId]) {
+    pub(crate) fn chain<T>(&self, frames: &[T], frame: impl Fn(&T) -> FrameId) {
         for pair in frames.windows(2) {
             // Relaxed: a thread that follows the chain was handed the transfer.
-            self.frames.words(pair[0]).next.store(pair[1].0, Ordering::Relaxed);
+            self.frames.words(frame(&pair[0])).next.store(frame(&pair[1]).0, Ordering::Relaxed);
         }
     }
 
@@ -121,9 +121,9 @@ impl Engine {
     }
 
     fn submit_write(&self, first: StoredPage, frames: &[FrameId], bytes: &[FrameId]) -> bool {
-        self.chain(frames);
+        self.chain(frames, |frame| *frame);
         if bytes[0] != frames[0] {
-            self.chain(bytes);
+            self.chain(bytes, |frame| *frame);
         }
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
@@ -154,18 +154,18 @@ impl Engine {
     pub(crate) fn start_read(
         &self,
         first: StoredPage,
-        frames: impl IntoIterator<Item = PinnedFrame>,
+        frames: impl AsRef<[PinnedFrame]> + IntoIterator<Item = PinnedFrame>,
         urgency: Urgency,
     ) -> bool {
-        let frames: Frames = frames.into_iter().map(PinnedFrame::into_frame).collect();
-        self.chain(&frames);
-        let count = frames.len() as u32;
+        let pins = frames.as_ref();
+        self.chain(pins, PinnedFrame::frame);
+        let (count, head) = (pins.len() as u32, pins[0].frame());
         self.transfers.reading_pages.fetch_add(count, Ordering::AcqRel);
-        let job = Job { direction: Direction::Read, first, count, head: frames[0], bytes: frames[0] };
+        let job = Job { direction: Direction::Read, first, count, head, bytes: head };
         if !self.store(first).submit(self.host(), job, urgency) {
             self.transfers.reading_pages.fetch_sub(count, Ordering::SeqCst);
-            for (index, frame) in (0..).zip(frames) {
-                self.end_read_as(first.plus(index), PinnedFrame::counted(frame), Err(Unread::NoRoom));
+            for (index, pin) in (0..).zip(frames) {
+                self.end_read_as(first.plus(index), pin, Err(Unread::NoRoom));
             }
             self.wake_if_idle();
             return false;
@@ -173,9 +173,11 @@ impl Engine {
         // Somebody may have come for a page before it was in flight, and found nothing to serve. The fence is in
         // one order with those who announce themselves first and ask to be served then.
         fence(Ordering::SeqCst);
-        if frames.iter().any(|frame| self.frames.words(*frame).holds.load().has_waiters()) {
+        if pins.iter().any(|pin| self.frames.words(pin.frame()).holds.load().has_waiters()) {
             self.serve_devices();
         }
+        // The pins are the transfer's, which may have dropped them already.
+        frames.into_iter().for_each(|pin| _ = pin.into_frame());
         true
     }
 

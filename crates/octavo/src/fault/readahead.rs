@@ -54,19 +54,19 @@ impl<'e> ReadAheadRun<'e> {
     fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
         let follows = slot.0 as usize == self.first.0 as usize + self.frames.len();
         if self.frames.is_empty() || !follows || self.frames.len() == WRITE_BATCH {
-            self.submit(Urgency::Queued);
+            self.submit();
             self.first = slot;
         }
         self.frames.push(pin);
         self.started += 1;
     }
 
-    /// Hands the frames that are left over to the device, with `urgency`. Pages for which it has no room are
-    /// left out.
-    fn submit(&mut self, urgency: Urgency) {
+    /// Hands the frames that are left over to the device. Pages for which it has no room are left out.
+    fn submit(&mut self) {
         if !self.frames.is_empty() {
             let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
-            if !self.engine.start_read(self.first.stored(), self.frames.drain(..), urgency) {
+            if !self.engine.start_read(self.first.stored(), std::mem::take(&mut self.frames), Urgency::Queued)
+            {
                 self.started -= pages;
                 self.is_refused = true;
             }
@@ -83,19 +83,15 @@ enum Room {
     Made,
 }
 
-/// Reads the page that a fault wants, with `urgency`, if it is alone. With a window, its pages are read, too.
+/// Reads the page that a fault wants, and the pages of a window.
 pub(super) fn read_with(
     engine: &Engine,
     space: &SpaceState,
     (slot, pin): (SwapSlot, PinnedFrame),
-    window: Option<(Window, &Region)>,
-    urgency: Urgency,
+    window: Window,
+    region: &Region,
 ) {
-    let mut run = ReadAheadRun::with_wanted(engine, slot, pin);
-    match window {
-        None => run.submit(urgency),
-        Some((window, region)) => run.read(space, window, region),
-    }
+    ReadAheadRun::with_wanted(engine, slot, pin).read(space, window, region);
     engine.flush_devices();
 }
 
@@ -118,7 +114,7 @@ impl ReadAheadRun<'_> {
             }
             reached += 1;
         }
-        self.submit(Urgency::Queued);
+        self.submit();
         space.streams.note_read(window, reached, self.started as u32);
     }
 }
@@ -136,7 +132,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
             break;
         }
     }
-    run.submit(Urgency::Queued);
+    run.submit();
     engine.flush_devices();
     run.started
 }
@@ -151,7 +147,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
         // Others may wait for the collected pages. So these do not wait for room.
-        run.submit(Urgency::Queued);
+        run.submit();
         engine.flush_devices();
         in_place(reclaim(engine, MAKE_WAY, Reclaimer::Direct, &mut Waiter::never(engine)));
         engine.poll_transfers();

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
-//! entry again). After each wait, the fault walks to the entry and looks up the region anew. While its entry
+//! entry again). After each wait, the fault walks to the entry and looks up the region anew, since the page may be
+//! gone. After a read in place it need not, as the swap of the entry fails if the page is gone. While its entry
 //! is unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame
 //! is neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that
 //! is pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its
@@ -142,8 +143,11 @@ impl<'a> Fault<'a> {
                 engine.counters.count(Counter::MajorFault);
                 reading.began = self.timed_from(slot);
                 reading.together = self.start_read(region, slot, transfer);
-                self.reading = Some(reading);
-                return Step::Again;
+                if engine.frames.words(frame).holds.load().is_reading() {
+                    self.reading = Some(reading);
+                    return Step::Again;
+                }
+                // The device has read the page in place.
             }
             Brought::Here => engine.end_read_of(slot.stored(), transfer, None),
             Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
@@ -154,10 +158,14 @@ impl<'a> Fault<'a> {
 
     /// Sends the read to the device, with the pages to be read ahead. Returns whether there are any.
     fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
-        let window = self.look_ahead(region, Hit::None);
-        let ahead = window.map(|window| (window, region));
-        read_with(self.engine, self.space, (slot, transfer), ahead, self.urgency());
-        window.is_some()
+        let engine = self.engine;
+        let Some(window) = self.look_ahead(region, Hit::None) else {
+            engine.start_read(slot.stored(), [transfer], self.urgency());
+            engine.flush_devices();
+            return false;
+        };
+        read_with(engine, self.space, (slot, transfer), window, region);
+        true
     }
 
     fn look_ahead(&self, region: &Region, hit: Hit) -> Option<Window> {
