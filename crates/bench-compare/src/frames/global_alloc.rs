@@ -37,7 +37,6 @@ impl<A: GlobalAlloc + Sync> PageBlocks for Global<A> {
 
 /// Returns `allocator`, unless its crate's build script has put assertions into it (see this package's
 /// `build.rs`). Figures of such a build would wrong the peer.
-#[cfg(feature = "c-peers")]
 pub(super) fn without_assertions<A>(allocator: A) -> Result<Global<A>, String> {
     if cfg!(peers_with_assertions) {
         return Err(
@@ -46,10 +45,4 @@ pub(super) fn without_assertions<A>(allocator: A) -> Result<Global<A>, String> {
         );
     }
     Ok(Global(allocator))
-}
-
-/// Stands for a peer that this build leaves out.
-#[cfg(not(feature = "c-peers"))]
-pub(super) fn not_built() -> Result<Global<std::alloc::System>, String> {
-    Err("left out of this build: its feature c-peers is off".to_owned())
 }

@@ -1,8 +1,7 @@
 //! mimalloc (its third major version) by its Rust crate: per-thread pages of small sizes, larger ones from arenas.
 
 use super::Bench;
-#[cfg(feature = "c-peers")]
-use super::global_alloc::{Global, without_assertions};
+use super::global_alloc::without_assertions;
 use crate::compare::Side;
 use crate::versions;
 
@@ -10,13 +9,5 @@ pub(super) const NAME: &str = "mimalloc";
 
 pub(super) fn side(_arena_bytes: usize) -> Side<dyn Bench> {
     let version = versions::of_crate("libmimalloc-sys").map(|version| format!("libmimalloc-sys {version}"));
-    super::side(NAME, version, peer())
+    super::side(NAME, version, without_assertions(::mimalloc::MiMalloc))
 }
-
-#[cfg(feature = "c-peers")]
-fn peer() -> Result<Global<::mimalloc::MiMalloc>, String> {
-    without_assertions(::mimalloc::MiMalloc)
-}
-
-#[cfg(not(feature = "c-peers"))]
-use super::global_alloc::not_built as peer;

@@ -1,8 +1,7 @@
 //! snmalloc by its Rust crate, with the crate's default features: thread-local slabs, remote frees by message.
 
 use super::Bench;
-#[cfg(feature = "c-peers")]
-use super::global_alloc::{Global, without_assertions};
+use super::global_alloc::without_assertions;
 use crate::compare::Side;
 use crate::versions;
 
@@ -10,13 +9,5 @@ pub(super) const NAME: &str = "snmalloc";
 
 pub(super) fn side(_arena_bytes: usize) -> Side<dyn Bench> {
     let version = versions::of_crate("snmalloc-sys").map(|version| format!("snmalloc-sys {version}"));
-    super::side(NAME, version, peer())
+    super::side(NAME, version, without_assertions(snmalloc_rs::SnMalloc))
 }
-
-#[cfg(feature = "c-peers")]
-fn peer() -> Result<Global<snmalloc_rs::SnMalloc>, String> {
-    without_assertions(snmalloc_rs::SnMalloc)
-}
-
-#[cfg(not(feature = "c-peers"))]
-use super::global_alloc::not_built as peer;

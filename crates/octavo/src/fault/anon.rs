@@ -15,6 +15,7 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
 impl Fault<'_> {
     /// Installs 2 MiB of zeros without a frame. It costs one compare-and-swap, and the count of the zero
     /// page's mode.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn install_huge_zero(&mut self, walk: &Walk<'_>) -> Step {
         if !self.engine.huge_zero.get(&self.space.used_huge_zero, &self.engine.frames) {
             self.engine.counters.count(Counter::HugeFaultFallback);
@@ -137,10 +138,16 @@ impl Fault<'_> {
     /// Gives the block to a page. The caller publishes it, or disowns it.
     pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         let frame = self.engine.adopt(block, self.owner(page));
+        self.mark_by(region, frame);
+        frame
+    }
+
+    /// Marks a frame as its region asks for.
+    #[inline]
+    pub(super) fn mark_by(&self, region: &Region, frame: FrameId) {
         if !region.options.compress {
             self.engine.frames.words(frame).holds.mark_no_compress();
         }
-        frame
     }
 
     pub(super) fn owner(&self, page: PageNumber) -> Owner {

@@ -335,10 +335,11 @@ impl<'a> Fault<'a> {
         let away = match kept {
             Some(reference) => {
                 engine.frames.kept(block.frame()).set(Some(reference.into_page()));
-                self.adopt_clean(block, region)
+                engine.adopt_clean(block, self.owner(self.page))
             }
-            None => self.adopt(block, self.page, region),
+            None => engine.adopt(block, self.owner(self.page)),
         };
+        self.mark_by(region, away);
         engine.publish(word, busy.to_away(away, protection));
         engine.disown(frame, self.owner(self.page));
         if is_kept {
@@ -505,15 +506,6 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         Step::End(Outcome::NeedsAway)
-    }
-
-    /// Does what [`Fault::adopt`] does, for a page that keeps its place in a store.
-    fn adopt_clean(&self, block: Block, region: &Region) -> FrameId {
-        let frame = self.engine.adopt_clean(block, self.owner(self.page));
-        if !region.options.compress {
-            self.engine.frames.words(frame).holds.mark_no_compress();
-        }
-        frame
     }
 
     /// Waits until the page has been written, so that its frame is in nobody's hands.

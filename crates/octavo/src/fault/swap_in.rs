@@ -275,9 +275,7 @@ impl<'a> Fault<'a> {
     fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
         let (engine, frame) = (self.engine, reading.frame());
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
-        if !region.options.compress {
-            engine.frames.words(frame).holds.mark_no_compress();
-        }
+        self.mark_by(region, frame);
         engine.drop_reference(Reference::counted(reading.slot.stored()));
         if engine.swap.is_better_given_up(reading.slot) {
             engine.swap.cache.detach(&engine.frames, frame);

@@ -23,6 +23,7 @@ use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::away::AwayFrames;
+use crate::frame::block::Block;
 use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
@@ -33,61 +34,6 @@ use crate::sync::percpu::{Pop, Push};
 use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order, PAGE_BYTES};
 use octavo_platform::ArenaBytes;
-
-/// An allocated block of 2^order frames, in its owner's hand.
-///
-/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`]. Or the owner keeps only the
-/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`]. A block
-/// that is dropped instead is a leak, and a panic where assertions are on.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a block has to be given back, or its frame kept"]
-pub struct Block {
-    frame: FrameId,
-    order: Order,
-    zeroed: bool,
-}
-
-impl Block {
-    /// Returns the first frame. Its number is a multiple of the block's frames.
-    #[inline]
-    pub fn frame(&self) -> FrameId {
-        self.frame
-    }
-
-    /// Returns the order: the block has 2^order frames.
-    #[inline]
-    pub fn order(&self) -> Order {
-        self.order
-    }
-
-    /// Returns whether every byte is known to be zero.
-    #[inline]
-    pub fn is_zeroed(&self) -> bool {
-        self.zeroed
-    }
-
-    /// Takes a block of order 0 into the hand again, when the owner kept only its number.
-    #[cfg(test)]
-    pub(crate) fn kept(frame: FrameId) -> Self {
-        Self { frame, order: Order::ZERO, zeroed: false }
-    }
-
-    /// Keeps the number of the first frame. Nothing else remembers then that the frame is to be freed.
-    #[inline]
-    pub fn into_frame(self) -> FrameId {
-        let frame = self.frame;
-        std::mem::forget(self);
-        frame
-    }
-}
-
-#[cfg(debug_assertions)]
-impl Drop for Block {
-    fn drop(&mut self) {
-        // In a thread that already panics, a second panic would end the process here and hide the first.
-        assert!(crate::sync::is_panicking(), "the block at {:?} was lost", self.frame);
-    }
-}
 
 /// The frames that are zeroed ahead, in state Cached and ZEROED.
 #[derive(Debug)]
@@ -262,7 +208,7 @@ impl FrameAllocator {
 
     #[inline(always)]
     fn hand_out(&self, frame: FrameId, order: Order) -> Block {
-        Block { frame, order, zeroed: self.words(frame).state.hand_out(order) }
+        Block::new(frame, self.words(frame).state.hand_out(order))
     }
 
     /// Takes the fast path, in whatever form it has.
@@ -310,7 +256,7 @@ impl FrameAllocator {
     /// Frees a block in hand.
     #[inline]
     pub fn give_back(&self, block: Block) {
-        let order = block.order;
+        let order = block.order();
         self.free(block.into_frame(), order).expect("a block in hand is freed once");
     }
 
@@ -351,16 +297,17 @@ impl FrameAllocator {
             Pop::Empty | Pop::Busy => return self.alloc_zeroed_slow(),
         };
         let block = self.hand_out(frame, Order::ZERO);
-        assert!(block.zeroed, "the zeroed list held {frame:?}, which is not known to be zero");
+        assert!(block.is_zeroed(), "the zeroed list held {frame:?}, which is not known to be zero");
         Some(block)
     }
 
     /// Makes a block in hand into blocks of order 0, each with an owner of its own.
     pub(crate) fn split_block(&self, block: Block) -> impl Iterator<Item = Block> + use<> {
-        let Block { order, zeroed, .. } = block;
+        let (order, zeroed) = (block.order(), block.is_zeroed());
         let head = block.into_frame();
         self.split(head, order).expect("a block in hand is whole");
-        (0..order.frames()).map(move |index| Block { frame: head.plus(index), order: Order::ZERO, zeroed })
+        let state = FrameState::cached(Order::ZERO, zeroed);
+        (0..order.frames()).map(move |index| Block::new(head.plus(index), state))
     }
 
     /// Makes an allocated block into allocated frames of order 0, each to be freed on its own.

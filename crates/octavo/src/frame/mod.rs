@@ -19,6 +19,7 @@
 
 pub(crate) mod allocator;
 pub(crate) mod away;
+mod block;
 pub(crate) mod buddy;
 pub(crate) mod chunk;
 pub(crate) mod config;
@@ -33,7 +34,8 @@ pub(crate) mod words;
 pub(crate) mod zero_page;
 pub(crate) mod zone;
 
-pub use allocator::{Block, FrameAllocator};
+pub use allocator::FrameAllocator;
+pub use block::Block;
 pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
 pub use watermark::Watermarks;

@@ -23,6 +23,7 @@
 //! ZEROED says that every byte of the block is known to be zero. The flag ends when the block is handed out.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::Order;
@@ -60,6 +61,20 @@ pub(crate) struct FrameState(u32);
 impl FrameState {
     const fn new(kind: Kind, order: Order, zeroed: bool) -> Self {
         Self(kind as u32 | (order.0 as u32) << ORDER_SHIFT | if zeroed { ZEROED } else { 0 })
+    }
+
+    /// The state of a block on a list.
+    pub(super) const fn cached(order: Order, zeroed: bool) -> Self {
+        Self::new(Kind::Cached, order, zeroed)
+    }
+
+    /// Returns the word of a block on a list, which is not zero by its kind.
+    #[inline]
+    pub(super) fn of_a_list(self) -> NonZeroU32 {
+        const LOWEST: NonZeroU32 = NonZeroU32::MIN;
+        const { assert!(Kind::Cached as u32 & LOWEST.get() != 0) };
+        debug_assert_eq!(self.kind(), Kind::Cached);
+        LOWEST | self.0
     }
 
     #[inline]
@@ -102,6 +117,13 @@ impl FrameState {
     #[inline]
     pub(crate) fn is(self, kind: Kind, order: Order) -> bool {
         self.0 & (KIND_MASK | ORDER_MASK) == Self::new(kind, order, false).0
+    }
+}
+
+impl From<NonZeroU32> for FrameState {
+    #[inline]
+    fn from(word: NonZeroU32) -> Self {
+        Self(word.get())
     }
 }
 
@@ -152,18 +174,18 @@ impl StateWord {
         self.set(Kind::Tail, Order::ZERO, false);
     }
 
-    /// Cached → Owned, for a block that was just taken off a list. Returns whether all its bytes are zero. It
+    /// Cached → Owned, for a block that was just taken off a list. Returns the state before. It
     /// is a plain store, since no other thread has the block.
     ///
     /// # Panics
     /// When a list held something else. A frame would have two owners.
     #[inline]
-    pub(crate) fn hand_out(&self, order: Order) -> bool {
+    pub(crate) fn hand_out(&self, order: Order) -> FrameState {
         // Acquire: pairs with `take_back_plain`. The last owner's accesses to the bytes are over.
         let state = FrameState(self.0.load(Ordering::Acquire));
         assert!(state.is(Kind::Cached, order), "a list of {order:?} held a frame in state {state:?}");
         self.set(Kind::Owned, order, false);
-        state.zeroed()
+        state
     }
 
     /// Owned → Cached. A block comes back in no other way. It costs one compare-and-swap. Returns `Err` with
@@ -280,7 +302,7 @@ mod tests {
     fn owned(order: Order) -> StateWord {
         let word = StateWord::default();
         word.set(Kind::Cached, order, true);
-        assert!(word.hand_out(order), "a zeroed block is handed out as zeroed");
+        assert!(word.hand_out(order).zeroed(), "a zeroed block is handed out as zeroed");
         word
     }
 

@@ -25,11 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The obstacle: the swap area is full or failing, or no page is left that could go. `TimedOut` when the
 /// waiter's deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
+    stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
+}
+
+/// Counts the time that an access spends on making room.
+async fn stalled<T>(engine: &Engine, make: impl AsyncFnOnce(Instant) -> T) -> T {
     engine.counters.count(Counter::AllocationStall);
     let start = engine.machine.clock.now();
-    let result = try_make_room(engine, start, waiter).await;
+    let made = make(start).await;
     engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
-    result
+    made
 }
 
 async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
@@ -81,11 +86,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
 /// # Errors
 /// As for [`make_room`].
 pub(crate) async fn make_room_away(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<Block> {
-    engine.counters.count(Counter::AllocationStall);
-    let start = engine.machine.clock.now();
-    let result = try_make_room_away(engine, start, waiter).await;
-    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
-    result
+    stalled(engine, async |start| try_make_room_away(engine, start, waiter).await).await
 }
 
 async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<Block> {

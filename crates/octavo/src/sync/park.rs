@@ -29,6 +29,7 @@ pub(crate) fn block_until<T>(poll: impl FnMut(&Waker) -> Poll<T>) -> T {
 
 /// As [`block_until`], but before it parks, the thread calls `drive`, which does work that it waits for. `drive` says whether
 /// the wait may be over.
+#[inline]
 pub(crate) fn block_until_driven<T>(
     mut poll: impl FnMut(&Waker) -> Poll<T>,
     mut drive: impl FnMut() -> bool,

@@ -18,11 +18,11 @@ impl FrameAllocator {
         self.check_watermark();
         let frame = frame?;
         let state = &self.words(frame).state;
-        state.hand_out(order);
+        let before = state.hand_out(order);
         // The mark sends the block's free to the away zone, past the per-CPU lists.
         let is_marked = state.mark_isolating();
         debug_assert!(is_marked, "it has just been handed out");
-        Some(Block { frame, order, zeroed: false })
+        Some(Block::new(frame, before))
     }
 
     /// Returns the room for chunks that `pages` away pages take now.

@@ -76,9 +76,9 @@ impl FrameAllocator {
     }
 
     pub(super) fn hand_out_counted(&self, frame: FrameId, order: Order) -> Block {
-        let zeroed = self.words(frame).state.hand_out(order);
+        let state = self.words(frame).state.hand_out(order);
         self.arena.counters.add(Counter::PagesAllocated, u64::from(order.frames()));
-        Block { frame, order, zeroed }
+        Block::new(frame, state)
     }
 
     /// Frees a block whose word is not that of an ordinary owned block.
@@ -142,7 +142,7 @@ impl FrameAllocator {
         }
         drop(reserve);
         let block = self.hand_out_counted(first, Order::ZERO);
-        assert!(block.zeroed, "the reserve held {first:?}, which is not known to be zero");
+        assert!(block.is_zeroed(), "the reserve held {first:?}, which is not known to be zero");
         Some(block)
     }
 

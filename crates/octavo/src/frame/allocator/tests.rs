@@ -185,7 +185,7 @@ fn frames_freed_are_used_again_before_more_memory_comes() {
 fn fresh_chunks_and_zeroed_frames_are_zero_and_used_ones_are_not_claimed_to_be() {
     let frames = allocator(16, 1);
     let block = frames.alloc(Order::MAX).unwrap();
-    assert!(block.zeroed);
+    assert!(block.is_zeroed());
     let (frame, home) = (block.frame(), block.frame().home_offset());
     frames.bytes().store(home + 8, 1u64);
     frames.give_back(block);

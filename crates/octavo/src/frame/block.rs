@@ -1,0 +1,73 @@
+//! Blocks in hand.
+
+use std::num::NonZeroU32;
+
+use crate::frame::state::FrameState;
+use crate::units::{FrameId, Order};
+
+/// An allocated block of 2^order frames, in its owner's hand.
+///
+/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`]. Or the owner keeps only the
+/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`]. A block
+/// that is dropped instead is a leak, and a panic where assertions are on.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a block has to be given back, or its frame kept"]
+pub struct Block {
+    frame: FrameId,
+    /// The frame's state on the list that it came from. It is never zero. So an `Option<Block>` is two words, which a
+    /// function returns in two registers.
+    state: NonZeroU32,
+}
+
+impl Block {
+    /// Takes a block into the hand that was on a list in this state.
+    #[inline(always)]
+    pub(super) fn new(frame: FrameId, state: FrameState) -> Self {
+        Self { frame, state: state.of_a_list() }
+    }
+
+    #[inline]
+    fn state(&self) -> FrameState {
+        FrameState::from(self.state)
+    }
+
+    /// Returns the first frame. Its number is a multiple of the block's frames.
+    #[inline]
+    pub fn frame(&self) -> FrameId {
+        self.frame
+    }
+
+    /// Returns the order: the block has 2^order frames.
+    #[inline]
+    pub fn order(&self) -> Order {
+        self.state().order()
+    }
+
+    /// Returns whether every byte is known to be zero.
+    #[inline]
+    pub fn is_zeroed(&self) -> bool {
+        self.state().zeroed()
+    }
+
+    /// Takes a block of order 0 into the hand again, when the owner kept only its number.
+    #[cfg(test)]
+    pub(crate) fn kept(frame: FrameId) -> Self {
+        Self::new(frame, FrameState::cached(Order::ZERO, false))
+    }
+
+    /// Keeps the number of the first frame. Nothing else remembers then that the frame is to be freed.
+    #[inline]
+    pub fn into_frame(self) -> FrameId {
+        let frame = self.frame;
+        std::mem::forget(self);
+        frame
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Block {
+    fn drop(&mut self) {
+        // In a thread that already panics, a second panic would end the process here and hide the first.
+        assert!(crate::sync::is_panicking(), "the block at {:?} was lost", self.frame);
+    }
+}
