@@ -201,6 +201,34 @@ fn a_device_that_was_silent_is_written_to_again_when_it_has_answered() {
 }
 
 #[test]
+fn of_the_pages_sent_out_on_demand_only_clean_ones_go_while_the_device_is_silent() {
+    let device = TestDevice::new(2 * PAGES as u32);
+    let manager = builder().swap_device(device.boxed()).io_timeout(TIMEOUT).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    let page_out = |pages: std::ops::Range<u64>| {
+        space.advise(at + pages.start * PAGE, (pages.end - pages.start) * PAGE, Advice::PageOut).unwrap();
+    };
+    let resident = || space.stats().unwrap().resident_bytes / PAGE;
+    assert!(fill(&space, at, 0..512).1.is_none());
+    page_out(0..256);
+    check(&space, at, 0..256);
+    assert_eq!(resident(), 512, "half of the pages are clean");
+    device.hold();
+    assert_eq!(manager.reclaim(64).unwrap(), 0);
+    let (begun, before) = (device.writes().begun(), resident());
+    page_out(0..512);
+    assert_eq!(device.writes().begun(), begun, "it gets nothing while it owes an answer");
+    assert!(resident() <= before - 128, "{} of {before} pages are left", resident());
+    device.let_go();
+    check(&space, at, 0..512);
+    page_out(0..512);
+    assert!(device.writes().begun() > begun);
+    check(&space, at, 0..512);
+    manager.validate();
+}
+
+#[test]
 fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     let device = TestDevice::new(2 * PAGES as u32);
     let manager = builder().swap_device(device.boxed()).io_timeout(TIMEOUT).build().unwrap();

@@ -12,7 +12,7 @@ use common::{MIB, PAGE, Watchdog, number_from, seed_or};
 use octavo::{Access, Compression, ErrorKind, Manager, RegionOptions, Space};
 use oracle::simulation;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 32;
 /// Tests that share the seeds, so that they run at once.
 const SHARES: u64 = 2;
 

@@ -22,9 +22,7 @@ impl Engine {
 
     /// Starts the transfers that devices have only collected so far.
     pub(crate) fn flush_devices(&self) {
-        if self.transfers.are_in_flight() {
-            self.stores().for_each(PageStore::flush);
-        }
+        self.stores().for_each(PageStore::flush);
     }
 
     /// Completes the transfers that have ended.

@@ -78,7 +78,7 @@ impl Transfers {
         self.ending.load(Ordering::SeqCst)
     }
 
-    pub(super) fn are_in_flight(&self) -> bool {
+    fn are_in_flight(&self) -> bool {
         // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both are
         // gone.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0

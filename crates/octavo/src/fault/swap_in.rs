@@ -158,10 +158,12 @@ impl<'a> Fault<'a> {
 
     /// Sends the read to the device, with the pages to be read ahead. Returns whether there are any.
     fn start_read(&mut self, region: &Region, slot: SwapSlot, transfer: PinnedFrame) -> bool {
-        let engine = self.engine;
+        let (engine, frame) = (self.engine, transfer.frame());
         let Some(window) = self.look_ahead(region, Hit::None) else {
             engine.start_read(slot.stored(), [transfer], self.urgency());
-            engine.flush_devices();
+            if engine.frames.words(frame).holds.load().is_reading() {
+                engine.flush_devices();
+            }
             return false;
         };
         read_with(engine, self.space, (slot, transfer), window, region);
