@@ -411,6 +411,31 @@ fn a_translation_that_panics_is_an_error_and_nobody_is_left_waiting() {
     let protected = pair.space.protect(pair.at, PAGE, Protection::NONE);
     says(protected, ErrorKind::Unsupported, &["translation cannot protect"]);
     assert_eq!(pair.load(0), 2);
+    pair.target.panic_at_next(Ask::Remove);
+    pair.space.unmap(pair.at, PAGE).unwrap();
+    assert_eq!(pair.target.try_load(pair.at), None, "it was asked again");
+    pair.manager.validate();
+    pair.end();
+}
+
+#[test]
+fn an_answer_counts_though_the_translation_panics_after_it() {
+    let pair = pair(HugePolicy::Always, 4 * MIB);
+    let small = pair.page(512);
+    pair.space.store(small, 7_u64).unwrap();
+    pair.target.panic_at(Ask::Install, 0, true);
+    pair.target.store(&pair.space, small + 8, 8).unwrap();
+    assert_eq!(pair.target.load(&pair.space, small).unwrap(), 7);
+    assert_eq!(pair.space.load::<u64>(small + 8).unwrap(), 8);
+    // Of a block, the part stays that was answered for.
+    pair.target.script(Ask::Install, [Answer::Partly(100)]);
+    pair.target.panic_at(Ask::Install, 1, false);
+    pair.target.store(&pair.space, pair.page(3), 3).unwrap();
+    assert_eq!(pair.target.load(&pair.space, pair.page(3)).unwrap(), 3);
+    for page in [0, 99, 100, 511] {
+        pair.store(page, page + 1);
+        assert_eq!(pair.load(page), page + 1);
+    }
     pair.manager.validate();
     pair.end();
 }

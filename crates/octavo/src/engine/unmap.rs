@@ -249,8 +249,14 @@ impl<'a> Changing<'a> {
             }
         }
         let home = Home::new(self.engine.frames.bytes());
-        // Nobody wants the bytes any more. Every translation can do that.
-        remove.insist(|runs| translation.remove(home, runs));
+        // Nobody wants the bytes any more. Every translation can do that, and one that has panicked is asked again.
+        let is_gone = remove.insist(|runs| translation.remove(home, runs));
+        let mut again = Batch::new();
+        let leaving = away.iter().filter(|leaf| leaf.narrowed.is_none());
+        for (leaf, _) in leaving.zip(is_gone).filter(|(_, is_gone)| !is_gone) {
+            again.add(leaf.page, span(leaf.level) as u32, Remove { to: None });
+        }
+        again.insist(|runs| translation.remove(home, runs));
         let mut protected = protect.insist(|runs| translation.protect(runs)).into_iter();
         for AwayLeaf { page, level, word, before, busy, narrowed } in away {
             match (narrowed, before.state()) {

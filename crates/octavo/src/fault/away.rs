@@ -58,7 +58,8 @@ pub enum InPlace {
     /// Pages with memory of their own, which allow so much unnoticed.
     Pages(Protection),
     /// Pages as in `Pages`, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter
-    /// rest is pages.
+    /// rest is pages. A piece for which there is no block, or no room in its region, is taken page by page, and no
+    /// split is told then.
     Blocks(Protection),
 }
 
@@ -393,7 +394,8 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::Usable);
         }
         if let Answer::Partly(done) = answer {
-            // The other side may do no more than the entry says.
+            // The other side may do no more than the entry says. It has just done as much to these pages, and lets go of
+            // them in time.
             let mut back = Batch::new();
             back.add(first, done, entry.protection());
             back.insist(|runs| translation.protect(runs));
@@ -477,10 +479,17 @@ impl<'a> Fault<'a> {
             has_returned = true;
         });
         if !has_returned {
-            // It may have shown pages before it panicked, and they are going to be at home.
-            let mut batch = Batch::new();
-            batch.add(page, pages, Remove { to: None });
-            batch.ask(|runs| translation.remove(self.home(), runs));
+            // It may have shown more pages than it answered for before it panicked, and those are going to be at home.
+            let done = match answer {
+                Answer::Done => pages,
+                Answer::Partly(done) => done,
+                Answer::Busy | Answer::Unsupported => 0,
+            };
+            if done < pages {
+                let mut batch = Batch::new();
+                batch.add(page.plus(u64::from(done)), pages - done, Remove { to: None });
+                batch.insist(|runs| translation.remove(self.home(), runs));
+            }
         }
         answer
     }
@@ -517,11 +526,13 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         if self.waiter.is_too_late() {
+            self.waiter.note_silence();
             let areas = &engine.swap.areas;
             let slot = swap::slot_of(&engine.frames, frame);
             let error = slot.map_or_else(|| areas.timed_out(), |slot| areas.timed_out_at(slot));
             return Step::End(Outcome::Failed(error));
         }
+        self.refused_since = None;
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {
                 // Nobody drives a transfer that this fault did not begin.

@@ -116,7 +116,7 @@ pub(crate) struct Fault<'a> {
     wants_memory: bool,
     /// A frame for a page that goes away.
     away: Option<Block>,
-    /// When the translation, or a pin, first held the page back.
+    /// When the translation, or a pin, first held the page back, since the fault last waited for something else.
     refused_since: Option<Instant>,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
@@ -461,6 +461,8 @@ impl Fault<'_> {
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
         loop {
+            // The time that this takes is not time that the page is held back.
+            self.refused_since = None;
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),

@@ -16,7 +16,7 @@
 //!
 //! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
 //! entry again). After each wait, the fault walks to the entry and looks up the region anew, since the page may be
-//! gone. After a read in place it need not, as the swap of the entry fails if the page is gone. While its entry
+//! gone. It need not where the read has ended by the time it is handed over. While its entry
 //! is unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame
 //! is neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that
 //! is pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its
@@ -212,6 +212,7 @@ impl<'a> Fault<'a> {
             self.waiter.note_silence();
             return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
         }
+        self.refused_since = None;
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() {
                 engine.serve_devices();

@@ -7,8 +7,8 @@ use crate::units::{FrameId, Order};
 
 /// An allocated block of 2^order frames, in its owner's hand.
 ///
-/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`]. Or the owner keeps only the
-/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`]. A block
+/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the
+/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`](crate::frame::FrameAllocator::free). A block
 /// that is dropped instead is a leak, and a panic where assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block has to be given back, or its frame kept"]

@@ -10,8 +10,8 @@ use crate::lru::Isolated;
 use crate::reclaim::away::harvest_range;
 use crate::reclaim::evict::evict_batch;
 use crate::sizes::TRANSLATED;
-use crate::table::PageNumberRange;
 use crate::table::entry::State;
+use crate::table::{PageNumberRange, span};
 use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
 
 /// Pages that are sent out at once.
@@ -90,8 +90,9 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         };
         if walk.entry().is_away() && !harvested.contains(&page) {
             // Nobody marks the entries of pages that are away.
-            harvested = page..page.plus(HARVESTED);
-            harvest_range(engine, space.id, page, HARVESTED as u32);
+            let pages = span(walk.level).max(HARVESTED);
+            harvested = page..page.plus(pages);
+            harvest_range(engine, space.id, page, pages as u32);
         }
         let seen = walk.word().load();
         if let State::Present(frame) = seen.state()

@@ -111,7 +111,7 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
         }
         // The pages of a chunk need frames to move to.
         wanted_pages = u64::from(CHUNK_FRAMES);
-        if engine.transfers.writing_pages() > 0 {
+        if gone.freed == 0 && engine.transfers.writing_pages() > 0 {
             // Frames at home that are being written may be all that is missing.
             if !waiter.until_some_write_ends().await {
                 return Err(engine.swap.areas.timed_out());

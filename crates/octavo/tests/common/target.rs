@@ -68,7 +68,8 @@ struct State {
     /// One answer in so many is a refusal.
     refuses: Option<(Random, u64)>,
     /// Panics at the next question of this kind.
-    panics: Option<Ask>,
+    /// The question at which it panics, how many of that kind come before, and whether it answers first.
+    panics: Option<(Ask, u32, bool)>,
     /// First page and pages of each run, by question.
     asked: Vec<(Ask, u64, u32)>,
 }
@@ -114,7 +115,12 @@ impl Target {
 
     /// Panics at the next question of this kind.
     pub fn panic_at_next(&self, ask: Ask) {
-        self.state().panics = Some(ask);
+        self.panic_at(ask, 0, false);
+    }
+
+    /// Panics when `before` more questions of that kind have been answered, and if `answers`, when this one is, too.
+    pub fn panic_at(&self, ask: Ask, before: u32, answers: bool) {
+        self.state().panics = Some((ask, before, answers));
     }
 
     /// What was asked since the last look.
@@ -189,10 +195,20 @@ impl Target {
     /// Answers each run, and does to each page that is done what `each` says.
     fn answer<A: Copy>(&self, ask: Ask, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A)) {
         let state = &mut *self.state();
-        if state.panics == Some(ask) {
+        let panics = match &mut state.panics {
+            Some((at, before, answers)) if *at == ask => match before.checked_sub(1) {
+                None => Some(*answers),
+                Some(left) => {
+                    *before = left;
+                    None
+                }
+            },
+            _ => None,
+        };
+        if panics.is_some() {
             state.panics = None;
-            panic!("the test asked for it");
         }
+        assert!(panics != Some(false), "the test asked for a panic");
         assert!(runs.windows(2).all(|pair| pair[0].page != pair[1].page), "runs do not overlap");
         for run in runs {
             assert!(run.count > 0, "an empty run");
@@ -205,6 +221,7 @@ impl Target {
                 each(state, first + u64::from(index), index, run.ask);
             }
         }
+        assert!(panics.is_none(), "the test asked for a panic after the answer");
     }
 }
 
