@@ -25,6 +25,9 @@ pub fn ci() -> ExitCode {
     let mut clippy = cargo(&["clippy", "--workspace", "--all-targets"]);
     clippy.args(["--", "-D", "warnings"]);
     steps.check("clippy", clippy);
+    let mut models = cargo(&["clippy", "--package", "octavo", "--lib", "--profile", "test"]);
+    models.args(["--", "--cfg", "loom", "-D", "warnings"]);
+    steps.check("clippy of the models", models);
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     steps.check("documentation", doc);

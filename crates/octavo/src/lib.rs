@@ -26,6 +26,10 @@
 //!
 //! `ARCHITECTURE.md` is the map of the source.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    loom,
+    allow(clippy::modulo_one, clippy::absurd_extreme_comparisons, reason = "a model has one of many things")
+)]
 
 /// For the test device, which tests of the public face share.
 #[cfg(all(test, not(loom)))]

@@ -45,7 +45,10 @@ impl Model {
     }
 }
 
-fn check(capacity: u32, threads: &'static [(u32, fn(&Model))]) {
+/// A thread of a model: the CPU that it is on, and what it does.
+type OnCpu = (u32, fn(&Model));
+
+fn check(capacity: u32, threads: &'static [OnCpu]) {
     bounded(2, move || {
         let model = Model::new(capacity);
         let (last, others) = threads.split_last().expect("threads");
