@@ -486,6 +486,20 @@ fn protection_that_could_not_be_taken_away_is_asked_for_again() {
 }
 
 #[test]
+fn where_protection_can_neither_be_taken_away_nor_given_back_the_next_fault_asks_anew() {
+    let pair = pair(HugePolicy::Always, 2 * MIB);
+    pair.store(0, 1);
+    pair.target.script(Ask::Protect, [Answer::Partly(10), Answer::Unsupported, Answer::Unsupported]);
+    let protected = pair.space.protect(pair.at, 2 * MIB, Protection::READ);
+    says(protected, ErrorKind::Unsupported, &["cannot protect"]);
+    assert!(!pair.target.try_store(pair.at, 2), "the beginning of the block was done");
+    pair.store(0, 3);
+    pair.store(511, 4);
+    assert_eq!((pair.load(0), pair.load(511)), (3, 4));
+    pair.end();
+}
+
+#[test]
 fn a_translation_that_does_part_of_a_run_at_each_call_gets_on() {
     let pair = pair(HugePolicy::Always, 4 * MIB);
     let parts = || [Answer::Partly(128); 3];

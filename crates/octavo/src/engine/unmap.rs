@@ -260,15 +260,20 @@ impl<'a> Changing<'a> {
         let mut protected = protect.insist(|runs| translation.protect(runs)).into_iter();
         for AwayLeaf { page, level, word, before, busy, narrowed } in away {
             match (narrowed, before.state()) {
-                (Some(_), State::Present(_)) if protected.next() == Some(false) => {
+                (Some(_), State::Present(frame)) if protected.next() == Some(false) => {
                     self.is_done = false;
+                    let mut shown = busy.to_what_was(before);
                     if level > 0 {
                         // A part may be done, and the entry speaks for all of the block.
                         let mut back = Batch::new();
                         back.add(page, span(level) as u32, before.protection());
-                        back.insist(|runs| translation.protect(runs));
+                        if back.insist(|runs| translation.protect(runs)).contains(&false) {
+                            // The other side may do less than before in that part. The next fault there asks anew.
+                            self.engine.frames.words(frame).holds.mark_dirty();
+                            shown = shown.with_protection(Protection::NONE);
+                        }
                     }
-                    self.engine.publish(word, busy.to_what_was(before));
+                    self.engine.publish(word, shown);
                 }
                 (Some(narrowed), State::Present(frame)) => {
                     if before.protection().write && !narrowed.write {
