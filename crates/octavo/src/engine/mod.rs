@@ -369,9 +369,11 @@ impl Engine {
         Error::new(
             ErrorKind::OutOfMemory,
             format!(
-                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; {remedy}",
+                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; compressed pages: {}; free frames: {}; {remedy}",
                 bytes_for_people(self.budget.limit_bytes()),
                 bytes_for_people(tables),
+                bytes_for_people(self.swap.pool().map_or(0, |pool| pool.stats().used_bytes)),
+                bytes_for_people(self.frames.free_frames() << PAGE_SHIFT),
             ),
         )
     }

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::frame::Block;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
+use crate::reclaim::shrink_pool::give_pool_back;
 use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
@@ -14,6 +15,8 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
 const DIRECT_TARGET: u64 = 32;
 /// Looks in vain before an access gives up, where nobody else is at work.
 const MOST_FRUITLESS: u32 = 2;
+/// How often an access takes memory from the compressed pool before it gives up.
+const MOST_TRIES: u32 = 16;
 /// With more free frames at home, a chunk can be emptied and given back, and pages still find frames there.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
@@ -45,6 +48,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         // thread.
         shrink_while_waiting(engine, 0, waiter).await?;
     }
+    let mut pool = LastResort::default();
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
@@ -68,7 +72,8 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         }
         // Others may have in hand all frames that could be freed, and their frames will be room for this
         // access too. But they may wait for the same.
-        if look >= MOST_FRUITLESS && others_are_done(engine, start) {
+        if look >= MOST_FRUITLESS && others_are_done(engine, start) && !pool.is_smaller(engine, waiter).await
+        {
             break;
         }
         // Pages whose reads end, and that nobody waits for any more, can go again.
@@ -91,7 +96,7 @@ pub(crate) async fn make_room_away(engine: &Engine, waiter: &mut Waiter<'_>) -> 
 
 async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<Block> {
     let failures = engine.swap.areas.failures();
-    let (mut fruitless, mut wanted_pages) = (0, DIRECT_TARGET);
+    let (mut fruitless, mut wanted_pages, mut pool) = (0, DIRECT_TARGET, LastResort::default());
     if engine.frames.free_frames() > IDLE_AT_HOME {
         // Nothing need go out.
         try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(1));
@@ -120,9 +125,26 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
         }
         fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
         if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
-            return Err(obstacle(engine, failures));
+            if !pool.is_smaller(engine, waiter).await {
+                return Err(obstacle(engine, failures));
+            }
+            fruitless = 0;
         }
         waiter.give_way().await;
+    }
+}
+
+/// The compressed pool, which gives memory back where nothing else does.
+#[derive(Default)]
+struct LastResort {
+    /// Pages that go out meanwhile may fill the pool again.
+    tries: u32,
+}
+
+impl LastResort {
+    async fn is_smaller(&mut self, engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
+        self.tries += 1;
+        self.tries <= MOST_TRIES && give_pool_back(engine, waiter).await
     }
 }
 

@@ -5,7 +5,7 @@
 //! are enough.
 
 use crate::counters::Counter;
-use crate::engine::Engine;
+use crate::engine::{Engine, Waiter};
 use crate::io::Urgency;
 use crate::lru::IsolatedFrame;
 use crate::reclaim::evict::{Away, after_put_away, write_out};
@@ -69,6 +69,19 @@ pub(crate) fn fit_pool(engine: &Engine) {
             return;
         }
     }
+}
+
+/// Sends the coldest pages of the pool on, and gives a block of it back that is empty then. Returns whether the pool has
+/// become smaller.
+pub(super) async fn give_pool_back(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
+    let Some(pool) = engine.swap.pool().filter(|_| !engine.swap.is_failing()) else { return false };
+    let ended = engine.transfers.ended_pages();
+    let started = shrink_pool(engine, FITTED);
+    if started > 0 && !waiter.until_written(ended + started).await {
+        return false;
+    }
+    let given = pool.give_back(&engine.frames, 1, |slot, from, to| engine.swap.retarget(slot, from, to));
+    started > 0 || given > 0
 }
 
 /// Unpacks a page of the pool into a frame under WRITEBACK, with a pin for the transfer.
