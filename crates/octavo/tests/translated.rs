@@ -493,6 +493,9 @@ fn where_protection_can_neither_be_taken_away_nor_given_back_the_next_fault_asks
     let protected = pair.space.protect(pair.at, 2 * MIB, Protection::READ);
     says(protected, ErrorKind::Unsupported, &["cannot protect"]);
     assert!(!pair.target.try_store(pair.at, 2), "the beginning of the block was done");
+    pair.target.script(Ask::Protect, [Answer::Unsupported, Answer::Unsupported]);
+    let protected = pair.space.protect(pair.at, 2 * MIB, Protection::READ);
+    says(protected, ErrorKind::Unsupported, &["cannot protect"]);
     pair.store(0, 3);
     pair.store(511, 4);
     assert_eq!((pair.load(0), pair.load(511)), (3, 4));

@@ -187,7 +187,8 @@ impl<'a> Changing<'a> {
             State::Present(_) if seen.is_away() => {
                 let before = seen.protection();
                 let narrowed = before.both(protection);
-                if narrowed == before {
+                // Of a page that allows nothing it may be unknown what the other side may do.
+                if narrowed == before && before != Protection::NONE {
                     return word.change(seen, seen.to_same()).is_ok();
                 }
                 self.make_busy(word, seen, level, page, Some(narrowed))
@@ -263,15 +264,14 @@ impl<'a> Changing<'a> {
                 (Some(_), State::Present(frame)) if protected.next() == Some(false) => {
                     self.is_done = false;
                     let mut shown = busy.to_what_was(before);
-                    if level > 0 {
-                        // A part may be done, and the entry speaks for all of the block.
-                        let mut back = Batch::new();
-                        back.add(page, span(level) as u32, before.protection());
-                        if back.insist(|runs| translation.protect(runs)).contains(&false) {
-                            // The other side may do less than before in that part. The next fault there asks anew.
-                            self.engine.frames.words(frame).holds.mark_dirty();
-                            shown = shown.with_protection(Protection::NONE);
-                        }
+                    // A part of a block may be done, or a page whose answer a panic prevented.
+                    let mut back = Batch::new();
+                    back.add(page, span(level) as u32, before.protection());
+                    if back.insist(|runs| translation.protect(runs)).contains(&false) {
+                        // It is unknown what the other side may do. The next fault there, and the next change, ask anew.
+                        self.engine.frames.words(frame).holds.mark_dirty();
+                        self.engine.give_place_up(frame);
+                        shown = shown.with_protection(Protection::NONE);
                     }
                     self.engine.publish(word, shown);
                 }

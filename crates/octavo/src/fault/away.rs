@@ -39,6 +39,9 @@ use crate::units::{FrameId, Order, PageNumber};
 /// How long a fault asks again for memory that somebody holds. Reclaim and compaction hold a page for a moment, handles by pins.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// A longer time between two looks was spent on something else, or another thread had the processor.
+const LONGEST_LOOK: Duration = Duration::from_millis(10);
+
 /// For whom a page is to be usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
@@ -472,13 +475,13 @@ impl<'a> Fault<'a> {
     }
 
     fn install(&self, translation: &dyn Translation, page: PageNumber, pages: u32, ask: Install) -> Answer {
-        let mut has_returned = true;
+        let mut panics = 0;
         let answer = ask_for(page, pages, ask, |runs| {
-            has_returned = false;
+            panics += 1;
             translation.install(self.home(), runs);
-            has_returned = true;
+            panics -= 1;
         });
-        if !has_returned {
+        if panics > 0 {
             // It may have shown more pages than it answered for before it panicked, and those are going to be at home.
             let done = match answer {
                 Answer::Done => pages,
@@ -532,7 +535,6 @@ impl<'a> Fault<'a> {
             let error = slot.map_or_else(|| areas.timed_out(), |slot| areas.timed_out_at(slot));
             return Step::End(Outcome::Failed(error));
         }
-        self.refused_since = None;
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {
                 // Nobody drives a transfer that this fault did not begin.
@@ -551,8 +553,11 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
         }
         let now = self.engine.machine.clock.now();
-        let since = *self.refused_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < PATIENCE {
+        // Between two refusals the fault may have waited for a device or for room.
+        let passed =
+            self.refused_at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.refused_for += passed.min(LONGEST_LOOK);
+        if self.refused_for < PATIENCE {
             // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks.
             thread::yield_now();
             if self.waiter.blocks() {

@@ -39,9 +39,9 @@ use crate::frame::Block;
 use crate::io::Waited;
 use crate::reclaim;
 use crate::region::Region;
-use crate::sync::Instant;
 use crate::sync::park::block_until_driven;
 use crate::sync::wait::Waiting;
+use crate::sync::{Duration, Instant};
 use crate::sync::{park_for, thread};
 use crate::table::entry::State;
 use crate::table::translation::Translation;
@@ -116,8 +116,10 @@ pub(crate) struct Fault<'a> {
     wants_memory: bool,
     /// A frame for a page that goes away.
     away: Option<Block>,
-    /// When the translation, or a pin, first held the page back, since the fault last waited for something else.
-    refused_since: Option<Instant>,
+    /// When the translation, or a pin, last held the page back.
+    refused_at: Option<Instant>,
+    /// For how long that kept this fault from going on.
+    refused_for: Duration,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
     waiter: Waiter<'a>,
@@ -133,7 +135,8 @@ impl<'a> Fault<'a> {
     ) -> Self {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (bytes, counted, reading, alone) = (None, false, None, false);
-        let (via, wants_memory, away, refused_since) = (Via::Handle, false, None, None);
+        let (via, wants_memory, away) = (Via::Handle, false, None);
+        let (refused_at, refused_for) = (None, Duration::ZERO);
         Self {
             engine,
             space,
@@ -147,7 +150,8 @@ impl<'a> Fault<'a> {
             via,
             wants_memory,
             away,
-            refused_since,
+            refused_at,
+            refused_for,
             alone,
             waiter,
         }
@@ -461,8 +465,6 @@ impl Fault<'_> {
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
         loop {
-            // The time that this takes is not time that the page is held back.
-            self.refused_since = None;
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),

@@ -31,14 +31,16 @@ struct ReadAheadRun<'e> {
     started: u64,
     /// One of the frames is for a page that a fault wants.
     has_wanted: bool,
-    /// Pages for which the device had no room. More reads are then of no use.
+    /// The device was full, so more reads are of no use.
+    is_refused: bool,
+    /// Pages to be read ahead for which it had no room.
     refused: u64,
 }
 
 impl<'e> ReadAheadRun<'e> {
     fn new(engine: &'e Engine) -> Self {
         let (frames, started) = (SmallVec::new(), 0);
-        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, refused: 0 }
+        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, is_refused: false, refused: 0 }
     }
 
     /// Begins with the page that a fault wants.
@@ -68,6 +70,7 @@ impl<'e> ReadAheadRun<'e> {
             if !self.engine.start_read(self.first.stored(), std::mem::take(&mut self.frames), Urgency::Queued)
             {
                 self.started -= pages;
+                self.is_refused = true;
                 self.refused += pages;
             }
         }
@@ -109,7 +112,7 @@ impl ReadAheadRun<'_> {
         let mut reached = 0;
         for page in window.pages() {
             let walk = table.walk(space.id, page);
-            if self.refused > 0 || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
+            if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
                 break;
             }
             reached += 1;
@@ -129,7 +132,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
     let mut run = ReadAheadRun::new(engine);
     for walk in engine.table.walks(space.id, range) {
-        if run.refused > 0 || run.started >= most || !add(&mut run, &walk, Room::Made) {
+        if run.is_refused || run.started >= most || !add(&mut run, &walk, Room::Made) {
             break;
         }
     }

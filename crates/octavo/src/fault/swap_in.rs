@@ -212,7 +212,6 @@ impl<'a> Fault<'a> {
             self.waiter.note_silence();
             return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
         }
-        self.refused_since = None;
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() {
                 engine.serve_devices();

@@ -123,6 +123,9 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
             }
             continue;
         }
+        if waiter.has_given_up() {
+            return Err(engine.swap.areas.timed_out());
+        }
         fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
         if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
             if !pool.is_smaller(engine, waiter).await {

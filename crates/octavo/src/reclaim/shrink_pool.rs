@@ -71,17 +71,21 @@ pub(crate) fn fit_pool(engine: &Engine) {
     }
 }
 
-/// Sends the coldest pages of the pool on, and gives a block of it back that is empty then. Returns whether the pool has
-/// become smaller.
+/// Gives a block of the pool back, if its pages fit into the others. Otherwise sends the coldest pages on, which takes a
+/// frame or more. Returns whether the pool has become smaller. It does not tell whether the waiter's deadline has passed.
 pub(super) async fn give_pool_back(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let Some(pool) = engine.swap.pool().filter(|_| !engine.swap.is_failing()) else { return false };
+    let give_block_back =
+        || pool.give_back(&engine.frames, 1, |slot, from, to| engine.swap.retarget(slot, from, to)) > 0;
+    if give_block_back() {
+        return true;
+    }
     let ended = engine.transfers.ended_pages();
     let started = shrink_pool(engine, FITTED);
-    if started > 0 && !waiter.until_written(ended + started).await {
-        return false;
+    if started > 0 {
+        waiter.until_written(ended + started).await;
     }
-    let given = pool.give_back(&engine.frames, 1, |slot, from, to| engine.swap.retarget(slot, from, to));
-    started > 0 || given > 0
+    give_block_back() || started > 0
 }
 
 /// Unpacks a page of the pool into a frame under WRITEBACK, with a pin for the transfer.
