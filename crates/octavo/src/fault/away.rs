@@ -483,11 +483,7 @@ impl<'a> Fault<'a> {
         });
         if panics > 0 {
             // It may have shown more pages than it answered for before it panicked, and those are going to be at home.
-            let done = match answer {
-                Answer::Done => pages,
-                Answer::Partly(done) => done,
-                Answer::Busy | Answer::Unsupported => 0,
-            };
+            let done = answer.done_of(pages);
             if done < pages {
                 let mut batch = Batch::new();
                 batch.add(page.plus(u64::from(done)), pages - done, Remove { to: None });

@@ -60,14 +60,21 @@ pub struct Run<A> {
     pub answer: Answer,
 }
 
+impl Answer {
+    /// Returns how many of `count` pages are done, from the start.
+    pub(crate) fn done_of(self, count: u32) -> u32 {
+        match self {
+            Self::Done => count,
+            Self::Partly(done) => done.min(count),
+            Self::Busy | Self::Unsupported => 0,
+        }
+    }
+}
+
 impl<A> Run<A> {
     /// Returns how many pages are done, from the start.
     pub fn done(&self) -> u32 {
-        match self.answer {
-            Answer::Done => self.count,
-            Answer::Partly(done) => done.min(self.count),
-            Answer::Busy | Answer::Unsupported => 0,
-        }
+        self.answer.done_of(self.count)
     }
 }
 
