@@ -23,6 +23,9 @@
 //! | `secret` | a value locked in memory and kept out of core dumps |
 //! | `size_limit` | the process's limit on file sizes, as an error and not as a signal |
 //! | `usage` | the memory and the CPUs that the kernel reports |
+//! | `userfaultfd` | the memory of a process, this or another, paged through a descriptor |
+//! | `pagemap` | what the kernel knows about each page of a process |
+//! | `process_memory` | copies between this process's memory and another's |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("octavo-platform supports Linux on x86-64 only");
@@ -31,7 +34,9 @@ mod arena_bytes;
 mod fork;
 pub mod kernel_swap;
 mod page_crc;
+pub mod pagemap;
 mod plain_memory;
+pub mod process_memory;
 mod reservation;
 pub mod rseq;
 mod seccomp;
@@ -39,6 +44,7 @@ mod secret;
 mod size_limit;
 pub mod uring;
 pub mod usage;
+pub mod userfaultfd;
 mod zeroed_array;
 
 pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS, Word};

@@ -1,0 +1,112 @@
+//! What a descriptor tells its reader.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::wire::{self, Message};
+use super::{Features, Userfaultfd};
+
+/// The most messages that one system call takes.
+pub const MESSAGES_AT_ONCE: usize = 32;
+
+/// A message of a [`Userfaultfd`].
+#[derive(Debug)]
+pub enum Event {
+    /// A thread waits for a page.
+    Fault {
+        /// The address of the page.
+        address: u64,
+        /// The access was a store.
+        write: bool,
+        /// The page is there and write-protected. Otherwise it is missing.
+        protected: bool,
+        /// The thread's number, where the descriptor has [`Features::THREAD_ID`].
+        thread: Option<u32>,
+    },
+    /// The process forked. The descriptor is the child's, with the same registrations.
+    Fork(OwnedFd),
+    /// A range got another address.
+    Remap {
+        /// The old address.
+        from: u64,
+        /// The new address.
+        to: u64,
+        /// The length in bytes.
+        len: u64,
+    },
+    /// The process gives the pages of a range back (`MADV_DONTNEED`, `MADV_FREE`). The kernel drops them after
+    /// the event was read.
+    Remove {
+        /// The first address.
+        start: u64,
+        /// The address behind the last.
+        end: u64,
+    },
+    /// The process unmaps a range.
+    Unmap {
+        /// The first address.
+        start: u64,
+        /// The address behind the last.
+        end: u64,
+    },
+}
+
+impl Userfaultfd {
+    /// Appends the waiting events, at most [`MESSAGES_AT_ONCE`] of them, and returns their number. It never
+    /// waits: 0 means that there are none.
+    ///
+    /// The kernel's error. A message of a kind that this module does not know is an error too.
+    pub fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+        let mut messages = [Message::default(); MESSAGES_AT_ONCE];
+        let bytes = loop {
+            // SAFETY: the array is live and as long as said, and any bytes are a valid value of it.
+            let read = unsafe {
+                libc::read(
+                    self.as_fd().as_raw_fd(),
+                    messages.as_mut_ptr().cast(),
+                    size_of::<[Message; MESSAGES_AT_ONCE]>(),
+                )
+            };
+            if read >= 0 {
+                break read as usize;
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(0),
+                Some(libc::EINTR) => {}
+                _ => return Err(error),
+            }
+        };
+        let count = bytes / size_of::<Message>();
+        let mut unknown = None;
+        // Every message is looked at, so that no descriptor of a child is lost behind a message that is odd.
+        for message in &messages[..count] {
+            match self.event(message) {
+                Some(event) => events.push(event),
+                None => unknown = Some(message.event),
+            }
+        }
+        match unknown {
+            None => Ok(count),
+            Some(number) => Err(io::Error::other(format!("the kernel sent a userfaultfd event {number:#x}"))),
+        }
+    }
+
+    fn event(&self, message: &Message) -> Option<Event> {
+        let words = message.words;
+        Some(match message.event {
+            wire::EVENT_FAULT => Event::Fault {
+                address: words[1],
+                write: words[0] & wire::FAULT_WRITE != 0,
+                protected: words[0] & wire::FAULT_PROTECTED != 0,
+                thread: self.features.contains(Features::THREAD_ID).then_some(words[2] as u32),
+            },
+            // SAFETY: the kernel has just made this descriptor for the reader, and tells its number once.
+            wire::EVENT_FORK => Event::Fork(unsafe { OwnedFd::from_raw_fd(words[0] as u32 as RawFd) }),
+            wire::EVENT_REMAP => Event::Remap { from: words[0], to: words[1], len: words[2] },
+            wire::EVENT_REMOVE => Event::Remove { start: words[0], end: words[1] },
+            wire::EVENT_UNMAP => Event::Unmap { start: words[0], end: words[1] },
+            _ => return None,
+        })
+    }
+}
