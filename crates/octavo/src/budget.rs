@@ -3,7 +3,7 @@
 //! Code that takes memory from the kernel charges it here first. It gives the charge back after the memory.
 //! The kernel has the last word: the peak resident set of the process stays within the budget.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
 /// The bytes that may be used, and those that are in use.
@@ -16,6 +16,8 @@ pub(crate) struct Budget {
     headroom_shift: u32,
     /// What the limit may be raised to: addresses are reserved for so much.
     most_bytes: u64,
+    /// The part of `used_bytes` that others use, as they said last.
+    outside_bytes: Mutex<u64>,
 }
 
 impl Budget {
@@ -32,7 +34,25 @@ impl Budget {
             used_bytes: AtomicU64::new(0),
             headroom_shift,
             most_bytes,
+            outside_bytes: Mutex::new(0),
         }
+    }
+
+    /// Charges what others use under the same limit, in place of what they used before. It is charged also where it exceeds the
+    /// limit.
+    pub(crate) fn set_outside(&self, bytes: u64) {
+        let mut outside = self.outside_bytes.lock();
+        let before = std::mem::replace(&mut *outside, bytes);
+        if bytes > before {
+            self.charge_over(bytes - before);
+        } else {
+            self.uncharge(before - bytes);
+        }
+    }
+
+    /// Returns the bytes that others use.
+    pub(crate) fn outside_bytes(&self) -> u64 {
+        *self.outside_bytes.lock()
     }
 
     pub(crate) fn most_bytes(&self) -> u64 {

@@ -42,6 +42,8 @@ pub struct ManagerStats {
     pub used_bytes: u64,
     /// Of those, pages that are away: at the other sides of translations.
     pub away_bytes: u64,
+    /// Of those, the bytes of others; see [`Manager::set_outside_bytes`].
+    pub outside_bytes: u64,
     /// Frames that are online and free.
     pub free_frames: u64,
     /// Table nodes in use.
@@ -141,6 +143,7 @@ impl Manager {
         Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
+            outside_bytes: engine.budget.outside_bytes(),
             away_bytes: engine.frames.away_bytes(),
             free_frames: engine.frames.free_frames(),
             table_nodes: engine.table.nodes.in_use() as u64,
@@ -194,6 +197,22 @@ impl Manager {
             engine.frames.drain();
         }
         self.running.wake();
+        Ok(())
+    }
+
+    /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that has to fit beside
+    /// its own. Takes the place of what was said before. Where there is no room, pages go out in the background, and
+    /// accesses that need memory wait for room as usual. Returns at once.
+    ///
+    /// # Errors
+    /// `ForkedChild` in a forked child.
+    pub fn set_outside_bytes(&self, bytes: u64) -> Result<()> {
+        let engine = self.engine();
+        engine.check_process()?;
+        engine.budget.set_outside(bytes);
+        if engine.budget.room_bytes() < 0 {
+            self.running.wake();
+        }
         Ok(())
     }
 

@@ -222,6 +222,17 @@ impl ReverseMap {
         }
     }
 
+    /// Puts an owner in the place of another. The caller has the other's entry busy, and is going to show the frame at the new
+    /// one. Allocates nothing for a frame with one owner, which may be away.
+    pub(crate) fn replace(&self, frames: &FrameAllocator, frame: FrameId, from: Owner, to: Owner) {
+        let word = &frames.words(frame).owner;
+        // Release: whoever finds the new owner sees its table.
+        if word.compare_exchange(from.single(), to.single(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.add(frames, frame, to);
+            self.remove(frames, frame, from);
+        }
+    }
+
     /// Removes an owner, whose entry the caller has just changed away from the frame.
     #[inline]
     pub(crate) fn remove(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner) {

@@ -7,14 +7,14 @@ use octavo_platform::Word;
 
 use crate::access::{self, Pin};
 use crate::engine::{
-    Engine, Figure, Obstacle, SpaceState, Waiter, clear_space, in_place, protect_range, split_edges,
-    unmap_range,
+    Engine, Figure, Lack, Obstacle, SpaceState, Waiter, clear_space, forget_range, fork_range, in_place,
+    protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, take_over};
-use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
+use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_run, take_over};
+use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
-use crate::sync::{Arc, Duration, Shared, pause};
+use crate::sync::{Arc, Duration, Instant, Shared, pause};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
@@ -131,17 +131,123 @@ impl Space {
     /// 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for the table that this takes. Nothing has
     /// changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
-        let engine = &*self.engine;
-        engine.check_process()?;
-        let range = whole_pages(address, len, "unmapped")?;
+        self.engine.check_process()?;
+        self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
+    }
+
+    /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole pages by itself: they
+    /// read as zeros from now on. The range stays mapped. The translation is not asked about pages that were there.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`].
+    pub fn forget(&self, address: u64, len: u64) -> Result<()> {
+        self.engine.check_process()?;
+        self.clear_by(whole_pages(address, len, "forgotten")?, forget_range)
+    }
+
+    /// As [`Space::forget`], where the other side has unmapped the range: it is unmapped here, too.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`].
+    pub fn forget_mapping(&self, address: u64, len: u64) -> Result<()> {
+        self.engine.check_process()?;
+        self.unmap_by(whole_pages(address, len, "forgotten")?, forget_range)
+    }
+
+    /// Removes the regions of a range, and then what `clear` clears.
+    fn unmap_by(
+        &self,
+        range: PageNumberRange,
+        clear: fn(&Engine, &SpaceState, PageNumberRange),
+    ) -> Result<()> {
         self.change_layout(
             range,
             |writer| writer.remove(range.start, range.end),
             |_, _| {
-                unmap_range(engine, &self.state, range);
+                clear(&self.engine, &self.state, range);
                 Ok(())
             },
         )
+    }
+
+    /// Clears a range by `clear`. The regions stay, so faults under way may bring pages back, as faults that come afterwards do.
+    fn clear_by(
+        &self,
+        range: PageNumberRange,
+        clear: fn(&Engine, &SpaceState, PageNumberRange),
+    ) -> Result<()> {
+        self.change_layout(
+            range,
+            |_| Ok(Vec::new()),
+            |_, _| {
+                clear(&self.engine, &self.state, range);
+                Ok(())
+            },
+        )
+    }
+
+    /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is
+    /// the child's. It gets the parent's regions and those of its pages that are not at the other side. Pages there are
+    /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.
+    ///
+    /// # Errors
+    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions and pages. The child has a part then, and
+    /// the call may be made again.
+    pub fn fork_from(&self, parent: &Space) -> Result<()> {
+        self.engine.check_process()?;
+        let all = PageNumberRange::from(PageNumber(0));
+        let regions = parent.state.regions.writer().overlapping(all.start, all.end);
+        for region in regions {
+            match self.with_room(|| self.state.regions.writer().insert(region)) {
+                // An earlier call has come so far.
+                Err(error) if error.kind() == ErrorKind::AlreadyMapped => {}
+                inserted => inserted?,
+            }
+            let range = PageNumberRange { start: region.start, end: region.end };
+            while let Err(lack) = fork_range(&self.engine, &parent.state, &self.state, range) {
+                let mut waiter = Waiter::thread(&self.engine);
+                in_place(async {
+                    match lack {
+                        Lack::Node => make_room_for_node(&self.engine, &mut waiter).await,
+                        Lack::Frame => make_room(&self.engine, &mut waiter).await,
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note that the other side of the space's translation has moved a range of whole pages to the addresses from `to` on.
+    /// Whatever the space had there is forgotten as by [`Space::forget_mapping`]. The regions move with their options. No bytes
+    /// move.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than `InvalidRange` some
+    /// pages have moved and others have not, and the space is of no more use.
+    pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
+        let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
+        if old.start < new.end && new.start < old.end {
+            let message = format!("the ranges at {from:#x} and {to:#x} overlap; give ranges that do not");
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
+        self.forget_mapping(to, len)?;
+        let regions = self.state.regions.writer().overlapping(old.start, old.end);
+        for region in regions {
+            let (start, end) = (region.start.max(old.start), region.end.min(old.end));
+            let at = |page: PageNumber| PageNumber(page.0 - old.start.0 + new.start.0);
+            let region = Region { start: at(start), end: at(end), ..region };
+            self.with_room(|| self.state.regions.writer().insert(region))?;
+        }
+        self.change_layout(old, |writer| writer.remove(old.start, old.end), |_, _| Ok(()))?;
+        let mut give_up_at = None;
+        loop {
+            let writer = self.state.regions.writer();
+            let Err(obstacle) = relocate_range(&self.engine, &self.state, old, new.start) else { break };
+            drop(writer);
+            self.remove_obstacle(obstacle, &mut give_up_at)?;
+        }
+        // Nodes, zeros, and the versions that faults under way have seen.
+        self.clear_by(old, forget_range)
     }
 
     /// Changes the permissions of a range of whole pages, all of which must be mapped.
@@ -206,15 +312,7 @@ impl Space {
                 page_out(engine, self.state.id, range);
                 Ok(())
             }
-            // The regions stay. So faults under way may bring pages back, as faults that come afterwards do.
-            Advice::Free => self.change_layout(
-                range,
-                |_| Ok(Vec::new()),
-                |_, _| {
-                    unmap_range(engine, &self.state, range);
-                    Ok(())
-                },
-            ),
+            Advice::Free => self.clear_by(range, unmap_range),
         }
     }
 
@@ -258,17 +356,21 @@ impl Space {
                 }
             };
             drop(writer);
-            match obstacle {
-                Obstacle::NoNode => {
-                    in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine)))?
+            self.remove_obstacle(obstacle, &mut give_up_at)?;
+        }
+    }
+
+    /// Makes room for a table node, or lets the holders of a block go on, until the time is up that the first call sets.
+    fn remove_obstacle(&self, obstacle: Obstacle, give_up_at: &mut Option<Instant>) -> Result<()> {
+        match obstacle {
+            Obstacle::NoNode => in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine))),
+            Obstacle::Pinned(block) => {
+                let now = self.engine.machine.clock.now();
+                if now >= *give_up_at.get_or_insert(now + PATIENCE) {
+                    return Err(pinned(block));
                 }
-                Obstacle::Pinned(block) => {
-                    let now = self.engine.machine.clock.now();
-                    if now >= *give_up_at.get_or_insert(now + PATIENCE) {
-                        return Err(pinned(block));
-                    }
-                    pause(LOOK_EVERY);
-                }
+                pause(LOOK_EVERY);
+                Ok(())
             }
         }
     }
@@ -344,6 +446,44 @@ impl Space {
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
         resolve_async(&self.engine, &self.state, address, access, Via::Translation)
+    }
+
+    /// As [`Space::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
+    /// translation is asked ([`Touch::There`](crate::Touch::There)). A page that the other side has dropped by itself
+    /// then reads as zeros.
+    ///
+    /// # Errors
+    /// As [`Space::fault_translated`].
+    pub fn fault_missing(
+        &self,
+        address: u64,
+        access: Access,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        resolve_async(&self.engine, &self.state, address, access, Via::Missing)
+    }
+
+    /// As [`Space::fault_missing`], where that takes one read of the page at most. Blocks the thread for the read, which is quicker
+    /// than to await it where the thread has nothing else to do. `None` means that it takes more: room, or a page in other
+    /// hands. Nothing has changed then.
+    ///
+    /// # Errors
+    /// As [`Space::fault_translated`].
+    pub fn fault_now(&self, address: u64, access: Access) -> Option<Result<()>> {
+        resolve_now(&self.engine, &self.state, address, access)
+    }
+
+    /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at hand: from the first
+    /// page up to one that has to be read from a device, that is in other hands, that lacks room, or that may not be accessed so.
+    /// It waits for nothing. Up to 64 pages share a call of the translation. Returns how many pages are usable now.
+    ///
+    /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a writer in order,
+    /// it prepares the pages that come next.
+    ///
+    /// # Errors
+    /// `InvalidRange` as [`Space::unmap`]; `Unsupported` where the space has no translation; `ForkedChild` in a forked child.
+    pub fn show(&self, address: u64, len: u64, access: Access) -> Result<u64> {
+        let range = whole_pages(address, len, "shown")?;
+        show_run(&self.engine, &self.state, range, access)
     }
 
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From

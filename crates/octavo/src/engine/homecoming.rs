@@ -119,6 +119,13 @@ impl Engine {
             let away = page.away;
             let came = match answer {
                 Answer::Done => self.arrive(Owner { space, page: page.page }, page),
+                Answer::Busy => {
+                    // Memory that a fork has shared cannot go without its bytes, and the other side may no longer watch the page.
+                    // So the page counts as written, and goes with its bytes the next time.
+                    self.frames.words(away).holds.mark_dirty();
+                    self.give_place_up(away);
+                    self.leave_away(page, Came::Refused(Answer::Busy))
+                }
                 refusal => self.leave_away(page, Came::Refused(refusal)),
             };
             each(away, came);

@@ -7,8 +7,10 @@
 //! | `build` | building an engine from its options |
 //! | `busy` | all entries that show one frame, busy at once |
 //! | `devices` | calls to the devices of all stores |
+//! | `relocate` | pages of a range move to other addresses |
 //! | `space_state` | the state of a space that faults need |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
+//! | `fork` | a space gets what another has |
 //! | `homecoming` | pages that are away come home |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
@@ -27,7 +29,9 @@ mod build;
 mod busy;
 mod devices;
 mod edges;
+mod fork;
 mod homecoming;
+mod relocate;
 mod space_state;
 mod space_use;
 mod split;
@@ -71,13 +75,15 @@ pub(crate) use batch::{Batch, ask_for};
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};
+pub(crate) use fork::{Lack, fork_range};
 pub(crate) use homecoming::{Came, Homecoming};
+pub(crate) use relocate::relocate_range;
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Nodes, Split, split_leaf};
 pub(crate) use streams::{Hit, Streams, Window};
 pub(crate) use transfers::Transfers;
-pub(crate) use unmap::{clear_space, protect_range, unmap_range};
+pub(crate) use unmap::{clear_space, forget_range, protect_range, unmap_range};
 pub(crate) use validate::validate_tables;
 pub(crate) use waiter::{Waiter, in_place};
 
@@ -369,11 +375,12 @@ impl Engine {
         Error::new(
             ErrorKind::OutOfMemory,
             format!(
-                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; compressed pages: {}; free frames: {}; {remedy}",
+                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; {remedy}",
                 bytes_for_people(self.budget.limit_bytes()),
                 bytes_for_people(tables),
                 bytes_for_people(self.swap.pool().map_or(0, |pool| pool.stats().used_bytes)),
                 bytes_for_people(self.frames.free_frames() << PAGE_SHIFT),
+                bytes_for_people(self.budget.outside_bytes()),
             ),
         )
     }

@@ -22,6 +22,8 @@ use crate::units::{FrameId, PageNumber};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Clear,
+    /// As Clear, where the other side has dropped the pages that were away.
+    Forget,
     /// As Clear, in a space that is being dropped. Nobody can fault in it any more.
     ClearLast,
     Protect(Protection),
@@ -52,6 +54,11 @@ struct AwayLeaf<'a> {
 /// Removes everything that the table has in the range, and recycles the nodes that it covers.
 pub(crate) fn unmap_range(engine: &Engine, space: &SpaceState, range: PageNumberRange) {
     Changing::new(engine, space, range, Change::Clear).clear_root();
+}
+
+/// Removes everything that the table has in the range, of which the other side has dropped its part by itself.
+pub(crate) fn forget_range(engine: &Engine, space: &SpaceState, range: PageNumberRange) {
+    Changing::new(engine, space, range, Change::Forget).clear_root();
 }
 
 /// Removes everything that a dropped space had, its root included.
@@ -140,7 +147,9 @@ impl<'a> Changing<'a> {
             }
             _ => match self.change {
                 Change::Protect(protection) => self.protect_leaf(word, seen, level, page, protection),
-                Change::Clear | Change::ClearLast => self.clear_leaf(word, seen, level, page),
+                Change::Clear | Change::Forget | Change::ClearLast => {
+                    self.clear_leaf(word, seen, level, page)
+                }
             },
         }
     }
@@ -149,7 +158,9 @@ impl<'a> Changing<'a> {
         let last = self.change == Change::ClearLast;
         match seen.state() {
             State::Empty => last || word.change(seen, seen.to_same()).is_ok(),
-            _ if seen.is_away() => self.make_busy(word, seen, level, page, None),
+            _ if seen.is_away() && self.change != Change::Forget => {
+                self.make_busy(word, seen, level, page, None)
+            }
             State::Zero if last => {
                 // Only reclaim still walks here, and it never changes a zero leaf.
                 word.set_unshared(seen.to_empty());

@@ -8,6 +8,7 @@
 //! | [`Waiter::thread`] | in place: completes transfers itself, or sleeps | one deadline, set at the first wait |
 //! | [`Waiter::task`] | pending: leaves wakers with the frame or the word, and with a timer | the same |
 //! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each end of a transfer is an answer |
+//! | [`Waiter::brief`] | in place, for a read only | the same |
 //! | [`Waiter::never`] | not at all | - |
 //!
 //! A waiter that waits in place never answers Pending, so [`in_place`] polls its future exactly once.
@@ -27,6 +28,7 @@ enum How {
     Thread,
     Task,
     Patient,
+    Brief,
     Never,
 }
 
@@ -59,6 +61,16 @@ impl<'e> Waiter<'e> {
     /// A thread whose work has no deadline, as long as its device answers now and then.
     pub(crate) fn patient(engine: &'e Engine) -> Self {
         Self::new(engine, How::Patient)
+    }
+
+    /// A thread that sleeps until its page has been read, and does not wait for anything else.
+    pub(crate) fn brief(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Brief)
+    }
+
+    /// Returns whether the waiter waits for nothing but a read.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.how == How::Brief
     }
 
     /// A waiter that never waits: the caller goes on without.
@@ -97,7 +109,7 @@ impl<'e> Waiter<'e> {
     /// Returns whether this waiter waits for nothing any more.
     pub(crate) fn has_given_up(&mut self) -> bool {
         match self.how {
-            How::Never => true,
+            How::Never | How::Brief => true,
             How::Patient => false,
             How::Thread | How::Task => self.is_too_late(),
         }
@@ -125,7 +137,7 @@ impl<'e> Waiter<'e> {
         let engine = self.engine;
         let transfers = &engine.transfers;
         match self.how {
-            How::Never => return false,
+            How::Never | How::Brief => return false,
             How::Patient => return engine.wait_until_ended(pages),
             How::Thread | How::Task => {}
         }

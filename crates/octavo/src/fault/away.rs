@@ -24,6 +24,7 @@ use std::task::Waker;
 use crate::config::HugeZeroWrite;
 use crate::engine::{Batch, Came, Homecoming, Nodes, Split, ask_for, split_leaf};
 use crate::error::{Error, ErrorKind};
+use crate::fault::departure::{Cargo, Departing, install};
 use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::lru::Place;
@@ -32,7 +33,7 @@ use crate::swap;
 use crate::sync::wait::Waiting;
 use crate::sync::{Duration, thread};
 use crate::table::entry::{Entry, NodeId, State};
-use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
+use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Touch, Translation};
 use crate::table::{Access, Protection, Walk, span};
 use crate::units::{FrameId, Order, PageNumber};
 
@@ -49,6 +50,8 @@ pub(crate) enum Via {
     Handle,
     /// The other side of its translation.
     Translation,
+    /// The other side, which has found nothing there.
+    Missing,
     /// The other side, which has the page already.
     InPlace(InPlace),
 }
@@ -83,7 +86,7 @@ impl<'a> Fault<'a> {
         match self.via {
             Via::Handle if !entry.is_away() => None,
             Via::Handle => self.step_for_handle(walk, translation, waker),
-            Via::Translation => self.step_for_translation(walk, region, translation, waker),
+            Via::Translation | Via::Missing => self.step_for_translation(walk, region, translation, waker),
             Via::InPlace(what) if entry.is_empty() => Some(self.take_over(walk, region, what)),
             Via::InPlace(_) => self.refuse_in_place(entry),
         }
@@ -161,14 +164,17 @@ impl<'a> Fault<'a> {
             State::Empty | State::Zero
                 if walk.level == 1 && wants_memory && self.wants_away_block(walk, region) =>
             {
-                Some(self.install_zeros(walk, region, translation, Order::MAX, waker))
+                Some(self.install_block_away(walk, region, translation))
             }
             State::Empty | State::Zero if walk.level == 0 && wants_memory => {
-                Some(self.install_zeros(walk, region, translation, Order::ZERO, waker))
+                Some(self.install_page(walk, region, translation, waker))
             }
             State::Zero if wants_memory => Some(self.split(walk, waker)),
             // Zeros that are shown there already are shown again: a part of them may have been withdrawn.
             State::Zero => Some(self.show_zeros(walk, translation, waker)),
+            State::Present(away) if entry.is_away() && self.is_missing => {
+                Some(self.look_there(walk, away, translation))
+            }
             State::Present(_) if entry.is_away() && entry.protection().allows(self.access) => {
                 Some(Step::End(Outcome::Usable))
             }
@@ -195,7 +201,7 @@ impl<'a> Fault<'a> {
         }
         let ask = Install { bytes: Bytes::ZeroPages, protection: Protection::READ };
         let pages = span(walk.level) as u32;
-        match self.install(translation, self.leaf_start(walk), pages, ask) {
+        match install(self.engine, translation, self.leaf_start(walk), pages, ask) {
             Answer::Done => {
                 self.engine.publish(word, busy.to_zero_away());
                 Step::End(Outcome::Usable)
@@ -213,23 +219,45 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Zeros with memory of their own, in place of nothing or of zeros without.
-    fn install_zeros(
+    /// A small page of zeros with memory of its own, in place of nothing or of zeros without.
+    fn install_page(
         &mut self,
         walk: &Walk<'a>,
         region: &Region,
         translation: &dyn Translation,
-        order: Order,
         waker: &Waker,
     ) -> Step {
-        if let Some(over) = self.check_quota(u64::from(order.frames())) {
+        if let Some(over) = self.check_quota(1) {
             return over;
         }
-        let Some(block) = self.alloc_away(order) else {
-            return self.lacks_away(order);
+        let Some(block) = self.alloc_away(Order::ZERO) else {
+            return self.lacks_away(Order::ZERO);
+        };
+        match self.begin_departure(walk, region, Cargo::Zeros(block)) {
+            Ok(departing) => self.depart(departing, translation, waker),
+            Err(Cargo::Zeros(block)) => {
+                self.engine.frames.give_back(block);
+                Step::Again
+            }
+            Err(_) => unreachable!("the cargo comes back as it was"),
+        }
+    }
+
+    /// A block of zeros with memory of their own, in place of nothing or of zeros without.
+    fn install_block_away(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        translation: &dyn Translation,
+    ) -> Step {
+        if let Some(over) = self.check_quota(u64::from(Order::MAX.frames())) {
+            return over;
+        }
+        let Some(block) = self.alloc_away(Order::MAX) else {
+            return self.lacks_away(Order::MAX);
         };
         // The translation may take a part of a block.
-        let Some(mut nodes) = Nodes::take(self.engine, usize::from(order == Order::MAX), 0) else {
+        let Some(mut nodes) = Nodes::take(self.engine, 1, 0) else {
             self.engine.frames.give_back(block);
             return Step::End(Outcome::NeedsNode);
         };
@@ -240,7 +268,7 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         let ask = Install { bytes: Bytes::Zeros, protection: region.options.protection };
-        match self.install(translation, first, order.frames(), ask) {
+        match install(self.engine, translation, first, Order::MAX.frames(), ask) {
             Answer::Partly(installed) => {
                 self.keep_part(walk, region, busy, block, nodes.pop(), installed);
                 Step::Again
@@ -251,17 +279,29 @@ impl<'a> Fault<'a> {
                 self.end_huge_zero(walk);
                 Step::End(Outcome::Usable)
             }
-            refusal => {
+            Answer::Busy | Answer::Unsupported => {
                 self.engine.publish(word, busy.to_what_was(entry));
                 self.engine.frames.give_back(block);
-                if order == Order::MAX {
-                    // Page by page there may be room, or a page that nobody holds.
-                    self.huge = Huge::GivenUp;
-                    return Step::Again;
-                }
-                self.refuse(refusal, waker)
+                // Page by page there may be room, or a page that nobody holds.
+                self.huge = Huge::GivenUp;
+                Step::Again
             }
         }
+    }
+
+    /// Makes the entry Busy. Gives the cargo back where the entry has changed.
+    fn begin_departure(
+        &self,
+        walk: &Walk<'a>,
+        region: &Region,
+        cargo: Cargo,
+    ) -> std::result::Result<Departing<'a>, Cargo> {
+        let (word, before) = (walk.word(), walk.entry());
+        let busy = before.to_busy();
+        if word.change(before, busy).is_err() {
+            return Err(cargo);
+        }
+        Ok(Departing { page: self.page, word, before, busy, options: region.options, cargo })
     }
 
     /// Keeps the first `installed` pages of a block, which the translation took, and to which somebody may
@@ -315,10 +355,9 @@ impl<'a> Fault<'a> {
             engine.frames.give_back(block);
             return Step::Again;
         }
-        // If others show the frame too, each would have to know where the bytes are.
+        // Others that show the frame too, after a fork, keep it: the page goes as a copy.
         let place = words.stored.page();
-        let is_alone = words.uses.get() == 1 + u32::from(place.is_some());
-        if words.holds.pinned_by_others(0) || !is_alone {
+        if words.holds.pinned_by_others(0) {
             engine.publish(word, busy.to_what_was(entry));
             engine.frames.give_back(block);
             return self.refuse(Answer::Busy, waker);
@@ -328,44 +367,47 @@ impl<'a> Fault<'a> {
         let kept = place
             .filter(|_| is_clean)
             .and_then(|place| engine.store(place).add_reference(&engine.frames, place, frame));
-        let is_kept = kept.is_some();
-        let (answer, protection) = self.install_copy(translation, frame, region, is_kept);
-        if answer != Answer::Done {
-            engine.publish(word, busy.to_what_was(entry));
-            kept.into_iter().for_each(|reference| engine.drop_reference(reference));
-            engine.frames.give_back(block);
-            return self.refuse(answer, waker);
-        }
-        let away = match kept {
-            Some(reference) => {
-                engine.frames.kept(block.frame()).set(Some(reference.into_page()));
-                engine.adopt_clean(block, self.owner(self.page))
-            }
-            None => engine.adopt(block, self.owner(self.page)),
-        };
-        self.mark_by(region, away);
-        engine.publish(word, busy.to_away(away, protection));
-        engine.disown(frame, self.owner(self.page));
-        if is_kept {
-            engine.evict_clean(frame);
-        }
-        Step::End(Outcome::Usable)
+        let cargo = Cargo::Bytes { home: frame, away: block, kept };
+        let departing =
+            Departing { page: self.page, word, before: entry, busy, options: region.options, cargo };
+        self.depart(departing, translation, waker)
     }
 
-    /// Installs the page's bytes. They are installed for reading only, where that tells of the first store to
-    /// a clean page.
-    fn install_copy(
-        &self,
-        translation: &dyn Translation,
-        frame: FrameId,
-        region: &Region,
-        is_clean: bool,
-    ) -> (Answer, Protection) {
-        let install = |protection| {
-            let ask = Install { bytes: Bytes::Frames(frame), protection };
-            self.install(translation, self.page, 1, ask)
-        };
-        watched_if_clean(is_clean, region.options.protection, install)
+    /// The other side has found nothing where a page should be. Either the page came meanwhile, or the other side has dropped
+    /// it, and it reads as zeros from now on.
+    fn look_there(&mut self, walk: &Walk<'a>, away: FrameId, translation: &dyn Translation) -> Step {
+        self.is_missing = false;
+        if walk.level > 0 {
+            // The pages of a block are asked about one by one.
+            return self.split_to_look(walk);
+        }
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            return Step::Again;
+        }
+        let mut is_there = false;
+        let answer = ask_for(self.page, 1, Touch::There, |runs| {
+            translation.harvest(runs, &mut |_| is_there = true);
+        });
+        if is_there || answer != Answer::Done {
+            self.engine.publish(word, busy.to_what_was(entry));
+        } else {
+            self.engine.publish(word, busy.to_empty());
+            self.engine.disown(away, self.owner(self.page));
+        }
+        Step::Again
+    }
+
+    fn split_to_look(&mut self, walk: &Walk<'a>) -> Step {
+        match split_leaf(self.engine, self.space.id, self.page, walk, 0) {
+            Split::NoNode => Step::End(Outcome::NeedsNode),
+            Split::Pinned => Step::Again,
+            Split::Done | Split::Changed => {
+                self.is_missing = true;
+                Step::Again
+            }
+        }
     }
 
     /// Gives the permissions of its region to a page that is there with fewer.
@@ -377,16 +419,23 @@ impl<'a> Fault<'a> {
         translation: &dyn Translation,
         waker: &Waker,
     ) -> Step {
-        let (word, entry) = (walk.word(), walk.entry());
         let writes = self.access == Access::Write;
-        let is_clean = !writes && walk.level == 0 && self.engine.is_kept(away);
+        if walk.level == 0 {
+            // A page that is clean now stays so while its entry is Busy.
+            let is_clean = !writes && self.engine.is_kept(away);
+            return match self.begin_departure(walk, region, Cargo::More { away, is_clean }) {
+                Ok(departing) => self.depart(departing, translation, waker),
+                Err(_) => Step::Again,
+            };
+        }
+        let (word, entry) = (walk.word(), walk.entry());
         let busy = entry.to_busy();
         if word.change(entry, busy).is_err() {
             return Step::Again;
         }
         let (first, pages) = (self.leaf_start(walk), span(walk.level) as u32);
-        let protect = |protection| ask_for(first, pages, protection, |runs| translation.protect(runs));
-        let (answer, protection) = watched_if_clean(is_clean, region.options.protection, protect);
+        let protection = region.options.protection;
+        let answer = ask_for(first, pages, protection, |runs| translation.protect(runs));
         if writes {
             // A store that does not come after all costs a write.
             self.engine.frames.words(away).holds.mark_dirty();
@@ -474,25 +523,6 @@ impl<'a> Fault<'a> {
         if walk.level == 0 { self.page } else { self.page.huge_start() }
     }
 
-    fn install(&self, translation: &dyn Translation, page: PageNumber, pages: u32, ask: Install) -> Answer {
-        let mut panics = 0;
-        let answer = ask_for(page, pages, ask, |runs| {
-            panics += 1;
-            translation.install(self.home(), runs);
-            panics -= 1;
-        });
-        if panics > 0 {
-            // It may have shown more pages than it answered for before it panicked, and those are going to be at home.
-            let done = answer.done_of(pages);
-            if done < pages {
-                let mut batch = Batch::new();
-                batch.add(page.plus(u64::from(done)), pages - done, Remove { to: None });
-                batch.insist(|runs| translation.remove(self.home(), runs));
-            }
-        }
-        answer
-    }
-
     /// A huge zero leaf was replaced.
     fn end_huge_zero(&self, walk: &Walk<'a>) {
         if walk.level == 1 && walk.entry().is_zero() {
@@ -542,11 +572,14 @@ impl<'a> Fault<'a> {
     }
 
     /// Ends a step that the translation could not do now, or never can.
-    fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
+    pub(super) fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
         let page = self.page.address();
         if refusal == Answer::Unsupported {
             let message = format!("the page at {page:#x} cannot be shown, or kept back, at its address");
             return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
+        }
+        if self.waiter.is_brief() {
+            return Step::End(Outcome::NotNow);
         }
         let now = self.engine.machine.clock.now();
         // Between two refusals the fault may have waited for a device or for room.
@@ -564,20 +597,6 @@ impl<'a> Fault<'a> {
         }
         let message = format!("the page at {page:#x} stays busy; drop what holds its memory, and try again");
         Step::End(Outcome::Failed(Error::new(ErrorKind::Busy, message)))
-    }
-}
-
-/// Asks for reading only, of a page that is clean, and for everything where that cannot be had. Returns the
-/// last request.
-fn watched_if_clean(
-    is_clean: bool,
-    all: Protection,
-    ask: impl Fn(Protection) -> Answer,
-) -> (Answer, Protection) {
-    let watched = if is_clean { all.read_only() } else { all };
-    match ask(watched) {
-        Answer::Unsupported if watched != all => (ask(all), all),
-        answer => (answer, watched),
     }
 }
 

@@ -24,6 +24,7 @@
 
 mod anon;
 mod away;
+mod departure;
 mod readahead;
 mod swap_in;
 
@@ -49,6 +50,8 @@ use crate::table::{Access, Grown, Walk};
 use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
 pub use away::InPlace;
 pub(crate) use away::Via;
+use departure::Company;
+pub(crate) use departure::show_run;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -70,6 +73,8 @@ pub(crate) enum Outcome {
     /// The device of the slot has no room for a read. The caller waits for a transfer to end that had not ended
     /// when [`Engine::ends`] said `ends`, and polls again.
     DeviceFull { slot: SwapSlot, ends: u64 },
+    /// The page is in other hands, and the caller does not wait for that.
+    NotNow,
     /// The budget has no room for a page that is away. Make room, hand the frame over, and poll again.
     NeedsAway,
     /// The space is at its quota. The caller makes room for so many pages there and polls again.
@@ -114,6 +119,9 @@ pub(crate) struct Fault<'a> {
     via: Via,
     /// Zeros need memory of their own, since the translation shows no others.
     wants_memory: bool,
+    /// The other side has found nothing at the page.
+    is_missing: bool,
+    company: Company<'a>,
     /// A frame for a page that goes away.
     away: Option<Block>,
     /// When the translation, or a pin, last held the page back.
@@ -136,6 +144,7 @@ impl<'a> Fault<'a> {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (bytes, counted, reading, alone) = (None, false, None, false);
         let (via, wants_memory, away) = (Via::Handle, false, None);
+        let (is_missing, company) = (false, Company::None);
         let (refused_at, refused_for) = (None, Duration::ZERO);
         Self {
             engine,
@@ -149,6 +158,8 @@ impl<'a> Fault<'a> {
             reading,
             via,
             wants_memory,
+            is_missing,
+            company,
             away,
             refused_at,
             refused_for,
@@ -424,9 +435,33 @@ pub(crate) async fn resolve_async(
         check_translated(space)?;
     }
     let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
-    fault.via = via;
+    (fault.via, fault.is_missing) = match via {
+        Via::Missing => (Via::Translation, true),
+        via => (via, false),
+    };
     let outcome = fault.outcome().await;
     fault.provide(outcome).await.map(|_| ())
+}
+
+/// Resolves a fault of the other side as far as that takes a read at most, and blocks for it. `None` means that it takes more,
+/// and nothing has changed.
+pub(crate) fn resolve_now(
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    access: Access,
+) -> Option<Result<()>> {
+    let ready = engine.check_process().and_then(|()| check_translated(space).map(drop));
+    if let Err(error) = ready {
+        return Some(Err(error));
+    }
+    let mut fault = Fault::new(Waiter::brief(engine), engine, space, address, access);
+    (fault.via, fault.is_missing) = (Via::Translation, true);
+    match fault.block() {
+        Outcome::Usable => Some(Ok(())),
+        Outcome::Failed(error) => Some(Err(error)),
+        _ => None,
+    }
 }
 
 /// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Blocks the thread as
@@ -443,9 +478,9 @@ pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what:
     }
 }
 
-fn check_translated(space: &SpaceState) -> Result<()> {
-    if space.translation.is_some() {
-        return Ok(());
+fn check_translated(space: &SpaceState) -> Result<&dyn Translation> {
+    if let Some(translation) = &space.translation {
+        return Ok(&**translation);
     }
     let message = "the space has no translation; make it with Manager::translated_space()";
     Err(Error::new(ErrorKind::Unsupported, message))
@@ -479,6 +514,9 @@ impl Fault<'_> {
                     return Err(self.engine.swap.areas.timed_out_at(slot));
                 }
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
+                Outcome::NotNow => {
+                    unreachable!("only a brief waiter gives up, and nothing is provided for it")
+                }
                 Outcome::NeedsAway => {
                     self.away = Some(reclaim::make_room_away(self.engine, &mut self.waiter).await?);
                 }

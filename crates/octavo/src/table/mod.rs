@@ -336,7 +336,17 @@ impl Table {
     /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. After the walk the
     /// caller has seen that `walk.links_hold()`, and that a region lies at `page`.
     pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
-        let Some(node) = self.nodes.take() else { return Grown::NoNode };
+        self.grow_with(walk, page, self.nodes.take())
+    }
+
+    /// Does what [`Table::grow`] does, also where the budget has no room: reclaim makes up for it. For a fork, whose parent's pages
+    /// cannot go out meanwhile.
+    pub(crate) fn grow_over_budget(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
+        self.grow_with(walk, page, self.nodes.take_for_reclaim())
+    }
+
+    fn grow_with(&self, walk: &Walk<'_>, page: PageNumber, node: Option<NodeId>) -> Grown {
+        let Some(node) = node else { return Grown::NoNode };
         let (word, seen) = (walk.word(), walk.entry());
         let linked = if walk.level == ROOT {
             match seen.node() {

@@ -113,6 +113,9 @@ pub enum Touch {
     Accessed,
     /// The page was written. Octavo relies on it.
     Written,
+    /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has found nothing
+    /// ([`Space::fault_missing`](crate::space::Space::fault_missing)).
+    There,
 }
 
 /// The bytes of frames that are at home.

@@ -150,6 +150,22 @@ impl Target {
         self.state().pages.insert(at / PAGE, there);
     }
 
+    /// The program drops its pages in a range, and Octavo has to be told.
+    pub fn drop_range(&self, at: u64, len: u64) {
+        self.state().pages.retain(|page, _| !(at / PAGE..(at + len) / PAGE).contains(page));
+    }
+
+    /// The program moves its pages to other addresses, and Octavo has to be told.
+    pub fn move_range(&self, from: u64, len: u64, to: u64) {
+        self.drop_range(to, len);
+        let state = &mut *self.state();
+        for page in from / PAGE..(from + len) / PAGE {
+            if let Some(there) = state.pages.remove(&page) {
+                state.pages.insert(page - from / PAGE + to / PAGE, there);
+            }
+        }
+    }
+
     /// A load by the program. `None`: a fault.
     pub fn try_load(&self, at: u64) -> Option<u64> {
         let mut state = self.state();
@@ -180,16 +196,25 @@ impl Target {
             if let Some(value) = self.try_load(at) {
                 return Ok(value);
             }
-            run_woken(space.fault_translated(at, Access::Read)).0?;
+            self.fault(space, at, Access::Read)?;
         }
     }
 
     /// A store by the program, with the faults that it takes.
     pub fn store(&self, space: &Space, at: u64, value: u64) -> Result<()> {
         while !self.try_store(at, value) {
-            run_woken(space.fault_translated(at, Access::Write)).0?;
+            self.fault(space, at, Access::Write)?;
         }
         Ok(())
+    }
+
+    /// A fault says whether anything was there, as the kernel's does.
+    fn fault(&self, space: &Space, at: u64, access: Access) -> Result<()> {
+        let is_there = self.state().pages.contains_key(&(at / PAGE));
+        if is_there {
+            return run_woken(space.fault_translated(at, access)).0;
+        }
+        run_woken(space.fault_missing(at, access)).0
     }
 
     /// Answers each run, and does to each page that is done what `each` says.
@@ -306,6 +331,7 @@ impl Translation for Target {
         self.answer(Ask::Harvest, runs, |state, page, _, touch| {
             let Some(there) = state.pages.get_mut(&page) else { return };
             let mark = match touch {
+                Touch::There => return found.push(PageNumber::containing(page * PAGE)),
                 Touch::Accessed => &mut there.accessed,
                 Touch::Written => &mut there.written,
             };

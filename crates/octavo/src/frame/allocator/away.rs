@@ -5,8 +5,11 @@ use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// Free frames at home with which pages can still come home on their way out. An access that finds fewer makes room there first.
+/// Free frames at home with which pages can still come home on their way out: one in so many of the budget's, within bounds. An
+/// access that finds fewer makes room there first.
+const HOME_SHARE: u64 = 64;
 const LEAST_AT_HOME: u64 = 8;
+const MOST_AT_HOME: u64 = 1024;
 
 impl FrameAllocator {
     /// Allocates a block that has numbers and words, but no bytes in the arena. It counts against the budget
@@ -31,7 +34,8 @@ impl FrameAllocator {
     }
 
     fn spare_bytes(&self) -> u64 {
-        let is_home_roomy = self.zone_free_frames() >= LEAST_AT_HOME || self.free_frames() >= LEAST_AT_HOME;
+        let least = (self.arena.budget.limit_pages() / HOME_SHARE).clamp(LEAST_AT_HOME, MOST_AT_HOME);
+        let is_home_roomy = self.zone_free_frames() >= least || self.free_frames() >= least;
         if is_home_roomy { 0 } else { online_cost_bytes(true) }
     }
 

@@ -219,6 +219,15 @@ impl Cache {
         cached
     }
 
+    /// Counts one more entry that says Swapped to this slot. The caller has such an entry in hand.
+    pub(crate) fn share(&self, slot: SwapSlot) {
+        let _lock = self.lock(slot);
+        let words = self.words(slot);
+        let references = words.references();
+        assert!(references > 0, "an entry in hand leads to the slot");
+        words.set_references(references + 1);
+    }
+
     /// Counts one entry less.
     pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
         let (lock, words) = (self.lock(slot), self.words(slot));

@@ -1,0 +1,303 @@
+//! Pages go to the other side of a translation, or get more permissions there: one, or many with one call.
+//!
+//! ```text
+//!   Empty, Zero, Present ─► Busy, with all that the page takes along ─► ask ─► Present, AWAY
+//!                                                                        └───► refused: as it was
+//! ```
+//!
+//! A fault prepares its page and asks about it alone. [`show_run`] has the faults of neighbours prepare their
+//! pages, and asks about all of them at once. It never waits, and starts no read: a page that is not at hand
+//! ends the run. While it holds entries Busy it goes on polling only, so nobody waits for another in a circle.
+//!
+//! For a page of a run, a fault costs two walks, two changes of its entry and the away zone's lock. The call
+//! of the translation is shared by up to [`TRANSLATED`] pages.
+
+use std::task::{Poll, Waker};
+
+use smallvec::SmallVec;
+
+use crate::engine::{Batch, Engine, SpaceState, Waiter, ask_for};
+use crate::error::Result;
+use crate::fault::{Fault, Outcome, Step, Via};
+use crate::frame::Block;
+use crate::region::RegionOptions;
+use crate::rmap::Owner;
+use crate::sizes::TRANSLATED;
+use crate::store::Reference;
+use crate::table::entry::{Entry, EntryWord, State};
+use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
+use crate::table::{Access, PageNumberRange, Protection, SpaceId};
+use crate::units::{FrameId, PageNumber};
+
+/// The things that a page takes along.
+#[derive(Debug)]
+pub(super) enum Cargo {
+    /// Zeros with memory of their own.
+    Zeros(Block),
+    /// The bytes of a frame at home. A clean page also takes its place in a store along.
+    Bytes { home: FrameId, away: Block, kept: Option<Reference> },
+    /// More permissions, for a page that is there.
+    More { away: FrameId, is_clean: bool },
+}
+
+/// A small page whose entry is Busy.
+#[derive(Debug)]
+#[must_use = "its entry is busy until it has departed"]
+pub(super) struct Departing<'e> {
+    pub(super) page: PageNumber,
+    pub(super) word: &'e EntryWord,
+    pub(super) before: Entry,
+    pub(super) busy: Entry,
+    /// The options of the page's region.
+    pub(super) options: RegionOptions,
+    pub(super) cargo: Cargo,
+}
+
+/// Whether a fault is one of a run.
+#[derive(Debug)]
+pub(super) enum Company<'e> {
+    /// The fault asks about its page alone.
+    None,
+    /// The fault prepares its page, and leaves it here.
+    Run,
+    Departing(Departing<'e>),
+}
+
+/// The pages of one run.
+type Departures<'e> = SmallVec<[Departing<'e>; TRANSLATED]>;
+
+impl Departing<'_> {
+    /// Returns the permissions to ask for. A clean page may only be read unnoticed, where the translation
+    /// can see to that.
+    fn watched(&self) -> Protection {
+        let all = self.options.protection;
+        let is_clean =
+            matches!(self.cargo, Cargo::Bytes { kept: Some(_), .. } | Cargo::More { is_clean: true, .. });
+        if is_clean { all.read_only() } else { all }
+    }
+
+    /// Returns the question about the page's bytes. `None` where only permissions are asked for.
+    fn install(&self, protection: Protection) -> Option<Install> {
+        let bytes = match &self.cargo {
+            Cargo::Zeros(_) => Bytes::Zeros,
+            Cargo::Bytes { home, .. } => Bytes::Frames(*home),
+            Cargo::More { .. } => return None,
+        };
+        Some(Install { bytes, protection })
+    }
+
+    /// Asks about this page alone. Returns the answer, and what was asked for in the end.
+    pub(super) fn ask(&self, engine: &Engine, translation: &dyn Translation) -> (Answer, Protection) {
+        let ask = |protection| match self.install(protection) {
+            Some(ask) => install(engine, translation, self.page, 1, ask),
+            None => ask_for(self.page, 1, protection, |runs| translation.protect(runs)),
+        };
+        let (watched, all) = (self.watched(), self.options.protection);
+        match ask(watched) {
+            Answer::Unsupported if watched != all => (ask(all), all),
+            answer => (answer, watched),
+        }
+    }
+
+    /// Publishes the outcome. Returns whether the page is usable there.
+    pub(super) fn end(self, engine: &Engine, space: SpaceId, answer: Answer, protection: Protection) -> bool {
+        let Self { page, word, before, busy, options, cargo } = self;
+        let (owner, is_done) = (Owner { space, page }, answer == Answer::Done);
+        let leave = |block| {
+            engine.publish(word, busy.to_what_was(before));
+            engine.frames.give_back(block);
+        };
+        let mark = |away| {
+            if !options.compress {
+                engine.frames.words(away).holds.mark_no_compress();
+            }
+        };
+        match cargo {
+            Cargo::Zeros(block) if is_done => {
+                let away = engine.adopt(block, owner);
+                mark(away);
+                engine.publish(word, busy.to_away(away, protection));
+            }
+            Cargo::Zeros(block) => leave(block),
+            Cargo::Bytes { home, away: block, kept } if is_done => {
+                let is_kept = kept.is_some();
+                let away = match kept {
+                    Some(reference) => {
+                        engine.frames.kept(block.frame()).set(Some(reference.into_page()));
+                        engine.adopt_clean(block, owner)
+                    }
+                    None => engine.adopt(block, owner),
+                };
+                mark(away);
+                engine.publish(word, busy.to_away(away, protection));
+                engine.disown(home, owner);
+                if is_kept {
+                    engine.evict_clean(home);
+                }
+            }
+            Cargo::Bytes { away: block, kept, .. } => {
+                leave(block);
+                kept.into_iter().for_each(|reference| engine.drop_reference(reference));
+            }
+            Cargo::More { away, is_clean } => {
+                if !is_clean {
+                    // A store that does not come after all costs a write.
+                    engine.frames.words(away).holds.mark_dirty();
+                    engine.give_place_up(away);
+                }
+                let shown = busy.to_what_was(before);
+                engine.publish(word, if is_done { shown.with_protection(protection) } else { shown });
+            }
+        }
+        is_done
+    }
+}
+
+/// Asks for pages to be installed, as long as a part more is done each time.
+pub(super) fn install(
+    engine: &Engine,
+    translation: &dyn Translation,
+    page: PageNumber,
+    pages: u32,
+    ask: Install,
+) -> Answer {
+    let home = Home::new(engine.frames.bytes());
+    let mut panics = 0;
+    let answer = ask_for(page, pages, ask, |runs| {
+        panics += 1;
+        translation.install(home, runs);
+        panics -= 1;
+    });
+    if panics > 0 {
+        let done = answer.done_of(pages);
+        withdraw(engine, translation, [(page.plus(u64::from(done)), pages - done)]);
+    }
+    answer
+}
+
+/// Takes pages back that a translation may have shown before it panicked, and which are going to be at home.
+fn withdraw(
+    engine: &Engine,
+    translation: &dyn Translation,
+    unanswered: impl IntoIterator<Item = (PageNumber, u32)>,
+) {
+    let mut batch = Batch::new();
+    for (page, pages) in unanswered.into_iter().filter(|(_, pages)| *pages > 0) {
+        batch.add(page, pages, Remove { to: None });
+    }
+    batch.insist(|runs| translation.remove(Home::new(engine.frames.bytes()), runs));
+}
+
+/// Asks about all pages of a run, and publishes the outcomes. Returns how many are usable there.
+fn depart(
+    engine: &Engine,
+    space: &SpaceState,
+    translation: &dyn Translation,
+    leaving: Departures<'_>,
+) -> u64 {
+    let (mut installs, mut protects) = (Batch::new(), Batch::new());
+    for page in &leaving {
+        let protection = page.watched();
+        match page.install(protection) {
+            Some(ask) => installs.add(page.page, 1, ask),
+            None => protects.add(page.page, 1, protection),
+        }
+    }
+    let mut panics = 0;
+    let installed = installs.ask(|runs| {
+        panics += 1;
+        translation.install(Home::new(engine.frames.bytes()), runs);
+        panics -= 1;
+    });
+    if panics > 0 {
+        let unanswered =
+            leaving.iter().filter(|page| page.install(Protection::NONE).is_some()).zip(&installed);
+        let unanswered = unanswered.filter(|(_, answer)| **answer != Answer::Done);
+        withdraw(engine, translation, unanswered.map(|(page, _)| (page.page, 1)));
+    }
+    let mut installed = installed.into_iter();
+    let mut protected = protects.ask(|runs| translation.protect(runs)).into_iter();
+    let (mut usable, mut is_run) = (0, true);
+    for page in leaving {
+        let protection = page.watched();
+        let is_install = page.install(protection).is_some();
+        let answer = if is_install { installed.next() } else { protected.next() };
+        // Pages behind the first that is refused are there, but are no part of the run.
+        is_run &= page.end(engine, space.id, answer.unwrap_or(Answer::Busy), protection);
+        usable += u64::from(is_run);
+    }
+    usable
+}
+
+/// Makes the pages of a range usable at the other side, from the first on, up to one that is not at hand: a page that has to be
+/// read, that is in other hands, that lacks room, or that may not be accessed so. Returns how many pages it has made usable.
+///
+/// # Errors
+/// `ForkedChild` in a forked child, and `Unsupported` where the space has no translation.
+pub(crate) fn show_run(
+    engine: &Engine,
+    space: &SpaceState,
+    range: PageNumberRange,
+    access: Access,
+) -> Result<u64> {
+    engine.check_process()?;
+    let translation = super::check_translated(space)?;
+    let (mut departures, mut usable) = (Departures::new(), 0);
+    for page in (range.start.0..range.end.0).map(PageNumber) {
+        if !is_at_hand(engine, space, page) {
+            break;
+        }
+        let mut fault = Fault::new(Waiter::never(engine), engine, space, page.address(), access);
+        fault.via = Via::Translation;
+        fault.counted = true;
+        fault.company = Company::Run;
+        let polled = fault.poll(Waker::noop());
+        let is_usable = match std::mem::replace(&mut fault.company, Company::None) {
+            Company::Departing(departing) => {
+                departures.push(departing);
+                false
+            }
+            _ if matches!(polled, Poll::Ready(Outcome::Usable)) => true,
+            _ => break,
+        };
+        // The pages before one that is usable already go first, so that the count is of pages in a row.
+        if is_usable || departures.len() == TRANSLATED {
+            let pages = departures.len() as u64;
+            let departed = depart(engine, space, translation, std::mem::take(&mut departures));
+            usable += departed;
+            if departed < pages {
+                return Ok(usable);
+            }
+            usable += u64::from(is_usable);
+        }
+    }
+    Ok(usable + depart(engine, space, translation, departures))
+}
+
+/// Returns whether a fault need not read the page from a device. It is a hint.
+fn is_at_hand(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
+    match engine.table.walk(space.id, page).entry().state() {
+        State::Swapped(slot) => !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot),
+        _ => true,
+    }
+}
+
+impl<'a> Fault<'a> {
+    /// Sends a page on its way, or leaves it to the run that this fault is a part of.
+    pub(super) fn depart(
+        &mut self,
+        departing: Departing<'a>,
+        translation: &dyn Translation,
+        waker: &Waker,
+    ) -> Step {
+        if let Company::Run = self.company {
+            self.company = Company::Departing(departing);
+            return Step::End(Outcome::Usable);
+        }
+        let (answer, protection) = departing.ask(self.engine, translation);
+        if departing.end(self.engine, self.space.id, answer, protection) {
+            return Step::End(Outcome::Usable);
+        }
+        self.refuse(answer, waker)
+    }
+}

@@ -1,0 +1,53 @@
+//! Memory of others under the same budget.
+
+mod common;
+
+use octavo::{HugePolicy, RegionOptions};
+
+use common::target::{BUDGET, builder, pair};
+use common::{MIB, PAGE};
+
+#[test]
+fn pages_go_out_for_what_others_use_and_come_back_when_they_use_less() {
+    let manager = builder().huge(HugePolicy::Never).build().unwrap();
+    let space = manager.space().unwrap();
+    let len = BUDGET * 3 / 4;
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    (0..len / PAGE).for_each(|page| space.store(at + page * PAGE, page).unwrap());
+    let fits = manager.stats().unwrap();
+    manager.set_outside_bytes(BUDGET / 2).unwrap();
+    assert_eq!(manager.stats().unwrap().outside_bytes, BUDGET / 2);
+    // Each access that needs memory finds the budget overdrawn, and makes room.
+    (0..len / PAGE).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page));
+    space.populate(at, len, octavo::Access::Write).unwrap();
+    let crowded = manager.stats().unwrap();
+    assert!(crowded.used_bytes <= BUDGET + MIB, "{crowded:?}");
+    assert!(space.stats().unwrap().swapped_out_bytes > 0);
+    manager.set_outside_bytes(0).unwrap();
+    assert!(manager.stats().unwrap().used_bytes <= fits.used_bytes);
+    (0..len / PAGE).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page));
+    manager.validate();
+}
+
+#[test]
+fn pages_that_are_away_make_room_for_others_too() {
+    let pair = pair(HugePolicy::Never, BUDGET);
+    let pages = BUDGET / PAGE * 5 / 8;
+    (0..pages).for_each(|page| pair.store(page, page + 1));
+    pair.manager.set_outside_bytes(BUDGET / 2).unwrap();
+    (pages..pages + 64).for_each(|page| pair.store(page, page + 1));
+    assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET + MIB);
+    pair.manager.set_outside_bytes(0).unwrap();
+    (0..pages + 64).for_each(|page| assert_eq!(pair.load(page), page + 1));
+    pair.end();
+}
+
+#[test]
+fn an_error_for_want_of_room_names_what_others_use() {
+    let manager = builder().huge(HugePolicy::Never).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(BUDGET, RegionOptions::default()).unwrap();
+    manager.set_outside_bytes(2 * BUDGET).unwrap();
+    let error = (0..BUDGET / PAGE).find_map(|page| space.store(at + page * PAGE, 1_u64).err()).unwrap();
+    assert!(error.to_string().contains("outside of Octavo: 32 MiB"), "{error}");
+}
