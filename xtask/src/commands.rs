@@ -25,9 +25,12 @@ pub fn ci() -> ExitCode {
     let mut clippy = cargo(&["clippy", "--workspace", "--all-targets"]);
     clippy.args(["--", "-D", "warnings"]);
     steps.check("clippy", clippy);
-    let mut models = cargo(&["clippy", "--package", "octavo", "--lib", "--profile", "test"]);
-    models.args(["--", "--cfg", "loom", "-D", "warnings"]);
-    steps.check("clippy of the models", models);
+    for package in MODELLED {
+        // The flag goes to every package that is checked.
+        let mut models = cargo(&["clippy", "--no-deps", "--package", package, "--lib", "--profile", "test"]);
+        models.args(["--", "--cfg", "loom", "-D", "warnings"]);
+        steps.check(&format!("clippy of the models of {package}"), models);
+    }
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     steps.check("documentation", doc);
@@ -56,9 +59,11 @@ pub fn tidy() -> ExitCode {
 pub fn models(filters: &[String]) -> ExitCode {
     let mut steps = Steps::default();
     let all = [ALL_MODELS.to_string()];
-    for mut suite in steps.build("build of the loom models", models_build()) {
-        suite.command.args(if filters.is_empty() { &all } else { filters });
-        steps.tests("loom models", suite.command);
+    for package in MODELLED {
+        for mut suite in steps.build(&format!("build of the models of {package}"), models_build(package)) {
+            suite.command.args(if filters.is_empty() { &all } else { filters });
+            steps.tests(&format!("loom models of {package}"), suite.command);
+        }
     }
     steps.finish()
 }
@@ -87,12 +92,17 @@ fn test_steps(steps: &mut Steps) {
     let models = Job::Build(
         "build of the loom models",
         Box::new(|| {
-            let (mut suites, built) = suites::build(models_build(), &root());
-            for suite in &mut suites {
-                suite.name = "loom models".into();
-                suite.command.arg(ALL_MODELS);
+            let (mut suites, mut all_built) = (Vec::new(), Ok(()));
+            for package in MODELLED {
+                let (models, built) = suites::build(models_build(package), &root());
+                for mut suite in models {
+                    suite.name = format!("loom models of {package}");
+                    suite.command.arg(ALL_MODELS);
+                    suites.push(suite);
+                }
+                all_built = all_built.and(built);
             }
-            (suites, built)
+            (suites, all_built)
         }),
     );
     let mut command = cargo(&TESTS);
@@ -112,10 +122,13 @@ const ALL_MODELS: &str = "loom_";
 /// Messages that name the programs, and errors of the compiler as people read them.
 const MESSAGES: &str = "--message-format=json-render-diagnostics";
 
-/// Makes the command that builds the models. The flag goes to the one package that has models, so that all others stay as
-/// the tests have them.
-fn models_build() -> Command {
-    let mut command = cargo(&["rustc", "--package", "octavo", "--lib", "--profile", "test", MESSAGES]);
+/// The packages that have models.
+const MODELLED: [&str; 2] = ["octavo", "octavo-window"];
+
+/// Makes the command that builds the models of a package. The flag goes to that package alone, so that all others stay as the
+/// tests have them.
+fn models_build(package: &str) -> Command {
+    let mut command = cargo(&["rustc", "--package", package, "--lib", "--profile", "test", MESSAGES]);
     // A thread of a model has a small stack, and unoptimised code needs more of it.
     command.args(["--", "--cfg", "loom", "-C", "opt-level=3"]);
     command

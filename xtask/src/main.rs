@@ -2,9 +2,10 @@
 //!
 //! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
 //! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
-//! runs test binaries side by side, and [`tidy`] holds the house rules.
+//! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real programs.
 
 mod commands;
+mod programs;
 mod step;
 mod suites;
 mod tidy;
@@ -20,6 +21,7 @@ Usage: cargo xtask <command>
   models [NAME..] only the loom models, or those whose names contain NAME
   soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it (--simulated --seeds N: over the
                   simulated device)
+  programs [ARGS] real programs, plain, under octavo run and under kernel swap; --help says more
   ci              test, then formatting, clippy and documentation without warnings
 ";
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ("models", rest) => commands::models(rest),
         ("soak", rest) => commands::soak(rest),
         ("ci", []) => commands::ci(),
+        ("programs", rest) => programs::main(rest),
         ("help" | "-h" | "--help", _) => {
             print!("{USAGE}");
             ExitCode::SUCCESS

@@ -3,10 +3,11 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::run::args::RunArgs;
 use crate::swap::args::{LoadArgs, SwapArgs};
 use crate::usemem::args::UsememArgs;
 
-/// Workloads over Octavo's memory, side by side with the kernel's.
+/// Programs in less memory than they need, and workloads side by side with the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "octavo", version, about)]
 pub struct Cli {
@@ -26,6 +27,7 @@ const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a 
 /// suggests them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Run(RunArgs),
     Usemem(UsememArgs),
     /// Swap out: write more than fits in memory, page by page in order
     #[command(after_help = SWAP_EXAMPLES)]

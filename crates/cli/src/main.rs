@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | the command line |
 //! | `choices` | the choices there, as types: modes, sizes, engines, policies |
+//! | `run` | any program, and all its children, within a limit |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
 //! | `manager` | managers for a run |
@@ -29,6 +30,7 @@ mod processes;
 mod profile;
 mod progress;
 mod report;
+mod run;
 mod swap;
 mod table;
 mod usemem;
@@ -46,8 +48,8 @@ use crate::swap::job::Job as SwapJob;
 use crate::swap::plan::Pattern;
 
 fn main() -> ExitCode {
-    match started_by_ourselves().unwrap_or_else(command) {
-        Ok(()) => ExitCode::SUCCESS,
+    match started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command) {
+        Ok(code) => ExitCode::from(code),
         // The reader of our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -67,12 +69,19 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
         usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),
         swap::kernel_side::SUBCOMMAND => swap::kernel_side::task_main(&order),
         swap::keeper::SUBCOMMAND => swap::keeper::keeper_main(),
+        run::demo::SUBCOMMAND => run::demo::demo_main(),
+        octavo_pager::GUARDIAN => {
+            octavo_pager::guardian_main();
+            Ok(())
+        }
         _ => return None,
     })
 }
 
-fn command() -> Result<(), Failure> {
-    match Cli::parse().command {
+/// Does what the command line says. Returns the exit code.
+fn command() -> Result<u8, Failure> {
+    let done = match Cli::parse().command {
+        Command::Run(args) => return run::run(&args),
         Command::Usemem(args) => match args.into_job() {
             Ok(job) => usemem::run(&job),
             Err(complaint) => args::refuse("usemem", &complaint),
@@ -81,7 +90,8 @@ fn command() -> Result<(), Failure> {
         Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
         Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
-    }
+    };
+    done.map(|()| 0)
 }
 
 fn swap_job(subcommand: &str, job: Result<SwapJob, Refused>) -> Result<(), Failure> {

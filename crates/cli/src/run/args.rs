@@ -1,0 +1,97 @@
+//! The command line of `run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::choices::{CompressionChoice, JsonTarget, Size};
+
+/// Run a program, and all its children, in less memory than they need
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The program's output, terminal, signals and exit status pass through. Each option may also be \
+                        given by the environment: OCTAVO_MEMORY, OCTAVO_SWAP and so on.\n\nExamples:\n  \
+                        octavo run --memory 512M -- python3 job.py\n  \
+                        octavo run --memory 2G --stats -- make -j8\n  \
+                        octavo run --memory 1G --swap /fast/swap:20G -- ./server"
+)]
+pub struct RunArgs {
+    /// The most memory that the program, its children and Octavo may have together: a size, or `auto` for the
+    /// limit of the container or machine less a margin
+    #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
+    pub memory: Memory,
+    /// A swap file or block device, and how much of it may be used. May be given several times. Without it, an
+    /// unnamed file in $TMPDIR or /var/tmp
+    #[arg(long, env = "OCTAVO_SWAP", value_name = "PATH[:SIZE]", value_delimiter = ',')]
+    pub swap: Vec<SwapPlace>,
+    /// How pages are packed in memory before they go to a device
+    #[arg(long, env = "OCTAVO_COMPRESSION", value_enum, default_value_t)]
+    pub compression: CompressionChoice,
+    /// Encrypt all pages that are written to devices
+    #[arg(long, env = "OCTAVO_ENCRYPT")]
+    pub encrypt: bool,
+    /// Print a short summary to standard error at the end
+    #[arg(long, env = "OCTAVO_STATS")]
+    pub stats: bool,
+    /// Write the summary as JSON to a file at the end
+    #[arg(long, env = "OCTAVO_JSON", value_name = "FILE")]
+    pub json: Option<JsonTarget>,
+    /// The program, and its arguments. Without it, a program of Octavo's own that needs 768 MiB runs in 256 MiB, with --stats
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// How much memory there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    Auto,
+    Bytes(u64),
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(|size: Size| Self::Bytes(size.bytes)) }
+    }
+}
+
+/// A place for pages that are out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapPlace {
+    pub path: PathBuf,
+    pub limit_bytes: Option<u64>,
+}
+
+impl FromStr for SwapPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A colon that no size follows is a part of the path.
+        let split = text.rsplit_once(':').and_then(|(path, size)| Some((path, size.parse::<Size>().ok()?)));
+        let (path, size) = split.map_or((text, None), |(path, size)| (path, Some(size.bytes)));
+        if path.is_empty() {
+            return Err("a swap place is a path, with a size behind a colon if it is to be limited".into());
+        }
+        Ok(Self { path: path.into(), limit_bytes: size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_places_have_a_path_and_may_have_a_size() {
+        let place = |text: &str| text.parse::<SwapPlace>().map(|place| (place.path, place.limit_bytes));
+        assert_eq!(place("/a/b"), Ok(("/a/b".into(), None)));
+        assert_eq!(place("/a/b:2G"), Ok(("/a/b".into(), Some(2 << 30))));
+        assert_eq!(place("/dev/disk/by-path/pci-0:1:x"), Ok(("/dev/disk/by-path/pci-0:1:x".into(), None)));
+        assert!(place(":1G").is_err() && place("").is_err());
+        assert_eq!("auto".parse(), Ok(Memory::Auto));
+        assert_eq!("512m".parse(), Ok(Memory::Bytes(512 << 20)));
+        assert!("much".parse::<Memory>().is_err());
+    }
+}

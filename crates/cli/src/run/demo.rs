@@ -1,0 +1,54 @@
+//! The program that `octavo run` runs where none is given: it needs three times the memory that it gets, and knows nothing of
+//! Octavo.
+
+use std::time::Instant;
+
+/// The first argument of a process that is to be this program.
+pub const SUBCOMMAND: &str = "__demo";
+/// The limit within which it runs, where none is given.
+pub const LIMIT_BYTES: u64 = 256 << 20;
+/// What it needs.
+const BYTES: usize = 768 << 20;
+
+/// Fills memory with numbers, reads them twice, and sorts a part of them.
+pub fn demo_main() -> Result<(), crate::failure::Failure> {
+    println!(
+        "A program fills {} MiB with numbers, reads them twice, and sorts a sixth of them.",
+        BYTES >> 20
+    );
+    let start = Instant::now();
+    let mut word = 88_172_645_463_325_252_u64;
+    let mut sum = 0_u64;
+    let numbers = (0..BYTES / 8).map(|_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        sum = sum.wrapping_add(word);
+        word
+    });
+    let mut numbers: Vec<u64> = numbers.collect();
+    say("filled", start);
+    for _ in 0..2 {
+        let start = Instant::now();
+        let again = numbers.iter().fold(0_u64, |sum, number| sum.wrapping_add(*number));
+        check(again == sum, "the numbers are not those that were stored")?;
+        say("read", start);
+    }
+    let start = Instant::now();
+    let part = numbers.len() / 6;
+    numbers[..part].sort_unstable();
+    check(numbers[..part].is_sorted(), "the numbers are not sorted")?;
+    say("sorted", start);
+    let again = numbers.iter().fold(0_u64, |sum, number| sum.wrapping_add(*number));
+    check(again == sum, "the numbers are not those that were stored")?;
+    println!("Every number is right.");
+    Ok(())
+}
+
+fn say(what: &str, start: Instant) {
+    println!("  {what} in {:.2} s", start.elapsed().as_secs_f64());
+}
+
+fn check(holds: bool, otherwise: &str) -> Result<(), crate::failure::Failure> {
+    if holds { Ok(()) } else { Err(crate::failure::Failure::Said(otherwise.into())) }
+}

@@ -1,0 +1,124 @@
+//! `octavo run`: a program, and all its children, within a limit.
+
+pub mod args;
+pub mod demo;
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use octavo::io::{SwapArea, SwapFile};
+use octavo::{HugePolicy, Manager, ManagerBuilder};
+use octavo_pager::{End, Summary};
+use octavo_platform::usage;
+
+use crate::choices::JsonTarget;
+use crate::failure::Failure;
+use crate::run::args::{Memory, RunArgs, SwapPlace};
+
+/// The least limit in which a program can be served.
+const LEAST_BYTES: u64 = 32 << 20;
+/// What `auto` leaves of a limit to the kernel: page tables, sockets, and what comes before it is noticed.
+const MARGIN_BYTES: u64 = 32 << 20;
+
+/// Runs a program. Returns its exit code.
+pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    let is_demo = args.program.is_empty();
+    let limit_bytes = match args.memory {
+        Memory::Auto if is_demo => demo::LIMIT_BYTES,
+        _ => limit(&args.memory)?,
+    };
+    let default = ["/proc/self/exe".into(), demo::SUBCOMMAND.into()];
+    let words: &[OsString] = if is_demo { &default } else { &args.program };
+    let (program, arguments) = words.split_first().expect("there is a program");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let make_manager = |budget_bytes| builder(args, budget_bytes)?.build();
+    let (end, summary) = octavo_pager::run(command, limit_bytes, make_manager)
+        .map_err(|error| Failure::system(format!("cannot run {}", program.display()), error))?;
+    if args.stats || is_demo {
+        eprintln!("{summary}");
+    }
+    if let Some(target) = &args.json {
+        write_json(target, &summary)?;
+    }
+    match end {
+        End::Program(status) => Ok(end_as(status)),
+        End::Stopped(why) => Err(Failure::Said(format!("the program was stopped: {why}"))),
+    }
+}
+
+fn limit(memory: &Memory) -> Result<u64, Failure> {
+    let bytes = match memory {
+        Memory::Bytes(bytes) => *bytes,
+        Memory::Auto => {
+            let machine = usage::machine_memory_bytes();
+            let limit = usage::cgroup_memory_limit_bytes().map_or(machine, |limit| limit.min(machine));
+            limit.saturating_sub(limit / 32 + MARGIN_BYTES)
+        }
+    };
+    if bytes < LEAST_BYTES {
+        let message = format!(
+            "a limit of {bytes} bytes is too small to serve a program in; give --memory at least {} MiB",
+            LEAST_BYTES >> 20
+        );
+        return Err(Failure::Said(message));
+    }
+    Ok(bytes)
+}
+
+fn builder(args: &RunArgs, budget_bytes: u64) -> octavo::Result<ManagerBuilder> {
+    let mut builder = Manager::builder()
+        .budget_bytes(budget_bytes)
+        .huge(HugePolicy::Never)
+        .compression(args.compression.compression())
+        .encrypt(args.encrypt);
+    for place in &args.swap {
+        builder = builder.swap_area(area(place));
+    }
+    if args.swap.is_empty() {
+        builder = builder.swap_file(SwapFile::default());
+    }
+    Ok(builder)
+}
+
+fn area(place: &SwapPlace) -> SwapArea {
+    let kind = fs::metadata(&place.path).map(|metadata| metadata.file_type());
+    let area = match kind {
+        Ok(kind) if kind.is_block_device() => SwapArea::block_device(&place.path),
+        Ok(kind) if kind.is_dir() => SwapArea::temporary(&place.path),
+        _ => SwapArea::file(&place.path),
+    };
+    place.limit_bytes.into_iter().fold(area, SwapArea::limit_bytes)
+}
+
+fn write_json(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
+    let json = serde_json::to_string(summary)
+        .map_err(|error| Failure::Said(format!("the summary cannot be written as JSON: {error}")))?;
+    match target {
+        JsonTarget::Stdout => println!("{json}"),
+        JsonTarget::File(path) => write_file(path, &json)?,
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, format!("{text}\n"))
+        .map_err(|error| Failure::system(format!("cannot write the summary to {}", path.display()), error))
+}
+
+/// Ends as the program has ended: by the same signal, or with the code to be returned.
+fn end_as(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => {
+            octavo_pager::end_by_signal(signal);
+            // The signal does not end this process. A shell would say it like this.
+            128 + signal as u8
+        }
+        (None, None) => 1,
+    }
+}

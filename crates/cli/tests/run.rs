@@ -1,0 +1,211 @@
+//! `octavo run`, with real programs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
+
+/// The torture program, which is built beside `octavo`.
+fn torture() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
+        let built = Command::new(cargo).args(["build", "--quiet", "--package", "octavo-torture"]).status();
+        assert!(built.unwrap().success(), "the torture program is built");
+        Path::new(OCTAVO).with_file_name("octavo-torture")
+    })
+}
+
+fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(OCTAVO);
+    command.arg("run").args(options).arg("--").arg(program.as_ref()).args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn assert_passed(output: &Output) {
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// Runs the torture program in half of what it needs, and returns the summary.
+#[track_caller]
+fn endure(kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let options = ["--memory", "96M", "--json", json.path().to_str().unwrap()];
+    let arguments =
+        ["--memory", "192M", "--seconds", seconds, "--seed", seed, "--only", kinds, "--patience", "120"];
+    assert_passed(&octavo(&options, torture(), &arguments).output().unwrap());
+    serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
+}
+
+#[test]
+fn programs_that_store_through_pointers_lose_nothing() {
+    let summary = endure("writers", "6", "1");
+    assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
+    assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!(summary["managed_processes"], 1, "{summary}");
+}
+
+#[test]
+fn programs_that_change_their_mappings_lose_nothing() {
+    let summary = endure("layout", "6", "2");
+    assert!(summary["faults"]["changes"].as_u64().unwrap() > 0, "{summary}");
+}
+
+#[test]
+fn programs_that_reserve_and_commit_lose_nothing() {
+    endure("protect,brk", "5", "3");
+}
+
+#[test]
+fn forks_that_go_on_lose_nothing() {
+    let summary = endure("fork", "5", "4");
+    assert!(summary["processes"].as_u64().unwrap() > 1, "{summary}");
+}
+
+#[test]
+fn direct_reads_and_registered_buffers_lose_nothing() {
+    endure("io", "5", "5");
+}
+
+#[test]
+fn a_program_that_fits_is_left_alone_and_its_output_and_exit_code_pass_through() {
+    let script = "echo out; echo err >&2; cat; exit 7";
+    let mut child = octavo(&["--memory", "512M", "--stats"], "/bin/sh", &["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"in\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(text(&output.stdout), "out\nin\n");
+    let errors = text(&output.stderr);
+    assert!(errors.starts_with("err\n") && errors.contains("octavo: 0 of "), "{errors}");
+}
+
+#[test]
+fn without_a_program_a_demonstration_runs_in_a_third_of_its_memory() {
+    let output = Command::new(OCTAVO).arg("run").output().unwrap();
+    assert_passed(&output);
+    assert!(text(&output.stdout).ends_with("Every number is right.\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("octavo: 1 of 1 processes managed"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_program_that_a_signal_ends_ends_the_runner_by_the_same_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let output = octavo(&["--memory", "512M"], "/bin/sh", &["-c", "kill -USR1 $$"]).output().unwrap();
+    assert_eq!(output.status.signal(), Some(10));
+}
+
+#[test]
+fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
+    let output = octavo(&[], "/nowhere/program", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot run /nowhere/program"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("give --memory at least 32 MiB"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn where_swap_is_full_the_program_is_stopped_and_told() {
+    let swap = tempfile::tempdir().unwrap();
+    let place = format!("{}:8M", swap.path().display());
+    let options = ["--memory", "96M", "--swap", &place, "--compression", "off"];
+    let arguments = ["--memory", "256M", "--seconds", "60", "--only", "writers"];
+    let output = octavo(&options, torture(), &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains("the program was stopped: process") && errors.contains("octavo-torture"),
+        "{errors}"
+    );
+}
+
+/// Starts a torture that is paged, and returns the runner.
+fn start_paged() -> std::process::Child {
+    let arguments = ["--memory", "192M", "--seconds", "600", "--only", "writers"];
+    octavo(&["--memory", "96M"], torture(), &arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let texts = threads.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    texts
+        .flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn comm(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
+}
+
+/// Waits until the program has a mover, and returns the two.
+fn wait_for_mover(runner: u32) -> (u32, u32) {
+    let began = Instant::now();
+    loop {
+        // The third child is the guardian, which is `octavo` again. The mover has the name of the thread that it came from.
+        let named: Vec<_> = children(runner).into_iter().filter(|pid| comm(*pid) != "exe").collect();
+        if let [program, mover] = named[..] {
+            // A moment, until pages are out.
+            thread::sleep(Duration::from_millis(300));
+            return (program, mover);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no mover: {named:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn kill(pid: u32) {
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+}
+
+fn wait_until_gone(pid: u32) {
+    let began = Instant::now();
+    let is_there =
+        || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    while is_there() {
+        assert!(began.elapsed() < Duration::from_secs(60), "process {pid} goes on");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_program_whose_mover_is_killed_does_not_go_on() {
+    let runner = start_paged();
+    let (program, mover) = wait_for_mover(runner.id());
+    kill(mover);
+    let output = runner.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the program was stopped") && errors.contains("mover"), "{errors}");
+    assert!(!errors.contains("found"), "no wrong byte was read: {errors}");
+    wait_until_gone(program);
+}
+
+#[test]
+fn where_the_runner_is_killed_the_program_ends_and_nothing_is_left() {
+    let runner = start_paged();
+    let (program, mover) = wait_for_mover(runner.id());
+    kill(runner.id());
+    let output = runner.wait_with_output().unwrap();
+    wait_until_gone(program);
+    wait_until_gone(mover);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the runner has died"), "{errors}");
+    assert!(!errors.contains("found"), "no wrong byte was read: {errors}");
+}

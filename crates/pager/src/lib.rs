@@ -1,0 +1,118 @@
+//! `octavo run`: any program, and all its children, in less memory than they need.
+//!
+//! The engine lives outside of the program, as Mach's external pagers did. The runner owns one
+//! [`Manager`](octavo::Manager), and each process that it manages is a space of it. One budget holds for the
+//! whole tree and for the runner. While the tree fits, nothing is in any process. `docs/pager.md` has the
+//! protocol.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `monitor` | watches the tree's memory, and takes processes over |
+//! | `managed` | a process under management |
+//! | `eligible` | which mappings are taken |
+//! | `ledger` | the one limit, and who uses how much of it |
+//! | `tree`, `proc` | the processes, and what the kernel says of them |
+//! | `guardian` | ends the tree if the runner dies |
+//! | `signals` | signals and ends of processes |
+//! | `summary` | the figures of a run |
+
+mod eligible;
+mod guardian;
+mod ledger;
+mod managed;
+mod monitor;
+mod proc;
+mod signals;
+mod summary;
+mod tree;
+
+use std::io;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use octavo::Manager;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, set_child_subreaper, setrlimit,
+};
+use signal_hook::iterator::Signals;
+
+pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
+use ledger::Ledger;
+use monitor::{Failed, Monitor};
+pub use signals::end_by_signal;
+pub use summary::{Faults, Summary};
+
+/// The end of a run.
+#[derive(Debug)]
+pub enum End {
+    /// The program ended by itself, or by a signal.
+    Program(ExitStatus),
+    /// The tree was stopped, for this reason.
+    Stopped(String),
+}
+
+/// Runs a program and all its children within `limit_bytes` of memory. `make_manager` makes the manager when
+/// the first process is taken over; it gets the budget. Blocks until the program has ended.
+///
+/// # Errors
+/// The kernel's, where the program cannot be started or watched.
+pub fn run(
+    mut command: Command,
+    limit_bytes: u64,
+    mut make_manager: impl FnMut(u64) -> octavo::Result<Manager>,
+) -> io::Result<(End, Summary)> {
+    // Children whose parents end become the runner's, so that none gets lost.
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut signals = Signals::new(signals::PASSED_ON.iter().chain(&signals::LEFT_TO_THE_PROGRAM))?;
+    let ledger = Arc::new(Ledger::new(limit_bytes));
+    let budget_bytes = ledger.budget_bytes();
+    let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
+    let mut monitor = Monitor::new(Arc::clone(&ledger), make)?;
+    let child = command.spawn()?;
+    let program = child.id();
+    // Each process that is managed takes descriptors. The program has the limit that it was given.
+    if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) });
+    }
+    let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
+    let mut status = None;
+    let end = loop {
+        for signal in signals.pending() {
+            if signals::PASSED_ON.contains(&signal)
+                && let Some(signal) = Signal::from_named_raw(signal)
+            {
+                signals::kill(program, signal);
+            }
+        }
+        status = signals::reap(program).or(status);
+        let wait = match monitor.turn() {
+            Ok(wait) => wait,
+            Err(Failed(why)) => {
+                monitor.kill_all();
+                break End::Stopped(why);
+            }
+        };
+        if let Some(status) = status {
+            if !monitor.has_managed() {
+                break End::Program(status);
+            }
+            // Children that outlive the program are served until they end.
+            std::thread::sleep(wait);
+            continue;
+        }
+        sleep(&pidfd, wait)?;
+    };
+    Ok((end, monitor.finish()))
+}
+
+/// Sleeps until it is time, or the program has ended.
+fn sleep(pidfd: &Option<rustix::fd::OwnedFd>, wait: Duration) -> io::Result<()> {
+    let mut descriptors: Vec<_> = pidfd.iter().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).collect();
+    let wait = wait.try_into().map_err(io::Error::other)?;
+    match poll(&mut descriptors, Some(&wait)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

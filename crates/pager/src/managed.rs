@@ -1,0 +1,612 @@
+//! A process whose memory is Octavo's: its space, its window, and the thread that serves its faults.
+//!
+//! ```text
+//!   engage: mover in ─► space ─► a region for each mapping ─► watched ─► adopted, piece by piece, between faults
+//! ```
+//!
+//! A mapping is watched before it is looked at. So a page that comes later is a fault, and a page that is
+//! there already is found and adopted where it is. Adoption runs in the thread that serves the faults, so no
+//! event is read between a look and the adoption of what it has found. A range that the program drops before
+//! it was adopted is not adopted any more: its event comes before its pages go.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use octavo::{ErrorKind, InPlace, Manager, PAGE_BYTES, Protection, RegionOptions, Space};
+use octavo_platform::pagemap::{Categories, Wanted};
+use octavo_platform::process_memory::share_memory;
+use octavo_platform::userfaultfd::Userfaultfd;
+use octavo_stub::Mover;
+use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Window};
+
+use crate::eligible::eligible;
+use crate::guardian::Guardian;
+use crate::ledger::Ledger;
+use crate::proc::{self, Mapping};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes that are adopted between two looks for faults.
+const PIECE: u64 = 2 << 20;
+
+/// The bytes of a process that are on their way out at once.
+const STAGING: u64 = 2 << 20;
+
+/// How long faults may find no room before the tree is stopped.
+const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a fork waits for room.
+const FORK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the driver of a process and the monitor share.
+#[derive(Debug)]
+struct Shared {
+    ledger: Arc<Ledger>,
+    manager: Manager,
+    /// Watched ranges that are to be adopted.
+    adopting: Mutex<VecDeque<(u64, u64)>>,
+    /// For a fork's child without a mover: the ranges that are to be adopted when it has one.
+    adopted_later: Mutex<Vec<(u64, u64)>>,
+    /// The ranges that the space maps.
+    mapped: Mutex<Vec<(u64, u64)>>,
+    failure: Mutex<Option<String>>,
+    /// Descriptors of children that cannot be served. While they are open, the children wait, and read no zeros.
+    unserved: Mutex<Vec<Userfaultfd>>,
+    /// Children of forks, until the monitor takes them.
+    forks: Mutex<Vec<Managed>>,
+}
+
+/// A process under management.
+pub(crate) struct Managed {
+    /// Which program this is: where its stack begins. A fork's child has its parent's.
+    pub(crate) stack: u64,
+    pub(crate) space: Arc<Space>,
+    window: Arc<Window<Target>>,
+    bell: Arc<Bell>,
+    shared: Arc<Shared>,
+    driver: Option<JoinHandle<io::Result<Served>>>,
+    /// What was outside of management after the last look at the mappings.
+    pub(crate) outside_at_look: u64,
+    is_refused: bool,
+}
+
+impl std::fmt::Debug for Managed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Managed").field("target", self.window.reach()).finish_non_exhaustive()
+    }
+}
+
+impl Managed {
+    /// Takes a process over.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be managed.
+    pub(crate) fn engage(
+        manager: &Manager,
+        ledger: &Arc<Ledger>,
+        guardian: &Guardian,
+        pid: u32,
+    ) -> Result<Self, String> {
+        let stat = proc::stat(pid).ok_or("it has ended")?;
+        let mover = Mover::inject(pid, STAGING).map_err(|error| error.to_string())?.mover;
+        let events = mover.faults().share().map_err(|error| error.to_string())?;
+        let name = format!("{} ({pid})", proc::name(pid));
+        let mut managed = Self::serve(manager, ledger, name, events, stat.stack, |_| Ok(()))?;
+        managed.settle(guardian, pid, mover)?;
+        // What cannot be taken now is looked at again as it grows.
+        let _ = managed.look();
+        Ok(managed)
+    }
+
+    /// Begins to serve the memory that a descriptor is for. `prepare` gets the space before any fault.
+    fn serve(
+        manager: &Manager,
+        ledger: &Arc<Ledger>,
+        name: String,
+        events: Userfaultfd,
+        stack: u64,
+        prepare: impl FnOnce(&Space) -> octavo::Result<()>,
+    ) -> Result<Self, String> {
+        let window = Arc::new(Window::new(Target::new(events)));
+        let translation: Arc<dyn octavo::Translation> = window.clone();
+        let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
+        prepare(&space).map_err(|error| error.to_string())?;
+        let shared = Arc::new(Shared {
+            ledger: Arc::clone(ledger),
+            manager: manager.clone(),
+            adopting: Mutex::default(),
+            adopted_later: Mutex::default(),
+            mapped: Mutex::default(),
+            failure: Mutex::default(),
+            unserved: Mutex::default(),
+            forks: Mutex::default(),
+        });
+        let bell = Bell::new().map_err(|error| error.to_string())?;
+        let (space, driver, outside_at_look) = (Arc::new(space), None, 0);
+        let mut managed =
+            Self { stack, space, window, bell, shared, driver, outside_at_look, is_refused: false };
+        managed.start().map_err(|error| error.to_string())?;
+        Ok(managed)
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let (space, window) = (Arc::clone(&self.space), Arc::clone(&self.window));
+        let (bell, shared, stack) = (Arc::clone(&self.bell), Arc::clone(&self.shared), self.stack);
+        let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
+        self.driver = Some(thread.spawn(move || {
+            let lacked_room = None;
+            let adopter = Adopter { space: &space, window: &window, shared: &shared, stack, lacked_room };
+            let events = window.reach().events().as_fd();
+            Driver::new(&space, &window, events, bell, adopter).run()
+        })?);
+        Ok(())
+    }
+
+    /// Puts the mover to use.
+    fn settle(&mut self, guardian: &Guardian, pid: u32, mover: Mover) -> Result<(), String> {
+        // From here on pages of the program may be in the runner's hands only.
+        guardian.watch(pid, self.window.reach().events().as_fd()).map_err(|error| error.to_string())?;
+        self.window.reach().equip(pid, mover).map_err(|error| error.to_string())
+    }
+
+    /// Makes a fork's child one whose pages can go out: `pid` has been found to be this child.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be managed.
+    pub(crate) fn equip(&mut self, guardian: &Guardian, pid: u32) -> Result<(), String> {
+        let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
+        let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
+        self.settle(guardian, pid, injected.mover)?;
+        let later = std::mem::take(&mut *self.shared.adopted_later.lock().expect("nobody panics here"));
+        // The child may have unmapped parts before its descriptor told of that, and what it has mapped there since is not watched.
+        for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
+            for (start, end) in &later {
+                let (start, end) = ((*start).max(mapping.start), (*end).min(mapping.end));
+                let is_plain = mapping.is_private && !mapping.has_file;
+                if is_plain && start < end && self.window.reach().watch(start, end - start).is_ok() {
+                    self.shared.adopting.lock().expect("nobody panics here").push_back((start, end));
+                }
+            }
+        }
+        let _ = self.look();
+        Ok(())
+    }
+
+    /// Takes note that the process cannot be equipped, and says so once.
+    pub(crate) fn refuse(&mut self, why: String) {
+        if !std::mem::replace(&mut self.is_refused, true) {
+            eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
+        }
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// Returns whether pages of the process can go out.
+    pub(crate) fn is_equipped(&self) -> bool {
+        self.window.reach().is_equipped()
+    }
+
+    /// Takes the children that have been forked since the last call.
+    pub(crate) fn take_forks(&self) -> Vec<Managed> {
+        std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"))
+    }
+
+    /// Gives back what is left of the last pages that went out.
+    pub(crate) fn tidy(&self) {
+        self.window.reach().tidy();
+    }
+
+    /// Looks at the mappings, and takes those over that are new.
+    ///
+    /// # Errors
+    /// A sentence, where the mappings cannot be read or the space cannot map them.
+    pub(crate) fn look(&mut self) -> Result<(), String> {
+        let pid = self.window.reach().pid().ok_or("its process is not known")?;
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let stacks = proc::stacks(pid);
+        let own = self.window.reach().own_range();
+        let mut taken = Vec::new();
+        for mapping in eligible(&mappings, &stacks) {
+            if mapping.start < own.end && own.start < mapping.end {
+                continue;
+            }
+            taken.extend(take(&self.space, &self.window, &self.shared, mapping)?);
+        }
+        self.check_taken(pid, &taken)?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Gives ranges back whose mappings were replaced between the look and the watch: by a thread's stack, for instance.
+    fn check_taken(&self, pid: u32, taken: &[(u64, u64)]) -> Result<(), String> {
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let stacks = proc::stacks(pid);
+        let eligible = eligible(&mappings, &stacks);
+        for (start, end) in taken {
+            let holds = |mapping: &&&Mapping| mapping.start <= *start && *end <= mapping.end;
+            if eligible.iter().any(|mapping| holds(&mapping)) {
+                continue;
+            }
+            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+            let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
+            *adopting = subtract(std::mem::take(&mut *adopting), *start, *end).into();
+            *mapped = subtract(std::mem::take(&mut *mapped), *start, *end);
+            drop(adopting);
+            // What was unmapped there meanwhile is registered no longer.
+            let _ = self.window.reach().events().unregister(*start, end - start);
+            self.space.forget_mapping(*start, end - start).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mover_pid(&self) -> Option<u32> {
+        self.window.reach().mover_pid()
+    }
+
+    /// Returns the bytes of watched ranges that have not been looked at yet.
+    pub(crate) fn adopting_bytes(&self) -> u64 {
+        let adopting = self.shared.adopting.lock().expect("nobody panics here");
+        adopting.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Returns whether the process still runs the program that was taken over.
+    pub(crate) fn is_current(&self) -> bool {
+        if self.window.reach().look_whether_gone() {
+            return false;
+        }
+        // A mover keeps the memory of a program that has ended, or runs another program now. The first thread may have ended before
+        // the others.
+        match (self.window.reach().pid(), self.window.reach().mover_pid()) {
+            // A mover that has ended is found out elsewhere.
+            (Some(pid), Some(mover)) if proc::stat(mover).is_some_and(|stat| stat.state != b'Z') => {
+                proc::threads(pid).any(|thread| share_memory(thread, mover))
+            }
+            (Some(pid), _) => proc::stat(pid).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Returns why the program must not go on.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let said = self.shared.failure.lock().expect("nobody panics here").clone();
+        let target = self.window.reach();
+        let lost = || target.failure().map(|why| format!("process {}: {why}", target.pid().unwrap_or(0)));
+        let unserved = || {
+            let has_ended = self.driver.as_ref().is_some_and(JoinHandle::is_finished);
+            (has_ended && !target.look_whether_gone())
+                .then(|| "the thread that serves a process has ended".into())
+        };
+        said.or_else(lost).or_else(unserved)
+    }
+
+    /// Lets the process go, which has ended, and returns what its driver has counted.
+    pub(crate) fn end(mut self) -> Served {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Served {
+        self.window.reach().end();
+        self.bell.end();
+        let served = self.driver.take().and_then(|driver| driver.join().ok());
+        served.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Maps the parts of a mapping that the space does not map yet, and watches them.
+fn take(
+    space: &Space,
+    window: &Window<Target>,
+    shared: &Shared,
+    mapping: &Mapping,
+) -> Result<Vec<(u64, u64)>, String> {
+    let mut taken = Vec::new();
+    let mut mapped = shared.mapped.lock().expect("nobody panics here");
+    for (start, end) in gaps((mapping.start, mapping.end), &mapped) {
+        space.map_at(start, end - start, RegionOptions::default()).map_err(|error| error.to_string())?;
+        if window.reach().watch(start, end - start).is_err() {
+            // Something else has it, or it has just gone.
+            let _ = space.unmap(start, end - start);
+            continue;
+        }
+        mapped.push((start, end));
+        mapped.sort_unstable();
+        shared.adopting.lock().expect("nobody panics here").push_back((start, end));
+        taken.push((start, end));
+    }
+    Ok(taken)
+}
+
+/// Returns the parts of a range that none of the others has. The others are sorted and do not overlap.
+fn gaps(range: (u64, u64), others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let (mut at, mut gaps) = (range.0, Vec::new());
+    for (start, end) in others.iter().copied().filter(|(start, end)| *start < range.1 && range.0 < *end) {
+        if at < start {
+            gaps.push((at, start));
+        }
+        at = at.max(end);
+    }
+    if at < range.1 {
+        gaps.push((at, range.1));
+    }
+    gaps
+}
+
+/// Removes a range from ranges.
+fn subtract(ranges: impl IntoIterator<Item = (u64, u64)>, start: u64, end: u64) -> Vec<(u64, u64)> {
+    let rest = ranges.into_iter().flat_map(|(from, to)| [(from, to.min(start)), (from.max(end), to)]);
+    rest.filter(|(from, to)| from < to).collect()
+}
+
+/// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
+fn is_elsewhere(error: &octavo::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
+}
+
+/// Moves what ranges have between `from` and `from + len` to the addresses from `to` on, and drops what they had there.
+fn relocate(ranges: impl IntoIterator<Item = (u64, u64)>, from: u64, len: u64, to: u64) -> Vec<(u64, u64)> {
+    let ranges: Vec<_> = ranges.into_iter().collect();
+    let inside = ranges.iter().map(|(start, end)| ((*start).max(from), (*end).min(from + len)));
+    let moved: Vec<_> = inside
+        .filter(|(start, end)| start < end)
+        .map(|(start, end)| (start - from + to, end - from + to))
+        .collect();
+    let mut ranges = subtract(subtract(ranges, from, from + len), to, to + len);
+    ranges.extend(moved);
+    ranges.sort_unstable();
+    ranges
+}
+
+/// Adopts what is there, between faults.
+struct Adopter<'a> {
+    space: &'a Space,
+    window: &'a Window<Target>,
+    shared: &'a Shared,
+    stack: u64,
+    /// Since when faults find no room, and when the last did.
+    lacked_room: Option<(Instant, Instant)>,
+}
+
+impl Adopter<'_> {
+    /// Adopts what is present in a range.
+    fn adopt(&self, start: u64, end: u64) -> octavo::Result<()> {
+        let (mut present, mut zeros) = (Vec::new(), Vec::new());
+        let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
+        let wanted = Wanted { told, ..Wanted::any(Categories::PRESENT) };
+        let Some(pagemap) = self.window.reach().pagemap() else { return Ok(()) };
+        let found = pagemap.scan(start, end, wanted, |run| {
+            if run.categories.contains(Categories::ZERO) {
+                zeros.push((run.start, run.end));
+            } else if !run.categories.contains(Categories::FILE) {
+                present.push((run.start, run.end));
+            }
+        });
+        if found.is_err() {
+            // The process has ended.
+            return Ok(());
+        }
+        for (start, end) in zeros {
+            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page that counts as
+            // outside.
+            let _ = self.window.reach().protect(start, end - start, true);
+        }
+        for (start, end) in present {
+            self.adopt_watched(start, end)?;
+        }
+        Ok(())
+    }
+
+    /// Adopts pages that are there, as far as they are watched for sure. Memory that was mapped after the look at the mappings is not:
+    /// its pages would read as zeros once they are out. The kernel is asked to put zeros there: it finds the pages where the range
+    /// is watched, and nothing to do with it where it is not.
+    fn adopt_watched(&self, start: u64, end: u64) -> octavo::Result<()> {
+        let mut rest = (start, end);
+        while rest.0 < rest.1 {
+            let (from, to) = rest;
+            match self.window.reach().events().zero(from, to - from, true).error {
+                None | Some(rustix::io::Errno::EXIST) => {
+                    self.shared.ledger.take_over(&self.shared.manager, to - from);
+                    self.adopt_run(from, to)?;
+                    rest = (to, end);
+                }
+                Some(rustix::io::Errno::AGAIN) => {
+                    // A mapping changes just now. Its event says how.
+                    self.shared.adopting.lock().expect("nobody panics here").push_back((from, end));
+                    return Ok(());
+                }
+                Some(rustix::io::Errno::NOENT) if to - from > PAGE => {
+                    rest.1 = from + ((to - from) / PAGE).div_ceil(2) * PAGE;
+                }
+                Some(rustix::io::Errno::NOENT) => {
+                    let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+                    *mapped = subtract(std::mem::take(&mut *mapped), from, to);
+                    drop(mapped);
+                    self.space.forget_mapping(from, to - from)?;
+                    rest = (to, end);
+                }
+                // The process has ended.
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.
+    fn adopt_again(&self, start: u64, end: u64) -> bool {
+        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
+        let is_last = adopting.is_empty();
+        if !is_last {
+            adopting.push_back((start, end));
+        }
+        !is_last
+    }
+
+    /// Returns whether a fault that finds no room is to be tried again: the lack has not lasted long. In a tree with forks, pages
+    /// are made movable one batch after the other, and children end.
+    fn has_patience(&mut self) -> bool {
+        let now = Instant::now();
+        let (since, last) = self.lacked_room.unwrap_or((now, now));
+        let since = if now - last > ROOM_PATIENCE / 4 { now } else { since };
+        self.lacked_room = Some((since, now));
+        now - since < ROOM_PATIENCE
+    }
+
+    /// Says why the program must not go on.
+    fn give_up(&self, why: String) {
+        let whose = match self.window.reach().pid() {
+            Some(pid) => format!("process {pid} ({})", proc::name(pid)),
+            None => "a fork's child".into(),
+        };
+        self.shared.failure.lock().expect("nobody panics here").get_or_insert(format!("{whose}: {why}"));
+    }
+
+    fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<()> {
+        let what = InPlace::Pages(Protection::READ_WRITE);
+        match self.space.adopt(start, end - start, what) {
+            Err(error) if error.kind() == ErrorKind::AlreadyMapped => {
+                // Faults have brought some of the pages meanwhile.
+                (start..end).step_by(PAGE_BYTES).try_for_each(|page| {
+                    match self.space.adopt(page, PAGE, what) {
+                        Err(error) if !is_elsewhere(&error) => Err(error),
+                        _ => Ok(()),
+                    }
+                })
+            }
+            Err(error) if is_elsewhere(&error) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl Listener for Adopter<'_> {
+    fn forked(&mut self, child: OwnedFd) {
+        let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
+        let kept = events.share();
+        let (manager, ledger) = (&self.shared.manager, &self.shared.ledger);
+        let forked = Managed::serve(manager, ledger, "a fork".into(), events, self.stack, |space| {
+            let began = Instant::now();
+            loop {
+                match space.fork_from(self.space) {
+                    // The parent's pages cannot go out now, but writes may end, and other processes make room.
+                    Err(error)
+                        if error.kind() == ErrorKind::OutOfMemory && began.elapsed() < FORK_PATIENCE =>
+                    {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    done => return done,
+                }
+            }
+        });
+        match forked {
+            Ok(forked) => {
+                let mapped = self.shared.mapped.lock().expect("nobody panics here").clone();
+                *forked.shared.adopted_later.lock().expect("nobody panics here") = mapped.clone();
+                *forked.shared.mapped.lock().expect("nobody panics here") = mapped;
+                self.shared.forks.lock().expect("nobody panics here").push(forked);
+            }
+            Err(why) => {
+                self.shared.unserved.lock().expect("nobody panics here").extend(kept);
+                self.give_up(format!("a fork of it cannot be served: {why}"));
+            }
+        }
+    }
+
+    fn unknown(&mut self, address: u64) -> bool {
+        let Some(pid) = self.window.reach().pid() else {
+            // The kernel has told of the address, so it is watched, and a mapping has grown.
+            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+            mapped.push((address, address + PAGE));
+            mapped.sort_unstable();
+            return self.space.map_at(address, PAGE, RegionOptions::default()).is_ok();
+        };
+        let Ok(mappings) = proc::mappings(pid) else { return false };
+        let found = mappings.iter().find(|mapping| mapping.start <= address && address < mapping.end);
+        // The kernel has told of this address, so its mapping is watched: it grew.
+        found.is_some_and(|mapping| take(self.space, self.window, self.shared, mapping).is_ok())
+    }
+
+    fn changed(&mut self, start: u64, end: u64) {
+        // Whoever takes a mapping has queued it by then.
+        let _mapped = self.shared.mapped.lock().expect("nobody panics here");
+        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
+        *adopting = subtract(std::mem::take(&mut *adopting), start, end).into();
+        let mut later = self.shared.adopted_later.lock().expect("nobody panics here");
+        *later = subtract(std::mem::take(&mut *later), start, end);
+    }
+
+    fn is_mapped(&self, start: u64, end: u64) -> bool {
+        let mapped = self.shared.mapped.lock().expect("nobody panics here");
+        mapped.iter().any(|(from, to)| *from < end && start < *to)
+    }
+
+    fn unmapped(&mut self, start: u64, end: u64) {
+        let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+        *mapped = subtract(std::mem::take(&mut *mapped), start, end);
+    }
+
+    fn moved(&mut self, from: u64, len: u64, to: u64) {
+        let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+        *mapped = relocate(std::mem::take(&mut *mapped), from, len, to);
+        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
+        *adopting = relocate(std::mem::take(&mut *adopting), from, len, to).into();
+        let mut later = self.shared.adopted_later.lock().expect("nobody panics here");
+        *later = relocate(std::mem::take(&mut *later), from, len, to);
+    }
+
+    fn lost(&mut self, error: octavo::Error) {
+        self.give_up(format!("a change of its mappings could not be followed: {error}"));
+    }
+
+    fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
+        let is_adopting = !self.shared.adopting.lock().expect("nobody panics here").is_empty();
+        if error.kind() == ErrorKind::OutOfMemory && (is_adopting || self.has_patience()) {
+            // What is adopted next can go out, and so can pages that a fork has shared, once they have been refused.
+            return true;
+        }
+        self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
+        false
+    }
+
+    fn work(&mut self) -> bool {
+        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
+        let Some((start, end)) = adopting.pop_front() else { return false };
+        let piece = end.min((start / PIECE + 1) * PIECE);
+        if piece < end {
+            adopting.push_front((piece, end));
+        }
+        let has_more = !adopting.is_empty();
+        drop(adopting);
+        if let Err(error) = self.adopt(start, piece)
+            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(start, piece))
+        {
+            self.give_up(format!("its memory at {start:#x} cannot be taken over: {error}"));
+        }
+        has_more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_filled_and_cut() {
+        assert_eq!(gaps((0, 10), &[(2, 4), (4, 5), (8, 20)]), [(0, 2), (5, 8)]);
+        assert_eq!(gaps((0, 10), &[(0, 10)]), []);
+        assert_eq!(subtract([(0, 10), (20, 30)], 5, 25), [(0, 5), (25, 30)]);
+        assert_eq!(subtract([(0, 10)], 3, 4), [(0, 3), (4, 10)]);
+        assert_eq!(relocate([(0, 10), (50, 60)], 4, 4, 52), [(0, 4), (8, 10), (50, 52), (52, 56), (56, 60)]);
+    }
+}

@@ -1,0 +1,330 @@
+//! The monitor: it watches how much memory the tree has, and takes processes over before the tree outgrows its
+//! limit.
+//!
+//! ```text
+//!   measure ─► far below the limit: sleep ─► near: take the largest process over ─► tell the manager what is outside
+//!      ▲                                                                                                    │
+//!      └────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process. The nearer
+//! the tree comes to its limit, the more often the monitor looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use octavo::Manager;
+
+use crate::guardian::Guardian;
+use crate::ledger::Ledger;
+use crate::managed::Managed;
+use crate::proc::{self, Statm};
+use crate::summary::Summary;
+use crate::tree::Tree;
+
+/// Looks at the tree's memory: often near the limit, seldom far below.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(10);
+/// From one look at which processes there are to the next.
+const LOOK_AT_TREE: Duration = Duration::from_millis(20);
+/// The fastest that a tree is expected to grow, in bytes a second.
+const GROWTH: u64 = 4 << 30;
+/// Growth outside that has the monitor look as often as it can.
+const LEAST_GROWTH: u64 = 512 << 10;
+/// From one look at what is left in staging to the next.
+const TIDY_EVERY: Duration = Duration::from_millis(50);
+/// Smaller processes are not worth taking over.
+const LEAST_PROCESS: u64 = 8 << 20;
+/// What a managed process may have outside before its mappings are looked at again.
+const LEAST_OUTSIDE: u64 = 2 << 20;
+
+/// A tree that may fill half of its limit in less time finds everything prepared from the start.
+const PREPARE_WITHIN: Duration = Duration::from_millis(100);
+
+fn time_to_fill(bytes: u64) -> Duration {
+    Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
+}
+
+/// Why a run ended by itself.
+#[derive(Debug)]
+pub(crate) struct Failed(pub(crate) String);
+
+/// Watches a tree.
+pub(crate) struct Monitor<'a> {
+    ledger: Arc<Ledger>,
+    make_manager: Box<dyn FnMut() -> Result<Manager, String> + 'a>,
+    manager: Option<Manager>,
+    guardian: Option<Guardian>,
+    pub(crate) tree: Tree,
+    managed: BTreeMap<u32, Managed>,
+    /// Processes that cannot be managed, each with its program.
+    refused: BTreeMap<u32, u64>,
+    own: Statm,
+    looked_at: Option<Instant>,
+    pub(crate) summary: Summary,
+    managed_pids: BTreeSet<u32>,
+    /// Processes that stand still until they are taken over.
+    stopped: Vec<u32>,
+    /// Children of forks that have not been found among the processes yet, with their parents.
+    forks: Vec<(u32, Managed)>,
+    tidied_at: Option<Instant>,
+    /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
+    outside: u64,
+    calm: Duration,
+}
+
+impl<'a> Monitor<'a> {
+    pub(crate) fn new(
+        ledger: Arc<Ledger>,
+        make_manager: Box<dyn FnMut() -> Result<Manager, String> + 'a>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            ledger,
+            make_manager,
+            manager: None,
+            guardian: None,
+            tree: Tree::default(),
+            managed: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            own: Statm::of(std::process::id())?,
+            looked_at: None,
+            summary: Summary::default(),
+            managed_pids: BTreeSet::new(),
+            stopped: Vec::new(),
+            forks: Vec::new(),
+            tidied_at: None,
+            outside: 0,
+            calm: SHORTEST,
+        })
+    }
+
+    /// Looks once, and does what has to be done. Returns how long to wait until the next look.
+    ///
+    /// # Errors
+    /// A page could not be kept or brought back. The tree must not go on.
+    pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
+        let now = Instant::now();
+        if self.looked_at.is_none_or(|at| now - at >= LOOK_AT_TREE) {
+            self.looked_at = Some(now);
+            self.tree.look();
+            self.end_those_that_ended();
+            self.find_forks();
+        }
+        if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
+            self.tidied_at = Some(now);
+            self.managed.values().for_each(Managed::tidy);
+        }
+        for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
+            if let Some(failure) = managed.failure() {
+                return Err(Failed(failure));
+            }
+        }
+        let mut total = self.measure();
+        let limit = self.ledger.limit_bytes();
+        let margin = (limit / 8).clamp(16 << 20, 256 << 20).min(limit / 2);
+        if self.manager.is_none() && (total > limit / 2 || time_to_fill(limit / 2) < PREPARE_WITHIN) {
+            self.prepare()?;
+        }
+        if total + margin > limit {
+            self.take_over(total + margin / 2 > limit)?;
+            total = self.measure();
+        }
+        if let Some(manager) = &self.manager {
+            let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
+            let outside = self.ledger.tell(manager, total, adopting);
+            self.summary.note(manager, &self.managed, &self.tree);
+            if total + margin / 4 < limit || adopting == 0 {
+                self.let_go_on();
+            }
+            // Where everything that grows is managed, the manager holds the limit by itself.
+            let grows = outside > self.outside + LEAST_GROWTH;
+            self.outside = outside;
+            self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
+        }
+        let room = limit.saturating_sub(total + margin);
+        Ok(time_to_fill(room).clamp(self.calm, LONGEST))
+    }
+
+    fn measure(&mut self) -> u64 {
+        let own = self.own.read();
+        let anonymous = self.tree.measure();
+        let total = anonymous + own.anonymous;
+        self.summary.peak_anonymous = self.summary.peak_anonymous.max(anonymous);
+        self.ledger.note(total);
+        total
+    }
+
+    /// Makes the manager and the guardian, ahead of the need.
+    fn prepare(&mut self) -> Result<(), Failed> {
+        self.manager = Some((self.make_manager)().map_err(Failed)?);
+        let guardian =
+            Guardian::start().map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
+        self.tree.leave_out(guardian.pid());
+        self.guardian = Some(guardian);
+        Ok(())
+    }
+
+    /// Lets processes go on that were stopped.
+    fn let_go_on(&mut self) {
+        for pid in std::mem::take(&mut self.stopped) {
+            crate::signals::kill(pid, rustix::process::Signal::CONT);
+        }
+    }
+
+    /// Takes the largest processes over, and new mappings of those that are managed. Where it is `urgent`, a process stands still
+    /// until it is taken over.
+    fn take_over(&mut self, urgent: bool) -> Result<(), Failed> {
+        let pids: Vec<_> =
+            self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
+        for (anonymous, pid) in pids.into_iter().rev() {
+            if let Some(managed) = self.managed.get_mut(&pid)
+                && !managed.is_equipped()
+            {
+                if anonymous < LEAST_PROCESS || managed.is_refused() {
+                    continue;
+                }
+                let guardian = self.guardian.as_ref().expect("something is managed");
+                match managed.equip(guardian, pid) {
+                    Ok(()) => self.tree.leave_out(managed.mover_pid()),
+                    // Its faults are served all the same. What it has itself counts as outside.
+                    Err(why) => managed.refuse(why),
+                }
+            } else if let Some(managed) = self.managed.get_mut(&pid) {
+                let resident = managed.space.stats().map_or(0, |stats| stats.resident_bytes);
+                let outside = anonymous.saturating_sub(resident);
+                if outside > managed.outside_at_look + LEAST_OUTSIDE {
+                    // The process may have ended, or look different by now.
+                    let _ = managed.look();
+                    managed.outside_at_look = outside;
+                } else {
+                    managed.outside_at_look = managed.outside_at_look.min(outside);
+                }
+            } else if anonymous >= LEAST_PROCESS && !self.is_fork_of_managed(pid) {
+                let Some(stat) = proc::stat(pid) else { continue };
+                if self.refused.get(&pid) == Some(&stat.stack) {
+                    continue;
+                }
+                // Whoever has stopped the program itself lets it go on, too.
+                let runs = stat.state != b'T' && stat.state != b't';
+                if urgent && runs && !self.stopped.contains(&pid) {
+                    crate::signals::kill(pid, rustix::process::Signal::STOP);
+                    self.stopped.push(pid);
+                }
+                self.engage(pid, stat.stack)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a process is the child of a fork whose event has not been taken in yet.
+    fn is_fork_of_managed(&self, pid: u32) -> bool {
+        let stack = self.tree.processes.get(&pid).map(|process| process.stack);
+        let forks = self.forks.iter().map(|(_, fork)| fork);
+        self.tree.is_fork(pid)
+            && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack)
+    }
+
+    fn engage(&mut self, pid: u32, stack: u64) -> Result<(), Failed> {
+        if self.manager.is_none() {
+            self.prepare()?;
+        }
+        let guardian = self.guardian.as_ref().expect("it is as old as the manager");
+        let manager = self.manager.as_ref().expect("it was just made");
+        match Managed::engage(manager, &self.ledger, guardian, pid) {
+            Ok(managed) => {
+                self.tree.leave_out(managed.mover_pid());
+                self.manage(pid, managed);
+            }
+            Err(why) => {
+                if proc::stat(pid).is_some() {
+                    eprintln!("octavo: {} ({pid}) is not managed: {why}", proc::name(pid));
+                }
+                self.refused.insert(pid, stack);
+            }
+        }
+        Ok(())
+    }
+
+    fn manage(&mut self, pid: u32, managed: Managed) {
+        self.managed.insert(pid, managed);
+        self.managed_pids.insert(pid);
+        self.summary.managed_processes = self.managed_pids.len() as u64;
+    }
+
+    /// Finds out which processes are the children of forks.
+    fn find_forks(&mut self) {
+        for (pid, managed) in &self.managed {
+            self.forks.extend(managed.take_forks().into_iter().map(|fork| (*pid, fork)));
+        }
+        let mut index = 0;
+        while index < self.forks.len() {
+            let (parent, fork) = &self.forks[index];
+            let more: Vec<_> = fork.take_forks().into_iter().map(|fork| (*parent, fork)).collect();
+            let is_current = fork.is_current();
+            let stack = fork.stack;
+            let found = self.tree.find_fork(stack, *parent, |pid| self.managed.contains_key(&pid));
+            if !is_current {
+                let (_, fork) = self.forks.remove(index);
+                self.summary.add(fork);
+            } else if let Some(pid) = found {
+                let (_, fork) = self.forks.remove(index);
+                self.manage(pid, fork);
+            } else {
+                index += 1;
+            }
+            self.forks.extend(more);
+        }
+    }
+
+    fn end_those_that_ended(&mut self) {
+        let ended: Vec<u32> =
+            self.managed.iter().filter(|(_, managed)| !managed.is_current()).map(|(pid, _)| *pid).collect();
+        for pid in ended {
+            if let Some(managed) = self.managed.remove(&pid) {
+                let mover = managed.mover_pid();
+                self.summary.add(managed);
+                if let Some(guardian) = &self.guardian {
+                    guardian.forget(pid);
+                }
+                mover.into_iter().for_each(|mover| self.tree.forget_helper(mover));
+            }
+        }
+        self.refused.retain(|pid, _| self.tree.processes.contains_key(pid));
+        self.summary.processes = self.tree.seen;
+    }
+
+    /// Returns whether processes are left that need the runner.
+    pub(crate) fn has_managed(&self) -> bool {
+        !self.managed.is_empty() || !self.forks.is_empty()
+    }
+
+    /// Kills every process of the tree.
+    pub(crate) fn kill_all(&mut self) {
+        for _ in 0..8 {
+            self.tree.look();
+            for pid in self.tree.processes.keys() {
+                crate::signals::kill(*pid, rustix::process::Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends the management of all processes, after the program's end.
+    pub(crate) fn finish(mut self) -> Summary {
+        self.summary.peak_bytes = self.ledger.peak_bytes();
+        self.summary.budget_bytes = self.ledger.limit_bytes();
+        if let Some(manager) = &self.manager {
+            self.summary.note(manager, &self.managed, &self.tree);
+        }
+        let forks = std::mem::take(&mut self.forks).into_iter();
+        for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {
+            self.summary.add(managed);
+        }
+        self.summary.processes = self.tree.seen;
+        if let Some(guardian) = self.guardian.take() {
+            guardian.finish();
+        }
+        self.summary
+    }
+}

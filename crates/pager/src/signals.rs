@@ -1,0 +1,52 @@
+//! Signals and ends of processes, passed through between whoever started the runner and the program.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+/// Signals that the program gets as the runner gets them. Those that a terminal sends go to both by
+/// themselves.
+pub(crate) const PASSED_ON: [i32; 5] = [
+    signal_hook::consts::SIGTERM,
+    signal_hook::consts::SIGHUP,
+    signal_hook::consts::SIGUSR1,
+    signal_hook::consts::SIGUSR2,
+    signal_hook::consts::SIGWINCH,
+];
+
+/// Signals that a terminal sends to the program as well, which decides what to do.
+pub(crate) const LEFT_TO_THE_PROGRAM: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT];
+
+/// Sends a signal. A process that has ended gets none.
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
+/// parent of any more. Returns how `program` ended, if it did.
+pub(crate) fn reap(program: u32) -> Option<ExitStatus> {
+    let mut ended = None;
+    // Movers end without a signal, and are seen by those only who ask for all.
+    while let Ok(Some((pid, status))) =
+        wait(WaitOptions::NOHANG | WaitOptions::from_bits_retain(ALL_CHILDREN))
+    {
+        if pid.as_raw_nonzero().get() as u32 == program {
+            ended = Some(ExitStatus::from_raw(status.as_raw()));
+        }
+    }
+    ended
+}
+
+/// `__WALL`.
+const ALL_CHILDREN: u32 = 0x4000_0000;
+
+/// Ends this process as the program was ended: by the same signal, and without a core dump of its own. Returns
+/// where the signal ends no process.
+pub fn end_by_signal(signal: i32) {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+}

@@ -1,0 +1,157 @@
+//! The processes of the tree: which there are, and how much memory they have together.
+//!
+//! The kernel counts a page that a fork shares in every process that shows it. So the processes of one program,
+//! which have forked from each other, are counted together: their shares (PSS) are asked for now and then, and
+//! in between the pages that they get are added. A `vfork` child has no memory of its own.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use octavo_platform::process_memory::share_memory;
+
+use crate::proc::{self, Memory, Statm};
+
+/// Shares are asked for so often at most, and for at most one part in so many of the time.
+const ASK_EVERY: Duration = Duration::from_millis(30);
+const ASK_SHARE: u32 = 10;
+
+/// A process of the tree.
+#[derive(Debug)]
+pub(crate) struct Process {
+    statm: Statm,
+    pub(crate) memory: Memory,
+    /// Where its stack begins: processes that have forked from each other have the same.
+    pub(crate) stack: u64,
+    parent: u32,
+    /// It has the memory of its parent, and none of its own.
+    is_vforked: bool,
+}
+
+/// Processes that have forked from each other.
+#[derive(Debug, Default)]
+struct Family {
+    members: Vec<u32>,
+    /// What they had when they were last asked, and the sum of what the kernel counted for each.
+    shares: u64,
+    counted: u64,
+    asked_at: Option<Instant>,
+    took: Duration,
+}
+
+/// All processes that descend from the runner, but for the runner's own helpers.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) processes: BTreeMap<u32, Process>,
+    families: BTreeMap<u64, Family>,
+    /// How many there have been.
+    pub(crate) seen: u64,
+    helpers: Vec<u32>,
+}
+
+impl Tree {
+    /// Leaves a process out, and what descends from it: a helper of the runner.
+    pub(crate) fn leave_out(&mut self, pid: impl Into<Option<u32>>) {
+        if let Some(pid) = pid.into() {
+            self.helpers.push(pid);
+            self.processes.remove(&pid);
+        }
+    }
+
+    /// Takes a helper off the list that has ended.
+    pub(crate) fn forget_helper(&mut self, pid: u32) {
+        self.helpers.retain(|helper| *helper != pid);
+    }
+
+    /// Finds out which processes there are.
+    pub(crate) fn look(&mut self) {
+        let (mut found, mut at) = (vec![(std::process::id(), 0)], 0);
+        let mut children = Vec::new();
+        while at < found.len() {
+            let parent = found[at].0;
+            proc::children(parent, &mut children);
+            let ours = children.drain(..).filter(|child| !self.helpers.contains(child));
+            found.extend(ours.map(|child| (child, parent)));
+            at += 1;
+        }
+        found.remove(0);
+        self.processes.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
+        let is_known = |processes: &BTreeMap<u32, Process>, pid| {
+            // A process that ran another program since is another one.
+            processes.get(&pid).is_some_and(|process: &Process| !process.is_vforked)
+        };
+        for (pid, parent) in found {
+            let stack = proc::stat(pid).map_or(0, |stat| stat.stack);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.stack = stack;
+            }
+            if is_known(&self.processes, pid) {
+                continue;
+            }
+            if let Ok(statm) = Statm::of(pid) {
+                self.seen += u64::from(!self.processes.contains_key(&pid));
+                let is_vforked = share_memory(pid, parent);
+                let memory = Memory::default();
+                self.processes.insert(pid, Process { statm, memory, stack, parent, is_vforked });
+            }
+        }
+        self.find_families();
+    }
+
+    fn find_families(&mut self) {
+        let mut members = BTreeMap::<u64, Vec<u32>>::new();
+        for (pid, process) in self.processes.iter().filter(|(_, process)| !process.is_vforked) {
+            members.entry(process.stack).or_default().push(*pid);
+        }
+        members.retain(|_, members| members.len() > 1);
+        self.families.retain(|stack, _| members.contains_key(stack));
+        for (stack, members) in members {
+            let family = self.families.entry(stack).or_default();
+            if family.members != members {
+                (family.members, family.asked_at) = (members, None);
+            }
+        }
+    }
+
+    /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the runner, which gets children
+    /// whose parents have ended.
+    pub(crate) fn find_fork(&self, stack: u64, parent: u32, is_known: impl Fn(u32) -> bool) -> Option<u32> {
+        let fits = |parent: u32| {
+            self.processes.iter().find_map(|(pid, process)| {
+                let fits = process.stack == stack && process.parent == parent && !process.is_vforked;
+                (fits && !is_known(*pid)).then_some(*pid)
+            })
+        };
+        fits(parent).or_else(|| fits(std::process::id()))
+    }
+
+    /// Returns whether a process has forked from another one of the tree, and runs the same program.
+    pub(crate) fn is_fork(&self, pid: u32) -> bool {
+        let Some(process) = self.processes.get(&pid) else { return false };
+        let parent = self.processes.get(&process.parent);
+        process.is_vforked || parent.is_some_and(|parent| parent.stack == process.stack)
+    }
+
+    /// Measures the processes, and returns their anonymous memory together.
+    pub(crate) fn measure(&mut self) -> u64 {
+        let mut sum = 0;
+        for process in self.processes.values_mut().filter(|process| !process.is_vforked) {
+            process.memory = process.statm.read();
+            sum += process.memory.anonymous;
+        }
+        for family in self.families.values_mut() {
+            let processes = &self.processes;
+            let anonymous = |pid: &u32| processes.get(pid).map_or(0, |process| process.memory.anonymous);
+            let counted: u64 = family.members.iter().map(anonymous).sum();
+            let now = Instant::now();
+            let pause = ASK_EVERY.max(family.took * ASK_SHARE);
+            if family.asked_at.is_none_or(|at| now - at >= pause) {
+                family.shares = family.members.iter().map(|pid| proc::anonymous_share(*pid)).sum();
+                (family.counted, family.asked_at) = (counted, Some(now));
+                family.took = now.elapsed();
+            }
+            let now_shared = (family.shares + counted.saturating_sub(family.counted)).min(counted);
+            sum = sum - counted + now_shared;
+        }
+        sum
+    }
+}

@@ -1,0 +1,105 @@
+//! What can go wrong, with a kind for the program and a sentence for the user.
+
+use std::fmt;
+use std::io;
+
+use rustix::io::Errno;
+
+/// The kind of an [`InjectError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InjectErrorKind {
+    /// This process may not trace the program.
+    NotPermitted,
+    /// A debugger, or another runner, traces the program.
+    Traced,
+    /// The program has ended, or ends.
+    Gone,
+    /// No userfaultfd can be had for the program, or the kernel's lacks a feature.
+    UserfaultfdUnavailable,
+    /// A seccomp filter of the program refuses a call that a mover needs.
+    Seccomp,
+    /// The program is of a kind that this code cannot serve.
+    Unsupported,
+    /// No thread of the program could be stopped in time.
+    Stuck,
+    /// The kernel refused a resource.
+    System,
+}
+
+/// The reason why a program has no mover.
+#[derive(Clone, Debug)]
+pub struct InjectError {
+    kind: InjectErrorKind,
+    sentence: String,
+}
+
+impl InjectError {
+    pub(crate) fn new(kind: InjectErrorKind, sentence: impl Into<String>) -> Self {
+        Self { kind, sentence: sentence.into() }
+    }
+
+    pub(crate) fn gone(pid: u32) -> Self {
+        Self::new(InjectErrorKind::Gone, format!("process {pid} has ended"))
+    }
+
+    /// An error of the kernel in a step that the sentence names.
+    pub(crate) fn system(step: &str, error: impl Into<io::Error>) -> Self {
+        Self::new(InjectErrorKind::System, format!("{step} failed: {}", error.into()))
+    }
+
+    /// Returns the kind, for a program to act on.
+    pub fn kind(&self) -> InjectErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for InjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for InjectError {}
+
+/// The reason why a mover did not serve an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MoverError {
+    /// The mover has ended. Some calls of the batch may have been made.
+    Ended,
+    /// The mover gave no answer for a long time, and was ended for that. Some calls of the batch may have been
+    /// made.
+    Silent,
+    /// More calls, or more bytes, than one batch has room for. None was made.
+    TooLarge,
+    /// The kernel refused a wait of the runner's.
+    System(Errno),
+}
+
+impl fmt::Display for MoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended => {
+                f.write_str("the mover has ended; inject another one, and scan the program's pages")
+            }
+            Self::Silent => f.write_str("the mover gave no answer and was ended; is the program frozen?"),
+            Self::TooLarge => f.write_str("the batch is too large; split it"),
+            Self::System(error) => write!(f, "waiting for the mover failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MoverError {}
+
+impl From<MoverError> for io::Error {
+    fn from(error: MoverError) -> Self {
+        let kind = match error {
+            MoverError::Ended => io::ErrorKind::BrokenPipe,
+            MoverError::Silent => io::ErrorKind::TimedOut,
+            MoverError::TooLarge => io::ErrorKind::InvalidInput,
+            MoverError::System(error) => return error.into(),
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,288 @@
+//! How a mover comes to be: one `clone` in a thread of the program.
+//!
+//! 1. Seize a thread and interrupt it. Save its registers and its signal mask, block its signals.
+//! 2. Make it call `clone(CLONE_VM | CLONE_FILES)` by the program's own `syscall` instruction, up to the stop in which
+//!    the kernel tells of the child.
+//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore mask and registers, let it go.
+//!
+//! The thread runs no instruction of ours but the one system call, and gets no signal. The last stop is one from which
+//! the kernel still restarts the call that the first stop broke off.
+//!
+//! The child shares the program's descriptor table for a moment, and then takes an empty one of its own
+//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it never holds a reference to any file of the program, and nobody
+//! waits for an end of file because of it.
+
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use octavo_platform::userfaultfd::Userfaultfd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::set_current_timer_slack;
+
+use crate::error::{InjectError, InjectErrorKind};
+use crate::mover::{Injected, Mover};
+use crate::prepare::{self, Parts};
+use crate::resume::{Sequence, registers_to_resume};
+use crate::target::{self, Status};
+use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
+
+/// How long one thread may take to stop before another one is tried. A thread in an uninterruptible wait (a disk,
+/// a `vfork`) does not stop.
+const FIRST_PATIENCE: Duration = Duration::from_millis(30);
+/// How long the last candidate may take.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
+/// How often the `clone` is tried. The kernel refuses it while a stop of the whole process begins.
+const CLONES: usize = 8;
+
+/// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
+pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Userfaultfd>) -> Result<Injected, InjectError> {
+    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
+    let start = Instant::now();
+    let status = Status::of(pid)?;
+    if status.tracer != 0 {
+        let sentence = format!("process {pid} is traced by process {}; end that first", status.tracer);
+        return Err(InjectError::new(InjectErrorKind::Traced, sentence));
+    }
+    if target::shares_our_memory(pid) {
+        let sentence = "this process shares the memory of the runner, which cannot page itself";
+        return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+    }
+    let at = target::find_syscall(pid).map_err(|error| permission(pid, error))?;
+    let is_our_child = status.parent == std::process::id();
+    let suspension = suspension(&status)?;
+    let (child, stopped) = birth(pid, at, &status, suspension)?;
+    match bring_up(pid, &child, at, suspension, staging_bytes, inherited) {
+        Ok((process, parts)) => {
+            let mover = Mover::new(child.tid(), process, parts, is_our_child);
+            mover.probe()?;
+            Ok(Injected { mover, stopped, whole: start.elapsed() })
+        }
+        Err(error) => {
+            child.kill();
+            Err(error)
+        }
+    }
+}
+
+/// Makes a mover of the new process, which ends with this thread until it is let go.
+fn bring_up(
+    pid: u32,
+    child: &Tracee,
+    at: u64,
+    suspension: i32,
+    staging_bytes: u64,
+    inherited: Option<Userfaultfd>,
+) -> Result<(OwnedFd, Parts), InjectError> {
+    child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+    let process = Pid::from_raw(child.tid() as i32).ok_or_else(|| InjectError::gone(pid))?;
+    let process = pidfd_open(process, PidfdFlags::empty())
+        .map_err(|error| InjectError::system("opening the new process", error))?;
+    child
+        .set_options(libc::PTRACE_O_EXITKILL | suspension)
+        .map_err(|error| InjectError::system("tracing the new process", error))?;
+    let parts = prepare::prepare(pid, child, at, &process, staging_bytes, inherited)?;
+    Ok((process, parts))
+}
+
+/// Makes the new process, which stands still and is traced. Returns also how long the program's thread stood still.
+fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee, Duration), InjectError> {
+    let (thread, start) = stop_a_thread(pid, suspension)?;
+    let saved =
+        Saved::of(pid, &thread).map_err(|error| InjectError::system("reading the thread's state", error))?;
+    if saved.registers.cs != 0x33 {
+        let sentence = format!("process {pid} runs 32-bit code, which has no movers");
+        return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+    }
+    let born = clone_in(pid, &thread, &saved, at, (status, suspension));
+    // The thread goes on as it was, whatever came of the clone.
+    saved.restore(&thread).map_err(|_| InjectError::gone(pid))?;
+    let _ = thread.resume(libc::PTRACE_DETACH, 0);
+    let stopped = start.elapsed();
+    Ok((born?, stopped))
+}
+
+/// What the thread gets back.
+struct Saved {
+    registers: libc::user_regs_struct,
+    resumed: libc::user_regs_struct,
+    mask: u64,
+    dispatch: Option<crate::tracee::Dispatch>,
+}
+
+impl Saved {
+    fn of(pid: u32, thread: &Tracee) -> Result<Self, Errno> {
+        let registers = thread.registers()?;
+        let sequence = thread.sequence_area().and_then(|(area, _)| running_sequence(pid, area));
+        Ok(Self {
+            resumed: registers_to_resume(&registers, sequence),
+            registers,
+            mask: thread.signal_mask()?,
+            dispatch: thread.dispatch(),
+        })
+    }
+
+    fn restore(&self, thread: &Tracee) -> Result<(), Errno> {
+        if let Some(dispatch) = &self.dispatch {
+            thread.set_dispatch(dispatch)?;
+        }
+        thread.set_signal_mask(self.mask)?;
+        thread.set_registers(&self.resumed)
+    }
+}
+
+/// Reads the descriptor of the sequence that the thread is in, if any.
+fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
+    // The pointer stands behind two numbers of the CPU.
+    let mut pointer = [0; 8];
+    target::read_bytes(pid, area + 8, &mut pointer).ok()?;
+    let pointer = u64::from_ne_bytes(pointer);
+    if pointer == 0 {
+        return None;
+    }
+    let mut descriptor = [0; 32];
+    target::read_bytes(pid, pointer, &mut descriptor).ok()?;
+    Some(Sequence::from_bytes(&descriptor))
+}
+
+/// Stops one thread, and returns it with the moment at which it was told to stop.
+fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectError> {
+    let threads = target::threads(pid);
+    let mut reason = InjectError::gone(pid);
+    for (index, &tid) in threads.iter().enumerate() {
+        let thread = match Tracee::seize(tid, suspension) {
+            Ok(thread) => thread,
+            Err(Errno::SRCH) => continue,
+            // The option may be what is refused.
+            Err(_) if suspension != 0 && Tracee::seize(tid, 0).is_ok() => {
+                return Err(filtered(pid));
+            }
+            Err(error) => {
+                reason = refused(pid, error);
+                continue;
+            }
+        };
+        let start = Instant::now();
+        let patience = if index + 1 == threads.len() { LAST_PATIENCE } else { FIRST_PATIENCE };
+        match thread.interrupt().map_err(NoStop::Refused).and_then(|()| thread.wait_for_trap(Some(patience)))
+        {
+            Ok(()) => return Ok((thread, start)),
+            Err(error) => reason = no_stop(pid, error),
+        }
+    }
+    Err(reason)
+}
+
+/// Set only once the thread stands still: a thread that the program itself makes is none of ours.
+const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD;
+
+/// The option with which the kernel leaves the program's filters out while a task is traced, where it has any. A filter
+/// could otherwise end the program for a call that it would not make itself.
+///
+/// A process with as many filters as the runner has those of the container that both are in. These let the runner's
+/// own calls pass, and they cannot be suspended from inside.
+fn suspension(status: &Status) -> Result<i32, InjectError> {
+    let ours = Status::of(std::process::id())?.filters;
+    Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
+}
+
+fn filtered(pid: u32) -> InjectError {
+    let sentence = format!(
+        "process {pid} has a seccomp filter, which cannot be suspended: run outside of containers, with \
+         CAP_SYS_ADMIN, on a kernel with CONFIG_CHECKPOINT_RESTORE"
+    );
+    InjectError::new(InjectErrorKind::Seccomp, sentence)
+}
+
+/// Makes the stopped thread call `clone`. The thread is stopped inside the kernel afterwards, before it would go on
+/// with registers that are not its own.
+fn clone_in(
+    pid: u32,
+    thread: &Tracee,
+    saved: &Saved,
+    at: u64,
+    (status, suspension): (&Status, i32),
+) -> Result<Tracee, InjectError> {
+    let system = |error: Errno| InjectError::system("making a process in the program", error);
+    if !target::is_syscall(pid, at) {
+        let sentence = format!("process {pid} changed its code meanwhile; try again");
+        return Err(InjectError::new(InjectErrorKind::Stuck, sentence));
+    }
+    if saved.dispatch.is_some() {
+        thread.set_dispatch(&crate::tracee::Dispatch::default()).map_err(system)?;
+    }
+    thread.set_options(CLONE_OPTIONS | suspension).map_err(system)?;
+    thread.set_signal_mask(ALL_SIGNALS).map_err(system)?;
+    let mut flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
+    if status.parent == std::process::id() {
+        // The runner can reap its own child, and the program has none that it does not know.
+        flags |= libc::CLONE_PARENT as u64;
+    }
+    let mut registers = saved.registers;
+    prepare_call(&mut registers, at, libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
+    for _ in 0..CLONES {
+        thread.set_registers(&registers).map_err(system)?;
+        let mut child = None;
+        let (mut signal, mut is_inside) = (0, false);
+        // The call's entry, then the child where it succeeds, else the call's exit.
+        let answer = loop {
+            thread.resume(libc::PTRACE_SYSCALL, signal).map_err(system)?;
+            signal = 0;
+            match thread.wait().map_err(|reason| no_stop(pid, reason))? {
+                Stop::Cloned => {
+                    child = Some(Tracee::born(thread.message().map_err(system)? as u32));
+                    // The stop that comes next is inside the kernel, behind the call.
+                    break 0;
+                }
+                Stop::SystemCall if is_inside => break thread.registers().map_err(system)?.rax as i64,
+                Stop::SystemCall => is_inside = true,
+                // Of all signals, only one that stops the process comes through. It is to do so.
+                Stop::Signal(arrived) => signal = arrived,
+                Stop::Trap => {}
+            }
+        };
+        thread.interrupt().map_err(system)?;
+        thread.resume(libc::PTRACE_CONT, 0).map_err(system)?;
+        thread.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+        match child {
+            Some(child) => return Ok(child),
+            // A stop of the whole process begins: the kernel wants the call made again.
+            None if (-516..=-512).contains(&answer) => {}
+            None => return Err(system(Errno::from_raw_os_error(-answer as i32))),
+        }
+    }
+    Err(InjectError::new(
+        InjectErrorKind::Stuck,
+        format!("process {pid} did not come to make a child; try again"),
+    ))
+}
+
+fn refused(pid: u32, error: Errno) -> InjectError {
+    match error {
+        Errno::PERM | Errno::ACCESS => InjectError::new(
+            InjectErrorKind::NotPermitted,
+            format!("this process may not trace process {pid}: run as root, or as the program's user"),
+        ),
+        Errno::SRCH => InjectError::gone(pid),
+        error => InjectError::system("tracing the program", error),
+    }
+}
+
+/// An unreadable map of a process that is there is a matter of permission.
+fn permission(pid: u32, error: InjectError) -> InjectError {
+    let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
+    if error.kind() == InjectErrorKind::Gone && is_there { refused(pid, Errno::PERM) } else { error }
+}
+
+pub fn no_stop(pid: u32, reason: NoStop) -> InjectError {
+    match reason {
+        NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(pid),
+        NoStop::Refused(error) => refused(pid, error),
+        NoStop::Late => InjectError::new(
+            InjectErrorKind::Stuck,
+            format!("no thread of process {pid} could be stopped (all wait for a disk?); try again later"),
+        ),
+    }
+}

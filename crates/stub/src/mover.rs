@@ -1,0 +1,235 @@
+//! A mover in service.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use octavo_platform::userfaultfd::{MoveRequest, Userfaultfd, wire};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use crate::error::{InjectError, InjectErrorKind, MoverError};
+use crate::inject;
+use crate::layout::{Layout, MOST_STAGING_BYTES, PAGE};
+use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
+use crate::prepare::Parts;
+
+/// A new mover, and what it cost.
+#[derive(Debug)]
+pub struct Injected {
+    /// The mover.
+    pub mover: Mover,
+    /// How long a thread of the program stood still.
+    pub stopped: Duration,
+    /// How long the whole took.
+    pub whole: Duration,
+}
+
+/// A process that shares a program's memory and makes system calls there. See the [crate](crate).
+///
+/// Any thread may use it; batches follow one another. Dropping it [ends](Mover::end) the process.
+#[derive(Debug)]
+pub struct Mover {
+    pid: u32,
+    process: OwnedFd,
+    layout: Layout,
+    numbers: [u64; 2],
+    faults: Userfaultfd,
+    quiet: Userfaultfd,
+    is_our_child: bool,
+    mailbox: Mutex<Mailbox>,
+}
+
+impl Mover {
+    /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at most
+    /// 1 GiB).
+    ///
+    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the work runs on
+    /// a thread of its own, since tracing belongs to a thread.
+    ///
+    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay behind in it, without
+    /// pages.
+    pub fn inject(pid: u32, staging_bytes: u64) -> Result<Injected, InjectError> {
+        Self::inject_with(pid, staging_bytes, None)
+    }
+
+    /// As [`inject`](Self::inject), for a process that is the child of a fork. Its memory has a descriptor already, which the fork
+    /// event brought and which becomes descriptor A.
+    pub fn inject_into_fork(
+        pid: u32,
+        staging_bytes: u64,
+        inherited: Userfaultfd,
+    ) -> Result<Injected, InjectError> {
+        Self::inject_with(pid, staging_bytes, Some(inherited))
+    }
+
+    fn inject_with(
+        pid: u32,
+        staging_bytes: u64,
+        inherited: Option<Userfaultfd>,
+    ) -> Result<Injected, InjectError> {
+        if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
+            let sentence = "a staging range has whole pages, at least one and at most 1 GiB";
+            return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+        }
+        let work = std::thread::Builder::new()
+            .name("octavo-inject".into())
+            .spawn(move || inject::inject(pid, staging_bytes, inherited))
+            .map_err(|error| InjectError::system("starting a thread", error))?;
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    pub(crate) fn new(pid: u32, process: OwnedFd, parts: Parts, is_our_child: bool) -> Self {
+        let Parts { layout, mailbox, numbers, faults, quiet } = parts;
+        Self { pid, process, layout, numbers, faults, quiet, is_our_child, mailbox: Mutex::new(mailbox) }
+    }
+
+    /// Tries the calls that a mover is for, now that the program's own filters hold for it.
+    pub(crate) fn probe(&self) -> Result<(), InjectError> {
+        let refused = |what: &dyn std::fmt::Display| {
+            let sentence =
+                format!("a seccomp filter of the program forbids a call that a mover needs: {what}");
+            InjectError::new(InjectErrorKind::Seccomp, sentence)
+        };
+        let mut mailbox = self.lock();
+        let Layout { staging_1, staging_2, .. } = self.layout;
+        let request = MoveRequest { to: staging_2, from: staging_1, len: PAGE, mode: 0, moved: 0 };
+        write_request(&mailbox, 0, &request);
+        let mut calls = [self.discard_call(), self.move_call(1, 0)];
+        mailbox.call(self.process.as_fd(), &mut calls).map_err(|error| refused(&error))?;
+        calls[0].result().map_err(|error| refused(&error))?;
+        match calls[1].result() {
+            // There is nothing to move.
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(refused(&error)),
+            Ok(_) => Err(refused(&"it answered without effect")),
+        }
+    }
+
+    /// Returns the mover's process number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the pidfd of the mover, for instance to wait for its end.
+    pub fn process(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    /// Returns descriptor A: the program's memory, with all events. Staging range 1 is registered here.
+    pub fn faults(&self) -> &Userfaultfd {
+        &self.faults
+    }
+
+    /// Returns descriptor B: the program's memory, without events. Staging range 2 is registered here.
+    pub fn quiet(&self) -> &Userfaultfd {
+        &self.quiet
+    }
+
+    /// Returns the mover's own numbers of descriptors A and B, for calls on them.
+    pub fn numbers(&self) -> [u64; 2] {
+        self.numbers
+    }
+
+    /// Returns the addresses of the two staging ranges in the program, and the length of each.
+    pub fn staging(&self) -> ([u64; 2], u64) {
+        ([self.layout.staging_1, self.layout.staging_2], self.layout.staging_bytes)
+    }
+
+    /// Returns the whole address range that the mover has in the program: start and length. It is nothing of the
+    /// program's, and must not be paged.
+    pub fn range(&self) -> (u64, u64) {
+        (self.layout.start, self.layout.len)
+    }
+
+    /// Returns the address in the program of the scratch memory, and its length. A batch's requests lie there.
+    pub fn request_address(&self) -> (u64, usize) {
+        (self.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
+    }
+
+    /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
+    ///
+    /// Only `futex`, `ioctl`, `madvise` and `poll` are allowed to a mover; others answer `EPERM`. A call must not wait for the
+    /// runner: there is one mover, and it waits too.
+    ///
+    /// [`MoverError::Ended`] where the mover has ended, never a hang.
+    pub fn call(&self, calls: &mut [Call]) -> Result<(), MoverError> {
+        self.call_locked(&mut self.lock(), calls)
+    }
+
+    /// As [`call`](Self::call), with move requests that calls name by their index. They are handed back with the
+    /// kernel's answers.
+    pub fn call_with_requests(
+        &self,
+        calls: &mut [Call],
+        requests: &mut [MoveRequest],
+    ) -> Result<(), MoverError> {
+        if requests.len() > SCRATCH_BYTES / wire::MOVE_REQUEST_BYTES {
+            return Err(MoverError::TooLarge);
+        }
+        let mut mailbox = self.lock();
+        for (index, request) in requests.iter().enumerate() {
+            write_request(&mailbox, index, request);
+        }
+        self.call_locked(&mut mailbox, calls)?;
+        for (index, request) in requests.iter_mut().enumerate() {
+            // Only the answer is taken back: the page is the program's to write.
+            request.moved = mailbox.scratch(index * wire::MOVE_REQUEST_BYTES + 32) as i64;
+        }
+        Ok(())
+    }
+
+    fn call_locked(&self, mailbox: &mut Mailbox, calls: &mut [Call]) -> Result<(), MoverError> {
+        let done = mailbox.call(self.process.as_fd(), calls);
+        if done == Err(MoverError::Silent) {
+            // It must not make the calls later, when nobody knows of them any more.
+            self.end();
+        }
+        done
+    }
+
+    /// The call that moves by descriptor A (0) or B (1), with the request of this index.
+    pub fn move_call(&self, descriptor: usize, request: usize) -> Call {
+        let address = self.request_address().0 + (request * wire::MOVE_REQUEST_BYTES) as u64;
+        Call::new(libc::SYS_ioctl, [self.numbers[descriptor], wire::MOVE, address])
+    }
+
+    /// The call that gives the pages of staging range 2 back to the kernel.
+    pub fn discard_call(&self) -> Call {
+        let Layout { staging_2, staging_bytes, .. } = self.layout;
+        Call::new(libc::SYS_madvise, [staging_2, staging_bytes, libc::MADV_DONTNEED as u64])
+    }
+
+    /// Returns whether the mover has ended.
+    pub fn has_ended(&self) -> bool {
+        has_ended(self.process.as_fd()).unwrap_or(true)
+    }
+
+    /// Ends the mover at once, and reaps it where it is a child of this process. The descriptors stay usable. Pages in
+    /// staging stay until the program ends: [discard](Mover::discard) them first.
+    pub fn end(&self) {
+        // It may have ended already.
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+        if self.is_our_child {
+            // By the pidfd, which never means another process, however often this is called.
+            let any_kind = WaitIdOptions::from_bits_retain(libc::__WALL as u32) | WaitIdOptions::EXITED;
+            while matches!(waitid(WaitId::PidFd(self.process()), any_kind), Err(Errno::INTR)) {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mailbox> {
+        // A panic leaves a batch unfinished at worst, and the next one has a number of its own.
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn write_request(mailbox: &Mailbox, index: usize, request: &MoveRequest) {
+    let MoveRequest { to, from, len, mode, moved } = *request;
+    mailbox.write_scratch(index * wire::MOVE_REQUEST_BYTES, &[to, from, len, mode, moved as u64]);
+}

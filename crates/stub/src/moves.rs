@@ -1,0 +1,153 @@
+//! Pages on their way out of a program.
+//!
+//! A page leaves in two moves of one batch: by descriptor A to staging range 1, then by B to staging range 2. Descriptor A
+//! refuses moves while an event is unread, so that no page is taken that the program has just unmapped. Range 2
+//! belongs to B, which has no events: there the pages can be discarded without an event of our own.
+//!
+//! An answer other than full success does not mean that nothing moved. Whoever gets one looks at
+//! [`Mover::staging_pages`] before staging is used again.
+
+use std::io;
+
+use octavo_platform::pagemap::{Categories, PageRun, Pagemap, Wanted};
+use octavo_platform::userfaultfd::{MoveRequest, Progress, wire};
+use rustix::io::Errno;
+
+use crate::error::MoverError;
+use crate::mailbox::{CALLS, Call};
+use crate::mover::Mover;
+
+/// Pages of the program that are to leave together. They lie in one mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The address of the first page.
+    pub address: u64,
+    /// The length in bytes.
+    pub len: u64,
+}
+
+/// What became of a [`Run`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunMoved {
+    /// Where the run's first page is in staging: bytes from its start.
+    pub offset: u64,
+    /// How far the kernel came, and its error. After a part the error is `EAGAIN`, whatever the reason.
+    pub progress: Progress,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// One for each run, in order.
+    pub runs: Vec<RunMoved>,
+    /// The move from staging range 1 to range 2. Its bytes count holes.
+    pub staged: Progress,
+    /// The kernel's error where staging range 2 was to be discarded first.
+    pub discarded: Option<Errno>,
+}
+
+impl Moved {
+    /// Returns whether every page of every run is in staging range 2.
+    pub fn is_whole(&self) -> bool {
+        self.discarded.is_none()
+            && self.staged.is_whole()
+            && self.runs.iter().all(|run| run.progress.is_whole())
+    }
+}
+
+/// What a batch does with the pages that are in staging range 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staging {
+    /// They are none, or stay: a new page in their place is refused with `EEXIST`.
+    Keep,
+    /// They have been read, and go.
+    DiscardFirst,
+}
+
+impl Mover {
+    /// Takes runs of pages out of the program, in one batch. They land in staging range 2 one behind the other, from
+    /// its start on; `process_vm_readv` gets them from there.
+    ///
+    /// A page that is missing is a hole in staging, which reads as zeros. Each page was registered with descriptor A before it leaves. A page that was never registered would read as
+    /// zeros afterwards. The runner reads no event of descriptor A while this runs.
+    ///
+    /// [`MoverError::TooLarge`] above 125 runs or above the staging size, [`MoverError::Ended`] where the mover has ended:
+    /// pages may then be in either staging range. Runs without a byte are as good as none.
+    pub fn move_out(&self, runs: &[Run], staging: Staging) -> Result<Moved, MoverError> {
+        let ([first, second], room) = self.staging();
+        let mut requests = Vec::with_capacity(runs.len() + 1);
+        let mut offset = 0u64;
+        for run in runs {
+            let to = first + offset;
+            let mode = wire::MOVE_ALLOWS_HOLES;
+            requests.push(MoveRequest { to, from: run.address, len: run.len, mode, moved: 0 });
+            offset = offset.checked_add(run.len).filter(|&sum| sum <= room).ok_or(MoverError::TooLarge)?;
+        }
+        if offset == 0 {
+            return Ok(Moved { runs: Vec::new(), staged: DONE, discarded: None });
+        }
+        let mode = wire::MOVE_ALLOWS_HOLES;
+        requests.push(MoveRequest { to: second, from: first, len: offset, mode, moved: 0 });
+        let mut calls = Vec::with_capacity(runs.len() + 2);
+        if staging == Staging::DiscardFirst {
+            calls.push(self.discard_call());
+        }
+        let before = calls.len();
+        calls.extend((0..runs.len()).map(|index| self.move_call(0, index)));
+        calls.push(self.move_call(1, runs.len()));
+        if calls.len() > CALLS {
+            return Err(MoverError::TooLarge);
+        }
+        self.call_with_requests(&mut calls, &mut requests)?;
+        let progress =
+            |index: usize| Progress::of_answers(calls[before + index].result().err(), requests[index].moved);
+        Ok(Moved {
+            runs: (0..runs.len())
+                .map(|index| RunMoved { offset: requests[index].to - first, progress: progress(index) })
+                .collect(),
+            staged: progress(runs.len()),
+            discarded: calls[..before].first().and_then(|call| call.result().err()),
+        })
+    }
+
+    /// Moves what is in staging range 1 on to range 2. A batch may have left pages there.
+    pub fn move_on(&self) -> Result<Progress, MoverError> {
+        let ([first, second], len) = self.staging();
+        let mode = wire::MOVE_ALLOWS_HOLES;
+        let mut requests = [MoveRequest { to: second, from: first, len, mode, moved: 0 }];
+        let mut calls = [self.move_call(1, 0)];
+        self.call_with_requests(&mut calls, &mut requests)?;
+        Ok(Progress::of_answers(calls[0].result().err(), requests[0].moved))
+    }
+
+    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. The pages are there, and
+    /// not protected: the mover must not wait for a fault.
+    pub fn unshare(&self, run: Run) -> Result<(), MoverError> {
+        let call = Call::new(libc::SYS_madvise, [run.address, run.len, libc::MADV_POPULATE_WRITE as u64]);
+        let mut calls = [call];
+        self.call(&mut calls)?;
+        calls[0].result().map(drop).map_err(MoverError::System)
+    }
+
+    /// Gives the pages of staging range 2 back to the kernel.
+    pub fn discard(&self) -> Result<(), MoverError> {
+        let mut calls = [self.discard_call()];
+        self.call(&mut calls)?;
+        calls[0].result().map(drop).map_err(MoverError::System)
+    }
+
+    /// Returns the pages that are in staging range 1 and in staging range 2. `pagemap` is the program's.
+    ///
+    /// The kernel's error.
+    pub fn staging_pages(&self, pagemap: &Pagemap) -> io::Result<[Vec<PageRun>; 2]> {
+        let (starts, len) = self.staging();
+        let mut found = [Vec::new(), Vec::new()];
+        for (start, found) in starts.into_iter().zip(&mut found) {
+            let wanted = Wanted::any(Categories::PRESENT | Categories::SWAPPED);
+            pagemap.scan(start, start + len, wanted, |run| found.push(run))?;
+        }
+        Ok(found)
+    }
+}
+
+const DONE: Progress = Progress { done_bytes: 0, error: None };

@@ -1,0 +1,340 @@
+//! What happens in the new process before it serves: its address range, its loop, its descriptors, its limits.
+//!
+//! The first steps are made by ptrace. As soon as the loop is there, the loop makes the rest, which is quicker. The process
+//! stays traced meanwhile, so that a filter of the program's may be suspended, and so that it ends if the runner does.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use octavo_platform::process_memory::write_process;
+use octavo_platform::userfaultfd::{Features, Mode, Userfaultfd, open_device, wire};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::code;
+use crate::confine;
+use crate::error::{InjectError, InjectErrorKind, MoverError};
+use crate::inject::no_stop;
+use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES};
+use crate::mailbox::{Call, Mailbox, SCRATCH_AT};
+use crate::tracee::{ALL_SIGNALS, Tracee};
+
+/// What a mover consists of.
+#[derive(Debug)]
+pub struct Parts {
+    pub layout: Layout,
+    pub mailbox: Mailbox,
+    /// The mover's numbers of its two descriptors.
+    pub numbers: [u64; 2],
+    /// The runner's copies.
+    pub faults: Userfaultfd,
+    pub quiet: Userfaultfd,
+}
+
+/// Prepares the stopped new process, and lets it go.
+pub fn prepare(
+    pid: u32,
+    child: &Tracee,
+    at: u64,
+    process: &OwnedFd,
+    staging_bytes: u64,
+    inherited: Option<Userfaultfd>,
+) -> Result<Parts, InjectError> {
+    let setup = Setup { pid, child, at, process };
+    let (layout, mailbox) = setup.place(staging_bytes)?;
+    let mut serving = Serving { setup, layout, mailbox };
+    serving.settle()?;
+    let mut numbers = serving.make_descriptors()?;
+    if let Some(inherited) = &inherited {
+        numbers[0] = u64::from(serving.hand_over(&[inherited.as_fd()])?[0]);
+    }
+    let [faults, quiet] = serving.take_descriptors(numbers, inherited)?;
+    serving.confine()?;
+    let Serving { layout, mailbox, .. } = serving;
+    child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
+    child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+    child.set_signal_mask(ALL_SIGNALS).map_err(|error| InjectError::system("blocking signals", error))?;
+    child
+        .resume(libc::PTRACE_DETACH, 0)
+        .map_err(|error| InjectError::system("letting the mover go", error))?;
+    Ok(Parts { layout, mailbox, numbers, faults, quiet })
+}
+
+#[derive(Clone, Copy)]
+struct Setup<'a> {
+    pid: u32,
+    child: &'a Tracee,
+    at: u64,
+    process: &'a OwnedFd,
+}
+
+impl Setup<'_> {
+    fn call(&self, step: &str, number: libc::c_long, arguments: [u64; 6]) -> Result<u64, InjectError> {
+        let answer =
+            self.child.remote_call(self.at, number, arguments).map_err(|reason| no_stop(self.pid, reason))?;
+        let call = Call { answer, ..Call::default() };
+        call.result().map_err(|error| InjectError::system(step, error))
+    }
+
+    /// Takes one of the mover's descriptors over.
+    fn take(&self, number: u64) -> Result<OwnedFd, InjectError> {
+        pidfd_getfd(self.process, number as i32, PidfdGetfdFlags::empty())
+            .map_err(|error| InjectError::system("taking a descriptor of the mover", error))
+    }
+
+    /// Maps range, code and mailbox, and starts the loop.
+    fn place(&self, staging_bytes: u64) -> Result<(Layout, Mailbox), InjectError> {
+        const UNSHARE: u64 = 2;
+        self.call(
+            "letting the program's descriptors go",
+            libc::SYS_close_range,
+            [0, u32::MAX.into(), UNSHARE, 0, 0, 0],
+        )?;
+        let (read, write, execute) =
+            (libc::PROT_READ as u64, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
+        let len = Layout::bytes_for(staging_bytes);
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+        let start = self.call(
+            "reserving addresses in the program",
+            libc::SYS_mmap,
+            [0, len, read | write, flags, u64::MAX, 0],
+        )?;
+        // A fork of the program meanwhile leaves an untouched range in its child, and no more.
+        self.call(
+            "keeping the range from forks",
+            libc::SYS_madvise,
+            [start, len, libc::MADV_DONTFORK as u64, 0, 0, 0],
+        )?;
+        let layout = Layout::at(start, staging_bytes);
+        write_process(self.child.tid(), layout.code, b"octavo\0")
+            .map_err(|error| InjectError::system("writing to the program", error))?;
+        // The file need not be executable; a mapping of it may.
+        let file_flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
+        let number =
+            self.call("making a shared page", libc::SYS_memfd_create, [layout.code, file_flags, 0, 0, 0, 0])?;
+        let file = self.take(number)?;
+        let mailbox = Mailbox::new(file.as_fd(), code::bytes())
+            .map_err(|error| InjectError::system("mapping the shared page", error))?;
+        let fixed = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        self.call(
+            "mapping the mover's code",
+            libc::SYS_mmap,
+            [layout.code, CODE_BYTES, read | execute, fixed, number, 0],
+        )?;
+        self.call(
+            "mapping the mailbox",
+            libc::SYS_mmap,
+            [layout.mailbox, MAILBOX_BYTES, read | write, fixed, number, CODE_BYTES],
+        )?;
+        self.start(&layout).map_err(|error| InjectError::system("starting the mover", error))?;
+        Ok((layout, mailbox))
+    }
+
+    fn start(&self, layout: &Layout) -> Result<(), Errno> {
+        let mut registers = self.child.registers()?;
+        registers.rip = layout.code;
+        registers.rbx = layout.mailbox;
+        registers.r12 = 0;
+        registers.orig_rax = u64::MAX;
+        // The loop leaves the flag of string instructions alone, and everything else of the program's as well.
+        self.child.set_registers(&registers)?;
+        self.child.set_signal_mask(ALL_SIGNALS)?;
+        self.child.resume(libc::PTRACE_CONT, 0)
+    }
+}
+
+/// The new process with its loop.
+struct Serving<'a> {
+    setup: Setup<'a>,
+    layout: Layout,
+    mailbox: Mailbox,
+}
+
+impl Serving<'_> {
+    /// The address in the program of an offset in the scratch memory.
+    fn scratch(&self, at: usize) -> u64 {
+        self.layout.mailbox + (SCRATCH_AT + at) as u64
+    }
+
+    fn calls(&mut self, step: &str, calls: &mut [Call]) -> Result<(), InjectError> {
+        self.mailbox.call(self.setup.process.as_fd(), calls).map_err(|error| serve(step, error))?;
+        for call in calls {
+            call.result().map_err(|error| InjectError::system(step, error))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the program's session and directory, and sets the range up.
+    fn settle(&mut self) -> Result<(), InjectError> {
+        let Layout { start, len, staging_1, staging_2, staging_bytes, .. } = self.layout;
+        // A path, a name, and two limits of zero.
+        self.mailbox.write_scratch(0, &[u64::from_le_bytes(*b"/\0\0\0\0\0\0\0")]);
+        self.mailbox
+            .write_scratch(8, &[u64::from_le_bytes(*b"octavo-m"), u64::from_le_bytes(*b"over\0\0\0\0")]);
+        self.mailbox.write_scratch(24, &[0, 0]);
+        let [root, name, no_limits] = [0, 8, 24].map(|at| self.scratch(at));
+        let advise = |start, len, advice: i32| Call::new(libc::SYS_madvise, [start, len, advice as u64]);
+        let mut calls = [
+            // The shared file, which stays mapped.
+            Call::new(libc::SYS_close_range, [0, u64::from(u32::MAX), 0]),
+            Call::new(libc::SYS_setsid, []),
+            Call::new(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name, 0, 0, 0]),
+            // The program's memory is nothing for a core file of this process.
+            Call::new(libc::SYS_setrlimit, [u64::from(libc::RLIMIT_CORE), no_limits]),
+            advise(start, len, libc::MADV_DONTFORK),
+            // Programs that lock all their memory lock this too, and locked pages cannot move.
+            Call::new(libc::SYS_munlock, [start, len]),
+            advise(staging_1, staging_bytes, libc::MADV_DONTNEED),
+            advise(staging_2, staging_bytes, libc::MADV_DONTNEED),
+            advise(start, len, libc::MADV_DONTDUMP),
+        ];
+        self.calls("settling the mover", &mut calls)?;
+        // These may fail. The first keeps the program's directory in use, the others want a kernel with huge pages.
+        let mut calls = [
+            Call::new(libc::SYS_chdir, [root]),
+            advise(staging_1, staging_bytes, libc::MADV_NOHUGEPAGE),
+            advise(staging_2, staging_bytes, libc::MADV_NOHUGEPAGE),
+        ];
+        let mailbox = &mut self.mailbox;
+        mailbox
+            .call(self.setup.process.as_fd(), &mut calls)
+            .map_err(|error| serve("settling the mover", error))
+    }
+
+    /// Makes two userfaultfds in the mover, and returns their numbers there.
+    fn make_descriptors(&mut self) -> Result<[u64; 2], InjectError> {
+        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+        let pid = self.setup.pid;
+        let unavailable = |what: &dyn std::fmt::Display| {
+            let sentence = format!(
+                "no userfaultfd for process {}: {what}; run as root, on a kernel with CONFIG_USERFAULTFD",
+                pid
+            );
+            InjectError::new(InjectErrorKind::UserfaultfdUnavailable, sentence)
+        };
+        let watched = self.watched()?;
+        let device = open_device().ok();
+        let lent: Vec<_> = watched.iter().chain(&device).map(OwnedFd::as_fd).collect();
+        let given = self.hand_over(&lent)?;
+        self.mailbox.watch([given[0], given[1]]);
+        let mut calls = match device {
+            Some(_) => {
+                let number = u64::from(given[2]);
+                let make = Call::new(libc::SYS_ioctl, [number, wire::NEW, flags]);
+                [make, make, Call::new(libc::SYS_close, [number])]
+            }
+            None => {
+                let make = Call::new(libc::SYS_userfaultfd, [flags]);
+                [make, make, Call::default()]
+            }
+        };
+        let count = if calls[2].number == 0 { 2 } else { 3 };
+        let done = self.mailbox.call(self.setup.process.as_fd(), &mut calls[..count]);
+        done.map_err(|error| serve("making a userfaultfd", error))?;
+        let number = |call: &Call| call.result().map_err(|error| unavailable(&error));
+        Ok([number(&calls[0])?, number(&calls[1])?])
+    }
+
+    /// The processes with which the mover ends: the runner and the program.
+    fn watched(&self) -> Result<[OwnedFd; 2], InjectError> {
+        let open = |pid: u32| {
+            let pid = Pid::from_raw(pid as i32).ok_or_else(|| InjectError::gone(pid))?;
+            pidfd_open(pid, PidfdFlags::empty()).map_err(|_| InjectError::gone(self.setup.pid))
+        };
+        Ok([open(std::process::id())?, open(self.setup.pid)?])
+    }
+
+    /// Gives the mover two or three descriptors of the runner's, and returns their numbers there.
+    fn hand_over(&mut self, lent: &[BorrowedFd<'_>]) -> Result<[u32; 3], InjectError> {
+        const PAIR: usize = 0;
+        const HEADER: usize = 64;
+        const VECTOR: usize = 128;
+        const CONTROL: usize = 192;
+        const BYTE: usize = 256;
+        let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
+        let mut pair = [Call::new(libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, self.scratch(PAIR)])];
+        self.calls("making a socket in the mover", &mut pair)?;
+        let numbers = self.mailbox.scratch(PAIR);
+        let (ours, theirs) = (numbers & u64::from(u32::MAX), numbers >> 32);
+        let socket = self.setup.take(ours)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut message = SendAncillaryBuffer::new(&mut space);
+        message.push(SendAncillaryMessage::ScmRights(lent));
+        sendmsg(&socket, &[IoSlice::new(&[0])], &mut message, SendFlags::empty())
+            .map_err(|error| InjectError::system("handing a descriptor to the mover", error))?;
+        // The header: no name, one vector of one byte, room for three descriptors.
+        let control_bytes = 32;
+        let header = [0, 0, self.scratch(VECTOR), 1, self.scratch(CONTROL), control_bytes, 0];
+        self.mailbox.write_scratch(HEADER, &header);
+        self.mailbox.write_scratch(VECTOR, &[self.scratch(BYTE), 1]);
+        self.mailbox.write_scratch(CONTROL, &[0, 0, u64::MAX, u64::MAX]);
+        let receive_flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+        let mut receive = [
+            Call::new(libc::SYS_recvmsg, [theirs, self.scratch(HEADER), receive_flags]),
+            Call::new(libc::SYS_close, [ours]),
+            Call::new(libc::SYS_close, [theirs]),
+        ];
+        self.calls("handing a descriptor to the mover", &mut receive)?;
+        let (first, rest) = (self.mailbox.scratch(CONTROL + 16), self.mailbox.scratch(CONTROL + 24));
+        Ok([first as u32, (first >> 32) as u32, rest as u32])
+    }
+
+    /// Takes copies of the mover's descriptors, agrees on their features and registers the staging ranges.
+    fn take_descriptors(
+        &self,
+        numbers: [u64; 2],
+        inherited: Option<Userfaultfd>,
+    ) -> Result<[Userfaultfd; 2], InjectError> {
+        let moves = Features::WRITE_PROTECT | Features::MOVE;
+        let events = Features::EVENT_FORK
+            | Features::EVENT_REMAP
+            | Features::EVENT_REMOVE
+            | Features::EVENT_UNMAP
+            | Features::THREAD_ID;
+        let shake = |number, features| {
+            Userfaultfd::from_descriptor(self.setup.take(number)?, features)
+                .map_err(|error| InjectError::new(InjectErrorKind::UserfaultfdUnavailable, error.to_string()))
+        };
+        let watch = |made: Userfaultfd, staging| -> Result<Userfaultfd, InjectError> {
+            // A page that is missing in staging reads as zeros, and keeps nobody waiting.
+            let mode = Mode { missing: false, write_protect: true };
+            // SAFETY: the range is memory of another process: it does not share ours, which was asked before.
+            unsafe { made.register(staging, self.layout.staging_bytes, mode) }
+                .map_err(|error| InjectError::system("registering the staging range", error))?;
+            Ok(made)
+        };
+        let faults = inherited.map_or_else(|| shake(numbers[0], moves | events), Ok)?;
+        let quiet = shake(numbers[1], moves)?;
+        Ok([watch(faults, self.layout.staging_1)?, watch(quiet, self.layout.staging_2)?])
+    }
+
+    /// Takes from the mover everything that it does not need.
+    fn confine(&mut self) -> Result<(), InjectError> {
+        const HEADER: usize = 0;
+        const SETS: usize = 8;
+        const PROGRAM: usize = 64;
+        const STATEMENTS: usize = 128;
+        const SET_FILTER: u64 = 1;
+        let filter = confine::filter();
+        let [version, task] = confine::CAPABILITY_HEADER.map(u64::from);
+        self.mailbox.write_scratch(HEADER, &[version | task << 32]);
+        self.mailbox.write_scratch(SETS, &[0, 0, 0]);
+        self.mailbox.write_scratch(PROGRAM, &[filter.len() as u64 / 8, self.scratch(STATEMENTS)]);
+        for (index, statement) in filter.chunks_exact(8).enumerate() {
+            let word = u64::from_ne_bytes(statement.try_into().expect("eight bytes"));
+            self.mailbox.write_scratch(STATEMENTS + 8 * index, &[word]);
+        }
+        let mut calls = [
+            Call::new(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0]),
+            Call::new(libc::SYS_capset, [self.scratch(HEADER), self.scratch(SETS)]),
+            Call::new(libc::SYS_seccomp, [SET_FILTER, 0, self.scratch(PROGRAM)]),
+        ];
+        self.calls("confining the mover", &mut calls)
+    }
+}
+
+fn serve(step: &str, error: MoverError) -> InjectError {
+    InjectError::system(step, error)
+}

@@ -1,0 +1,127 @@
+//! What the runner learns about a program before it stops a thread there.
+
+use std::fs;
+use std::io;
+
+use octavo_platform::process_memory::{read_process, share_memory};
+
+use crate::error::{InjectError, InjectErrorKind};
+use crate::resume::is_never_restarted;
+
+/// The two bytes of the instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// The longest mapping that is searched for the instruction.
+const SEARCHED_BYTES: u64 = 4 << 20;
+
+/// The lines of `/proc/PID/status` that matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub parent: u32,
+    pub tracer: u32,
+    /// The seccomp filters of its first thread. A kernel that does not count them has 1 for any.
+    pub filters: u32,
+}
+
+impl Status {
+    pub fn of(pid: u32) -> Result<Self, InjectError> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| InjectError::gone(pid))?;
+        let number = |field: &str| {
+            text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap_or(0u32)
+        };
+        if text.lines().any(|line| line.starts_with("State:") && line.contains(['Z', 'X'])) && is_over(pid) {
+            return Err(InjectError::gone(pid));
+        }
+        let filters = if number("Seccomp:") == 0 { 0 } else { number("Seccomp_filters:").max(1) };
+        Ok(Self { parent: number("PPid:"), tracer: number("TracerPid:"), filters })
+    }
+}
+
+/// Returns whether no thread of the process is left that could run. Its first thread may have ended alone.
+fn is_over(pid: u32) -> bool {
+    threads(pid).is_empty()
+}
+
+/// Returns the live threads of a process, those first that a stop disturbs the least: threads that run or wait
+/// in a call that the kernel restarts, the process's first thread before others.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut found: Vec<(bool, bool, u32)> = folder
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|tid: u32| {
+            // The state comes behind the name, which is in brackets and may hold anything.
+            let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+            let state = stat.rsplit(") ").next()?.chars().next()?;
+            let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+            let call = call.split(' ').next().and_then(|number| number.parse().ok());
+            (!matches!(state, 'Z' | 'X')).then_some((call.is_some_and(is_never_restarted), tid != pid, tid))
+        })
+        .collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, _, tid)| tid).collect()
+}
+
+/// Returns whether the process has the memory of this very process.
+pub fn shares_our_memory(pid: u32) -> bool {
+    share_memory(std::process::id(), pid)
+}
+
+/// Reads bytes of the program, all of them or none.
+pub fn read_bytes(pid: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the local piece is a live slice that is borrowed mutably.
+    let read =
+        unsafe { read_process(pid, &[(address, bytes.len() as u64)], &[(bytes.as_mut_ptr(), bytes.len())]) }?;
+    if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Returns whether a `syscall` instruction is at the address.
+pub fn is_syscall(pid: u32, address: u64) -> bool {
+    let mut bytes = [0; 2];
+    read_bytes(pid, address, &mut bytes).is_ok() && bytes == SYSCALL
+}
+
+/// Finds a `syscall` instruction: in the kernel's own code page of the program, else in any code that it has.
+pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|_| InjectError::gone(pid))?;
+    let mut ranges: Vec<(bool, u64, u64)> = maps
+        .lines()
+        .filter(|line| line.split(' ').nth(1).is_some_and(|permissions| permissions.starts_with("r-x")))
+        .filter_map(|line| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let address = |text| u64::from_str_radix(text, 16).ok();
+            Some((!line.ends_with("[vdso]"), address(start)?, address(end)?))
+        })
+        .filter(|&(_, start, _)| start >> 63 == 0)
+        .collect();
+    ranges.sort_unstable();
+    for (_, start, end) in ranges {
+        let mut code = vec![0; (end - start).min(SEARCHED_BYTES) as usize];
+        if read_bytes(pid, start, &mut code).is_ok()
+            && let Some(at) = code.windows(2).position(|window| window == SYSCALL)
+        {
+            return Ok(start + at as u64);
+        }
+    }
+    let sentence = format!("process {pid} has no code in which a system call could be made");
+    Err(InjectError::new(InjectErrorKind::Unsupported, sentence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_call_instruction_is_found_in_this_process() {
+        let pid = std::process::id();
+        assert!(is_syscall(pid, find_syscall(pid).unwrap()));
+        assert!(shares_our_memory(pid));
+        assert!(!shares_our_memory(1));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_gone() {
+        assert_eq!(Status::of(u32::MAX).unwrap_err().kind(), InjectErrorKind::Gone);
+        assert_eq!(find_syscall(u32::MAX).unwrap_err().kind(), InjectErrorKind::Gone);
+        assert!(threads(u32::MAX).is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! One traced thread, and the ptrace calls on it.
+//!
+//! Tracing belongs to the *thread* that seized. When that thread ends, the kernel lets all its tracees go. So an
+//! injection runs on a thread of its own: whatever goes wrong, no thread of the program stays traced.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use libc::user_regs_struct as Registers;
+use rustix::io::Errno;
+
+/// Every signal blocked. The kernel leaves SIGKILL and SIGSTOP out by itself.
+pub const ALL_SIGNALS: u64 = u64::MAX;
+
+/// Why a tracee stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It was interrupted, was just born, or takes part in a stop of its process.
+    Trap,
+    /// It made a child and has not returned from that.
+    Cloned,
+    /// It enters or leaves a system call.
+    SystemCall,
+    /// It is to get a signal.
+    Signal(i32),
+}
+
+/// Why a tracee did not stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStop {
+    /// It ended.
+    Gone,
+    /// It did not stop in time.
+    Late,
+    /// The kernel refused.
+    Refused(Errno),
+}
+
+/// A thread that this thread traces.
+#[derive(Debug)]
+pub struct Tracee {
+    tid: i32,
+}
+
+impl Tracee {
+    /// Starts to trace a thread, which runs on.
+    pub fn seize(tid: u32, options: i32) -> Result<Self, Errno> {
+        let tracee = Self { tid: tid as i32 };
+        tracee.request(libc::PTRACE_SEIZE, 0, options as usize)?;
+        Ok(tracee)
+    }
+
+    /// Takes a child that the kernel has attached to this thread by itself.
+    pub fn born(tid: u32) -> Self {
+        Self { tid: tid as i32 }
+    }
+
+    pub fn tid(&self) -> u32 {
+        self.tid as u32
+    }
+
+    /// Replaces the options.
+    pub fn set_options(&self, options: i32) -> Result<(), Errno> {
+        self.request(libc::PTRACE_SETOPTIONS, 0, options as usize)
+    }
+
+    /// Makes the tracee stop before it runs another instruction of its program.
+    pub fn interrupt(&self) -> Result<(), Errno> {
+        self.request(libc::PTRACE_INTERRUPT, 0, 0)
+    }
+
+    /// Lets a stopped tracee go on, with a signal (0: none), by `PTRACE_CONT`, `PTRACE_SYSCALL`,
+    /// `PTRACE_SINGLESTEP` or `PTRACE_DETACH`.
+    pub fn resume(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
+        self.request(how, 0, signal as usize)
+    }
+
+    /// Waits until the tracee stops, which has been told to or does so by itself. It must not be in a wait that nothing
+    /// ends: the wait here has no end either, but for the tracee's own.
+    pub fn wait(&self) -> Result<Stop, NoStop> {
+        loop {
+            if let Some(stop) = self.look(0)? {
+                return Ok(stop);
+            }
+        }
+    }
+
+    /// Waits for a stop of a thread that may be in such a wait (for a disk, or for the child of a `vfork`).
+    fn wait_at_most(&self, patience: Duration) -> Result<Stop, NoStop> {
+        let start = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if let Some(stop) = self.look(libc::WNOHANG)? {
+                return Ok(stop);
+            }
+            if start.elapsed() > patience {
+                return Err(NoStop::Late);
+            }
+            // A thread that sleeps is soon run again when others keep the CPU; one that yields is not.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn look(&self, options: i32) -> Result<Option<Stop>, NoStop> {
+        let mut status = 0;
+        // SAFETY: the status is live for the call.
+        match unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | options) } {
+            0 => Ok(None),
+            -1 => match last_error() {
+                Errno::INTR => Ok(None),
+                Errno::CHILD => Err(NoStop::Gone),
+                error => Err(NoStop::Refused(error)),
+            },
+            _ if libc::WIFSTOPPED(status) => Ok(Some(stop_of(status))),
+            _ => Err(NoStop::Gone),
+        }
+    }
+
+    /// Waits for a stop that is no signal, as long as it takes or as said. Signals on the way go to the tracee as they
+    /// would have without this.
+    pub fn wait_for_trap(&self, at_most: Option<Duration>) -> Result<(), NoStop> {
+        loop {
+            let stop = at_most.map_or_else(|| self.wait(), |patience| self.wait_at_most(patience))?;
+            match stop {
+                Stop::Trap => return Ok(()),
+                Stop::Signal(signal) => {
+                    self.resume(libc::PTRACE_CONT, signal).map_err(|_| NoStop::Gone)?;
+                }
+                Stop::Cloned | Stop::SystemCall => {
+                    self.resume(libc::PTRACE_CONT, 0).map_err(|_| NoStop::Gone)?;
+                }
+            }
+        }
+    }
+
+    /// Ends the tracee's process, which nobody else may have waited for, and waits for that.
+    pub fn kill(&self) {
+        // SAFETY: the number is the tracee's as long as this thread, its tracer, has not seen its end.
+        unsafe { libc::kill(self.tid, libc::SIGKILL) };
+        while !matches!(self.look(0), Err(NoStop::Gone | NoStop::Refused(_))) {}
+    }
+
+    pub fn registers(&self) -> Result<Registers, Errno> {
+        // SAFETY: all-zero bytes are a valid value of the structure.
+        let mut registers = unsafe { std::mem::zeroed::<Registers>() };
+        self.request(libc::PTRACE_GETREGS, 0, &raw mut registers as usize)?;
+        Ok(registers)
+    }
+
+    pub fn set_registers(&self, registers: &Registers) -> Result<(), Errno> {
+        self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers) as usize)
+    }
+
+    pub fn signal_mask(&self) -> Result<u64, Errno> {
+        let mut mask = 0u64;
+        self.request(libc::PTRACE_GETSIGMASK, size_of::<u64>(), &raw mut mask as usize)?;
+        Ok(mask)
+    }
+
+    pub fn set_signal_mask(&self, mask: u64) -> Result<(), Errno> {
+        self.request(libc::PTRACE_SETSIGMASK, size_of::<u64>(), &raw const mask as usize)
+    }
+
+    /// Returns the number that belongs to the stop: after [`Stop::Cloned`] the child's.
+    pub fn message(&self) -> Result<u64, Errno> {
+        let mut message = 0u64;
+        self.request(libc::PTRACE_GETEVENTMSG, 0, &raw mut message as usize)?;
+        Ok(message)
+    }
+
+    /// Returns the address of the thread's area for restartable sequences, and its signature. `None` where it has none.
+    pub fn sequence_area(&self) -> Option<(u64, u32)> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Configuration {
+            address: u64,
+            bytes: u32,
+            signature: u32,
+            flags: u32,
+            padding: u32,
+        }
+        let mut found = Configuration::default();
+        let bytes = size_of::<Configuration>();
+        self.request(libc::PTRACE_GET_RSEQ_CONFIGURATION, bytes, &raw mut found as usize).ok()?;
+        (found.address != 0).then_some((found.address, found.signature))
+    }
+
+    /// Returns how the kernel dispatches the thread's system calls to the program itself (syscall user dispatch), where
+    /// that is on.
+    pub fn dispatch(&self) -> Option<Dispatch> {
+        let mut found = Dispatch::default();
+        let bytes = size_of::<Dispatch>();
+        let get = libc::PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG;
+        self.request(get, bytes, &raw mut found as usize).ok()?;
+        (found.mode != 0).then_some(found)
+    }
+
+    /// Sets what [`dispatch`](Self::dispatch) returns.
+    pub fn set_dispatch(&self, dispatch: &Dispatch) -> Result<(), Errno> {
+        let set = libc::PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG;
+        self.request(set, size_of::<Dispatch>(), std::ptr::from_ref(dispatch) as usize)
+    }
+
+    /// Makes a stopped tracee do one system call, and returns its answer. `at` is the address of a `syscall`
+    /// instruction. Registers are lost. A tracee whose signal handlers matter to anyone must not be driven by
+    /// this: the kernel's trap of a step resets the handler of SIGTRAP where that signal is blocked.
+    pub fn remote_call(&self, at: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<i64, NoStop> {
+        let mut registers = self.registers().map_err(NoStop::Refused)?;
+        prepare_call(&mut registers, at, number, arguments);
+        self.set_registers(&registers).map_err(NoStop::Refused)?;
+        loop {
+            self.resume(libc::PTRACE_SINGLESTEP, 0).map_err(NoStop::Refused)?;
+            match self.wait()? {
+                Stop::Signal(libc::SIGTRAP) => break,
+                // Signals are blocked; a trap has nothing to do with the step.
+                _ => continue,
+            }
+        }
+        Ok(self.registers().map_err(NoStop::Refused)?.rax as i64)
+    }
+
+    fn request(&self, request: libc::c_uint, address: usize, data: usize) -> Result<(), Errno> {
+        // SAFETY: each caller passes as `data` a number, or the address of a live value of the type and size that
+        // the request reads or writes.
+        if unsafe { libc::ptrace(request, self.tid, address, data) } >= 0 {
+            Ok(())
+        } else {
+            Err(last_error())
+        }
+    }
+}
+
+/// How long the first pause between two looks is, and the longest. The kernel needs some microseconds for a stop.
+const FIRST_PAUSE: Duration = Duration::from_micros(2);
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
+
+/// Sets the registers for a system call.
+pub fn prepare_call(registers: &mut Registers, at: u64, number: libc::c_long, arguments: [u64; 6]) {
+    registers.rip = at;
+    registers.rax = number as u64;
+    // The thread is in no system call that the kernel would have to restart.
+    registers.orig_rax = u64::MAX;
+    [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = arguments;
+}
+
+/// `ptrace_sud_config`: how system calls are dispatched to the program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dispatch {
+    pub mode: u64,
+    pub selector: u64,
+    pub offset: u64,
+    pub len: u64,
+}
+
+fn stop_of(status: i32) -> Stop {
+    let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+    match event {
+        libc::PTRACE_EVENT_STOP => Stop::Trap,
+        libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => Stop::Cloned,
+        _ if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
+        _ => Stop::Signal(signal),
+    }
+}
+
+pub fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).expect("the error of a system call has a number")
+}

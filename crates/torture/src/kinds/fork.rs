@@ -1,0 +1,148 @@
+//! Forked children that go on: both sides write, and each must see its own words only.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::memory::{Mapping, PAGE};
+use crate::patterned::Patterned;
+use crate::process::{fork, spawn_anew, vfork_and_exec};
+use crate::work::{Team, Work};
+
+pub const OPERATIONS: &[&str] = &[
+    "forks where both sides write",
+    "grandchildren",
+    "snapshots held by a child",
+    "forks in a storm",
+    "starts by vfork and exec",
+    "starts by posix_spawn",
+    "pages written",
+    "idle times",
+];
+
+/// A child may copy all pages, and a grandchild too.
+const COPIES: usize = 3;
+const STORM: usize = 24;
+const EXEC_STACK_BYTES: usize = 64 << 10;
+
+pub fn run(team: Team<'_>) {
+    team.run(|work| {
+        let mut memory = Patterned::new(work.bytes / COPIES);
+        let stack = Mapping::anonymous(EXEC_STACK_BYTES);
+        memory.fill_all(work);
+        while work.goes_on() {
+            match work.random.below(10) {
+                0..3 => both_sides(work, &mut memory),
+                3 => with_grandchild(work, &mut memory),
+                4..6 => snapshot(work, &mut memory),
+                6 => storm(work, &mut memory),
+                7 => {
+                    vfork_and_exec(&stack).wait("a program started by vfork and exec");
+                    work.count("starts by vfork and exec");
+                }
+                8 => {
+                    spawn_anew().wait("a program started by posix_spawn");
+                    work.count("starts by posix_spawn");
+                }
+                _ => {
+                    work.idle(60);
+                    work.count("idle times");
+                }
+            }
+            overwrite(work, &mut memory, 1024, "after a fork");
+        }
+        memory.check_all("at the end");
+    });
+}
+
+/// Checks some pages, and writes them anew.
+fn overwrite(work: &mut Work<'_>, memory: &mut Patterned, longest: usize, when: &str) {
+    let run = work.random.run(memory.pages(), longest);
+    memory.check(run.clone(), when);
+    work.team.tally.add("pages written", run.len() as u64);
+    memory.fill(work, run);
+}
+
+fn both_sides(work: &mut Work<'_>, memory: &mut Patterned) {
+    let pages = memory.pages();
+    let child = fork(|| {
+        work.branch(1);
+        for _ in 0..4 {
+            overwrite(work, memory, pages / 4 + 1, "in a forked child");
+        }
+        memory.check_all("at the end of a forked child");
+    });
+    work.branch(2);
+    for _ in 0..4 {
+        overwrite(work, memory, pages / 4 + 1, "in a parent beside its child");
+    }
+    child.wait("a forked child that writes");
+    memory.check_all("when a forked child has ended");
+    work.count("forks where both sides write");
+}
+
+fn with_grandchild(work: &mut Work<'_>, memory: &mut Patterned) {
+    let pages = memory.pages();
+    let child = fork(|| {
+        work.branch(3);
+        overwrite(work, memory, pages / 3 + 1, "in a child that will fork");
+        let grandchild = fork(|| {
+            work.branch(4);
+            overwrite(work, memory, pages / 3 + 1, "in a grandchild");
+            memory.check_all("at the end of a grandchild");
+        });
+        work.branch(5);
+        overwrite(work, memory, pages / 3 + 1, "in a child beside its own child");
+        grandchild.wait("a grandchild");
+        work.count("grandchildren");
+        memory.check_all("in a child when its child has ended");
+    });
+    work.branch(6);
+    overwrite(work, memory, pages / 3 + 1, "in a parent beside child and grandchild");
+    child.wait("a child that forked");
+}
+
+/// The child reads all pages slowly, as a snapshot is written to a disk, while the parent overwrites all of them.
+fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
+    let part = memory.pages().div_ceil(8);
+    let child = fork(|| {
+        for first in (0..memory.pages()).step_by(part) {
+            thread::sleep(Duration::from_millis(10));
+            memory.check(first..(first + part).min(memory.pages()), "in a child that holds a snapshot");
+        }
+    });
+    work.branch(7);
+    for first in (0..memory.pages()).step_by(part) {
+        let run = first..(first + part).min(memory.pages());
+        memory.check(run.clone(), "in a parent beside a snapshot");
+        work.team.tally.add("pages written", run.len() as u64);
+        memory.fill(work, run);
+    }
+    child.wait("a child that holds a snapshot");
+    work.count("snapshots held by a child");
+}
+
+/// Many children that end at once, some of them after a look at a page.
+fn storm(work: &mut Work<'_>, memory: &mut Patterned) {
+    let mut children = Vec::with_capacity(STORM);
+    for number in 0..STORM {
+        let page = work.random.below(memory.pages());
+        children.push(fork(|| {
+            if number % 2 == 0 {
+                memory.check(page..page + 1, "in a child of a storm of forks");
+            }
+        }));
+        let page = work.random.below(memory.pages());
+        memory.fill(work, page..page + 1);
+    }
+    for child in children {
+        child.wait("a child of a storm of forks");
+    }
+    work.team.tally.add("forks in a storm", STORM as u64);
+}
+
+/// The work of a program that was started anew: a little memory, written and read.
+pub fn started_anew(work: &mut Work<'_>) {
+    let mut memory = Patterned::new(64 * PAGE);
+    memory.fill_all(work);
+    memory.check_all("in a program that was started anew");
+}

@@ -1,0 +1,38 @@
+//! The kinds of torture. Each is a module with the names of its operations and a function that runs its workers.
+
+mod brk;
+mod fork;
+mod io;
+mod layout;
+mod protect;
+mod threads;
+mod writers;
+
+pub use fork::started_anew;
+
+use crate::work::Team;
+
+/// One kind.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    pub name: &'static str,
+    /// What it counts.
+    pub operations: &'static [&'static str],
+    /// Runs until the team's end.
+    pub run: fn(Team<'_>),
+}
+
+pub const ALL: [Kind; 7] = [
+    Kind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
+    Kind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
+    Kind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
+    Kind { name: "protect", operations: protect::OPERATIONS, run: protect::run },
+    Kind { name: "fork", operations: fork::OPERATIONS, run: fork::run },
+    Kind { name: "io", operations: io::OPERATIONS, run: io::run },
+    Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
+];
+
+/// The kind of this name.
+pub fn named(name: &str) -> Option<Kind> {
+    ALL.into_iter().find(|kind| kind.name == name)
+}

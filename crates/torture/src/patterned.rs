@@ -1,0 +1,187 @@
+//! Memory whose every word is known: a mapping, and what each of its pages holds.
+//!
+//! A page is zero, or it holds words that are a function of its address when it was written, and of the generation of that
+//! writing. No two writings share words, so a page that comes back stale, torn, zero or from elsewhere is found.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::finding::report;
+use crate::memory::{Mapping, PAGE, WORDS};
+use crate::random::mix;
+use crate::work::Work;
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Zero,
+    /// Words that follow from this key.
+    Words {
+        key: u64,
+    },
+    /// These words, or zeros, as the kernel likes: the page was given to it by `MADV_FREE`.
+    Lent {
+        key: u64,
+    },
+}
+
+impl Content {
+    fn written(address: usize, generation: u64) -> Self {
+        Self::Words { key: mix(address as u64 ^ mix(generation)) }
+    }
+
+    /// The word at an index of the page.
+    pub fn word(self, index: usize) -> u64 {
+        match self {
+            Self::Zero => 0,
+            // Zero never appears in a pattern, so that a lost page cannot pass for a word of one.
+            Self::Words { key } | Self::Lent { key } => mix(key.wrapping_add(index as u64)) | 1,
+        }
+    }
+}
+
+/// The first word of a page that is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub address: usize,
+    pub expected: u64,
+    pub found: u64,
+}
+
+/// Pages with known content.
+#[derive(Debug)]
+pub struct Patterned {
+    pub mapping: Mapping,
+    contents: Vec<Content>,
+}
+
+impl Patterned {
+    /// Fresh memory, all zero, of at least one page.
+    pub fn new(bytes: usize) -> Self {
+        Self::over(Mapping::anonymous(bytes.max(PAGE)))
+    }
+
+    /// A mapping whose pages are all zero.
+    pub fn over(mapping: Mapping) -> Self {
+        let contents = vec![Content::Zero; mapping.pages()];
+        Self { mapping, contents }
+    }
+
+    pub fn pages(&self) -> usize {
+        self.contents.len()
+    }
+
+    pub fn content(&self, page: usize) -> Content {
+        self.contents[page]
+    }
+
+    /// Writes a new generation to every word of the pages.
+    pub fn fill(&mut self, work: &mut Work<'_>, pages: Range<usize>) {
+        let generation = work.new_generation();
+        for page in pages.clone() {
+            let content = Content::written(self.mapping.address() + page * PAGE, generation);
+            let words = self.mapping.words(page * PAGE, PAGE);
+            for (index, word) in words.iter().enumerate() {
+                word.store(content.word(index), Relaxed);
+            }
+            self.contents[page] = content;
+        }
+        work.sabotage(&self.mapping, pages);
+    }
+
+    /// Fills all pages.
+    pub fn fill_all(&mut self, work: &mut Work<'_>) {
+        self.fill(work, 0..self.pages());
+    }
+
+    /// Reads every word of the pages. `when` says after what, for the finding.
+    pub fn check(&mut self, pages: Range<usize>, when: &str) {
+        for page in pages {
+            self.check_page(page, when);
+        }
+    }
+
+    pub fn check_all(&mut self, when: &str) {
+        self.check(0..self.pages(), when);
+    }
+
+    fn check_page(&mut self, page: usize, when: &str) {
+        let Some(wrong) = self.wrong_word(page, self.contents[page]) else { return };
+        // A page that was lent may have become zero, but only as a whole.
+        if matches!(self.contents[page], Content::Lent { .. })
+            && self.wrong_word(page, Content::Zero).is_none()
+        {
+            self.contents[page] = Content::Zero;
+            return;
+        }
+        let Wrong { address, expected, found } = wrong;
+        let shape = self.shape(page);
+        report(format_args!(
+            "{when}, the word at {address:#x} is {found:#018x} and should be {expected:#018x} ({shape})."
+        ))
+    }
+
+    /// The first word of the page that differs from this content.
+    pub fn wrong_word(&self, page: usize, content: Content) -> Option<Wrong> {
+        let words = self.mapping.words(page * PAGE, PAGE);
+        words.iter().enumerate().find_map(|(index, word)| {
+            let (expected, found) = (content.word(index), word.load(Relaxed));
+            let address = self.mapping.address() + page * PAGE + index * 8;
+            (expected != found).then_some(Wrong { address, expected, found })
+        })
+    }
+
+    /// How much of the page is wrong, which tells a lost page from a lost word.
+    fn shape(&self, page: usize) -> &'static str {
+        let words = self.mapping.words(page * PAGE, PAGE);
+        let zeros = words.iter().filter(|word| word.load(Relaxed) == 0).count();
+        let right = (0..WORDS).filter(|&i| words[i].load(Relaxed) == self.contents[page].word(i)).count();
+        match (zeros, right) {
+            (WORDS, _) => "now the whole page is zero",
+            (_, WORDS) => "now, at a second look, the page is right",
+            (_, 0) => "no word of the page is right",
+            _ => "other words of the page are right",
+        }
+    }
+
+    /// Notes that pages have become zero.
+    pub fn set_zero(&mut self, pages: Range<usize>) {
+        self.contents[pages].fill(Content::Zero);
+    }
+
+    /// Notes that pages were lent to the kernel by `MADV_FREE`.
+    pub fn set_lent(&mut self, pages: Range<usize>) {
+        for content in &mut self.contents[pages] {
+            if let Content::Words { key } = *content {
+                *content = Content::Lent { key };
+            }
+        }
+    }
+
+    /// Notes that a page has become a copy of one with this content.
+    pub fn set_copy(&mut self, page: usize, content: Content) {
+        self.contents[page] = content;
+    }
+
+    /// Notes the new length of the mapping; new pages are zero.
+    pub fn follow_length(&mut self) {
+        self.contents.resize(self.mapping.pages(), Content::Zero);
+    }
+
+    /// The byte that should stand at an offset.
+    pub fn expected_byte(&self, offset: usize) -> u8 {
+        let word = self.contents[offset / PAGE].word(offset % PAGE / 8);
+        word.to_ne_bytes()[offset % 8]
+    }
+
+    /// Unmaps a run of pages, and returns what is left on both sides.
+    pub fn without(self, pages: Range<usize>) -> [Patterned; 2] {
+        let Patterned { mapping, mut contents } = self;
+        let (head, rest) = mapping.split(pages.start);
+        let (gone, tail) = rest.split(pages.len());
+        drop(gone);
+        let tail_contents = contents.split_off(pages.end);
+        contents.truncate(pages.start);
+        [Patterned { mapping: head, contents }, Patterned { mapping: tail, contents: tail_contents }]
+    }
+}

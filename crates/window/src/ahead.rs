@@ -1,0 +1,198 @@
+//! How many pages a fault brings along: faults that follow each other show that the program goes through its
+//! memory in order.
+//!
+//! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
+//! its own page only, so a program that touches pages at random pays for no others. Several runs are followed
+//! at once, as threads and arrays take turns.
+//!
+//! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
+//! then cost one fault and not two.
+
+/// Runs followed at once.
+const RUNS: usize = 16;
+/// The most pages that a fault brings along.
+const LONGEST: u64 = 256;
+
+/// Pages shown for reading, after which the shares of the past are halved.
+const MEMORY: u32 = 256;
+/// One fault in so many looks whether pages that are brought for reading are stored to.
+const SAMPLE: u64 = 16;
+
+/// Where the next fault of a run will be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// One fault has been seen.
+    #[default]
+    Either,
+    Up,
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// The pages that the last fault of the run brought.
+    start: u64,
+    end: u64,
+    pages: u64,
+    way: Way,
+    /// The program stores to the pages of this run.
+    writes: bool,
+    used_at: u64,
+}
+
+impl Run {
+    /// Returns the way in which a fault at `page` continues the run.
+    fn way_to(&self, page: u64) -> Option<Way> {
+        if self.pages == 0 {
+            None
+        } else if page == self.end && self.way != Way::Down {
+            Some(Way::Up)
+        } else if page + 1 == self.start && self.way != Way::Up {
+            Some(Way::Down)
+        } else {
+            None
+        }
+    }
+}
+
+/// The runs of one program.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    runs: [Run; RUNS],
+    now: u64,
+    /// Of the pages shown for reading of late, and how many of them were stored to.
+    read: u32,
+    stored: u32,
+}
+
+/// The advice for a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Advice {
+    run: usize,
+    /// The pages to bring. The fault's own is the first or the last of them.
+    pub(crate) first: u64,
+    pub(crate) pages: u64,
+    /// The pages are going to be stored to.
+    pub(crate) writes: bool,
+}
+
+impl Ahead {
+    /// Advises on a fault at `page`, which is missing or, if `protected`, is there for reading.
+    pub(crate) fn advise(&mut self, page: u64, protected: bool) -> Advice {
+        self.now += 1;
+        if protected {
+            self.stored += 1;
+            if let Some(run) = self.runs.iter_mut().find(|run| run.start <= page && page < run.end) {
+                run.writes = true;
+            }
+        }
+        let found = self.runs.iter().enumerate().find_map(|(index, run)| Some((index, run.way_to(page)?)));
+        let (index, way) = found.unwrap_or_else(|| {
+            let oldest = self.runs.iter().enumerate().min_by_key(|(_, run)| run.used_at);
+            let (index, _) = oldest.expect("there are runs");
+            self.runs[index] = Run::default();
+            (index, Way::Either)
+        });
+        let stores_follow = self.read >= MEMORY / 8 && self.stored * 2 > self.read;
+        let run = &mut self.runs[index];
+        run.used_at = self.now;
+        run.way = way;
+        run.pages = if found.is_some() { (run.pages * 2).min(LONGEST) } else { 1 };
+        let (pages, first) = match way {
+            Way::Down => (run.pages.min(page + 1), page + 1 - run.pages.min(page + 1)),
+            Way::Up | Way::Either => (run.pages, page),
+        };
+        let writes = run.writes || stores_follow && !self.now.is_multiple_of(SAMPLE);
+        Advice { run: index, first, pages, writes }
+    }
+
+    /// Takes note of pages that came beforehand, behind those of the last fault of their run.
+    pub(crate) fn came_beforehand(&mut self, first: u64, pages: u64) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.end == first && run.way == Way::Up) {
+            run.end += pages;
+        }
+    }
+
+    /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to unnoticed.
+    pub(crate) fn came(&mut self, advice: Advice, first: u64, pages: u64, open: bool) {
+        let run = &mut self.runs[advice.run];
+        (run.start, run.end) = (first, first + pages);
+        if !open {
+            self.read += pages as u32;
+        }
+        if self.read > MEMORY {
+            self.read /= 2;
+            self.stored /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(ahead: &mut Ahead, page: u64) -> (u64, u64) {
+        let advice = ahead.advise(page, false);
+        ahead.came(advice, advice.first, advice.pages, advice.writes);
+        (advice.first, advice.pages)
+    }
+
+    #[test]
+    fn runs_in_order_grow_and_others_do_not() {
+        let mut ahead = Ahead::default();
+        let (mut up, mut down, mut all) = (100_000, 90_000, Vec::new());
+        for turn in 0..12 {
+            let (first, pages) = fault(&mut ahead, up);
+            assert_eq!(first, up);
+            up += pages;
+            all.push(pages);
+            let (first, back) = fault(&mut ahead, down);
+            assert_eq!((first + back, back), (down + 1, pages), "backwards");
+            down = first - 1;
+            assert_eq!(fault(&mut ahead, 1_000_000 - 7 * turn).1, 1, "elsewhere");
+        }
+        assert_eq!(all, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256, 256]);
+    }
+
+    #[test]
+    fn a_run_backwards_ends_at_the_first_page_of_all() {
+        let mut ahead = Ahead::default();
+        assert_eq!([2, 1].map(|page| fault(&mut ahead, page)), [(2, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn stores_to_a_run_that_was_shown_for_reading_make_the_next_one_for_writing() {
+        let mut ahead = Ahead::default();
+        let advice = ahead.advise(10, false);
+        assert!(!advice.writes);
+        ahead.came(advice, 10, 4, false);
+        ahead.advise(11, true);
+        let next = ahead.advise(14, false);
+        assert!(next.writes && next.pages == 2, "{next:?}");
+    }
+
+    #[test]
+    fn where_most_pages_are_stored_to_pages_come_for_writing() {
+        let mut ahead = Ahead::default();
+        let mut writes = 0;
+        for turn in 0..400_u64 {
+            let page = 1000 * turn;
+            let advice = ahead.advise(page, false);
+            ahead.came(advice, page, 1, advice.writes);
+            writes += u64::from(advice.writes);
+            if !advice.writes {
+                let advice = ahead.advise(page, true);
+                ahead.came(advice, page, 1, true);
+            }
+        }
+        assert!(writes > 300, "{writes}");
+        // And back again.
+        let mut reads = 0;
+        for turn in 0..4000_u64 {
+            let advice = ahead.advise(1000 * turn + 500, false);
+            ahead.came(advice, advice.first, 1, advice.writes);
+            reads += u64::from(!advice.writes);
+        }
+        assert!(reads > 2000, "{reads}");
+    }
+}

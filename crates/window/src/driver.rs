@@ -1,0 +1,498 @@
+//! The thread that serves the faults of one target, and takes in the changes of its mappings.
+//!
+//! ```text
+//!   wait ─► read events under the gate ─► faults: show what is at hand, else a future  ─► poll futures ─┐
+//!     ▲                                   changes: Octavo takes them in, in order                       │
+//!     └─────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the pages
+//! that a program in order wants next. Any other fault is a future that waits for a device or for room.
+//!
+//! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
+//! faulting thread. It allocates nothing. A fault that waits allocates its future.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, Stream};
+use octavo::{Access, Error, ErrorKind, PAGE_BYTES, Space};
+use octavo_platform::userfaultfd::Event;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::{read, write};
+
+use crate::ahead::Ahead;
+use crate::reach::Reach;
+use crate::window::Window;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Runs of so many pages have their next pages shown beforehand.
+const LEAST_BEFOREHAND: u64 = 32;
+/// Pages that were shown lately. One that is missing again at once was dropped unnoticed.
+const RECENT: usize = 64;
+/// The longest that an event is believed to be late.
+const LATEST: Duration = Duration::from_secs(2);
+/// How often in a row a fault may fail at one page before that is the target's end.
+const MOST_FAILURES: u32 = 1000;
+
+/// Hears of what the driver cannot deal with by itself.
+pub trait Listener {
+    /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at the
+    /// fork, and nothing is shown or taken until this returns.
+    fn forked(&mut self, child: OwnedFd);
+
+    /// A fault has come from an address that the space does not map. Returns whether it does now.
+    fn unknown(&mut self, address: u64) -> bool;
+
+    /// The target drops, unmaps or moves a range.
+    fn changed(&mut self, start: u64, end: u64);
+
+    /// Returns whether a part of a range is mapped in the space.
+    fn is_mapped(&self, start: u64, end: u64) -> bool;
+
+    /// The target has unmapped a range.
+    fn unmapped(&mut self, start: u64, end: u64);
+
+    /// The target has moved a range.
+    fn moved(&mut self, from: u64, len: u64, to: u64);
+
+    /// The page at `address` could not be had. The thread that wants it waits, and must not go on. Returns whether the fault is to
+    /// be tried again.
+    fn failed(&mut self, address: u64, error: Error) -> bool;
+
+    /// A change of the target's mappings cannot be followed. The target must not go on.
+    fn lost(&mut self, error: Error);
+
+    /// Does a piece of other work. Returns whether there is more.
+    fn work(&mut self) -> bool;
+}
+
+/// Wakes the driver from other threads.
+#[derive(Debug)]
+pub struct Bell {
+    descriptor: OwnedFd,
+    /// The driver sleeps, or is about to.
+    sleeps: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl Bell {
+    /// Makes a bell.
+    ///
+    /// # Errors
+    /// The kernel's, when the process has too many descriptors.
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { descriptor, sleeps: AtomicBool::new(false), ends: AtomicBool::new(false) }))
+    }
+
+    /// Has the driver look for work.
+    pub fn ring(&self) {
+        // SeqCst: the driver says that it sleeps, and then looks whether there is work. Whoever has work says so, and then
+        // looks whether it sleeps.
+        if self.sleeps.swap(false, Ordering::SeqCst) {
+            let _ = write(&self.descriptor, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends the driver.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+        self.sleeps.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    fn silence(&self) {
+        let _ = read(&self.descriptor, &mut [0; 8]);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// What the driver counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Faults at missing pages.
+    pub missing: u64,
+    /// First stores to clean pages.
+    pub stores: u64,
+    /// Pages that came along with faults.
+    pub along: u64,
+    /// Faults that waited for a device or for room.
+    pub waited: u64,
+    /// Changes of mappings.
+    pub changes: u64,
+}
+
+/// A fault under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fault {
+    page: u64,
+    access: Access,
+    is_protected: bool,
+}
+
+/// A range that the target has moved.
+#[derive(Clone, Copy, Debug)]
+struct Relocation {
+    from: u64,
+    to: u64,
+    len: u64,
+}
+
+/// Serves one target.
+pub struct Driver<'a, R, L> {
+    space: &'a Space,
+    window: &'a Window<R>,
+    events: BorrowedFd<'a>,
+    bell: Arc<Bell>,
+    listener: L,
+    ahead: Ahead,
+    recent: [u64; RECENT],
+    failing: (u64, u32),
+    /// Faults that wait. A thread that a signal disturbs asks for its page again and again.
+    waiting: Vec<Fault>,
+    served: Served,
+    /// Moves to where something is mapped still, and since when there are any.
+    late: Vec<Relocation>,
+    late_since: Option<Instant>,
+}
+
+impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
+    /// Makes a driver of the faults that `events` tells of.
+    pub fn new(
+        space: &'a Space,
+        window: &'a Window<R>,
+        events: BorrowedFd<'a>,
+        bell: Arc<Bell>,
+        listener: L,
+    ) -> Self {
+        let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
+        let (waiting, served) = (Vec::new(), Served::default());
+        let (late, late_since) = (Vec::new(), None);
+        Self {
+            space,
+            window,
+            events,
+            bell,
+            listener,
+            ahead,
+            recent,
+            failing,
+            waiting,
+            served,
+            late,
+            late_since,
+        }
+    }
+
+    /// Serves faults until the bell says that it is over, or the target has ended. Returns what it has counted.
+    ///
+    /// # Errors
+    /// The kernel's, where events cannot be read.
+    pub fn run(mut self) -> std::io::Result<Served> {
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = FuturesUnordered::new();
+        let (mut events, mut again) = (Vec::new(), Vec::new());
+        while !self.bell.ends.load(Ordering::SeqCst) && !self.window.reach().is_gone() {
+            // A waker that is called from here on is noticed before the driver sleeps.
+            self.bell.sleeps.store(true, Ordering::SeqCst);
+            let mut is_idle = true;
+            while let Poll::Ready(Some((fault, result))) =
+                std::pin::Pin::new(&mut waiting).poll_next(&mut context)
+            {
+                is_idle = false;
+                if self.end_wait(fault, result) {
+                    again.push(fault);
+                }
+            }
+            for fault in again.drain(..) {
+                waiting.push(wait(self.space, fault));
+            }
+            if self.read(&mut events)? {
+                is_idle = false;
+                let is_alone = events.len() == 1 && waiting.is_empty();
+                for event in events.drain(..) {
+                    if let Some(fault) = self.take(event)
+                        && !(is_alone && self.serve_now(fault))
+                    {
+                        waiting.push(wait(self.space, fault));
+                    }
+                }
+                self.take_late(false);
+            }
+            if self.late_since.is_some_and(|since| since.elapsed() > LATEST) {
+                self.take_late(true);
+            }
+            let has_work = self.late.is_empty() && self.listener.work();
+            let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
+            if sleeps && !self.sleep()? {
+                self.window.reach().look_whether_gone();
+            }
+        }
+        Ok(self.served)
+    }
+
+    /// Sleeps until something happens. Returns whether anything did.
+    fn sleep(&self) -> std::io::Result<bool> {
+        let mut descriptors =
+            [PollFd::new(&self.events, PollFlags::IN), PollFd::new(&self.bell.descriptor, PollFlags::IN)];
+        let longest = Duration::from_millis(100).try_into().expect("it is short");
+        let happened = match poll(&mut descriptors, Some(&longest)) {
+            Ok(happened) => happened,
+            Err(rustix::io::Errno::INTR) => 1,
+            Err(error) => return Err(error.into()),
+        };
+        if !descriptors[1].revents().is_empty() {
+            self.bell.silence();
+        }
+        Ok(happened > 0)
+    }
+
+    /// Reads events, and notes what they change. Returns whether there were any.
+    fn read(&self, events: &mut Vec<Event>) -> std::io::Result<bool> {
+        self.window.gate().read(|unsettled| {
+            let count = self.window.reach().read_events(events)?;
+            for event in events.iter() {
+                match *event {
+                    Event::Fault { .. } => {}
+                    Event::Fork(_) => unsettled.add_all(),
+                    Event::Remove { start, end } => unsettled.add_dropped(start, end),
+                    Event::Unmap { start, end } => unsettled.add(start, end),
+                    Event::Remap { from, to, len } => {
+                        unsettled.add(from, from + len);
+                        unsettled.add(to, to + len);
+                    }
+                }
+            }
+            Ok(count > 0)
+        })
+    }
+
+    /// Serves a fault, or takes a change in. Returns a fault that has to wait.
+    fn take(&mut self, event: Event) -> Option<Fault> {
+        if let Event::Fault { address, write, protected, .. } = event {
+            return self.serve(address & !(PAGE - 1), write, protected);
+        }
+        self.served.changes += 1;
+        let result = match event {
+            Event::Fork(child) => {
+                self.listener.forked(child);
+                Ok(())
+            }
+            Event::Remove { start, end } => {
+                self.listener.changed(start, end);
+                self.insist(|space| space.forget(start, end - start))
+            }
+            Event::Unmap { start, end } => {
+                self.listener.changed(start, end);
+                let forgotten = self.insist(|space| space.forget_mapping(start, end - start));
+                self.listener.unmapped(start, end);
+                forgotten
+            }
+            Event::Remap { from, to, len } => {
+                self.late_since.get_or_insert_with(Instant::now);
+                self.late.push(Relocation { from, to, len });
+                Ok(())
+            }
+            Event::Fault { .. } => unreachable!("it was served"),
+        };
+        if let Err(error) = result {
+            self.listener.lost(error);
+        }
+        None
+    }
+
+    /// Takes in the moves whose destinations are free now, and settles when nothing is left.
+    ///
+    /// The kernel tells of a change after it has made it, so a later change at the same addresses may be told of first. A range
+    /// that moves to where something is mapped still has come before the event that unmaps that. Until this event, all that
+    /// was read stays unsettled.
+    fn take_late(&mut self, at_once: bool) {
+        while let Some(index) =
+            self.late.iter().position(|late| at_once || !self.listener.is_mapped(late.to, late.to + late.len))
+        {
+            let Relocation { from, to, len } = self.late.remove(index);
+            self.listener.moved(from, len, to);
+            if let Err(error) = self.space.relocate(from, len, to) {
+                self.listener.lost(error);
+            }
+        }
+        if self.late.is_empty() {
+            self.late_since = None;
+            if !self.window.gate().is_settled() {
+                self.window.gate().settle();
+            }
+        }
+    }
+
+    /// Changes the space. Where there is no room, or a block is pinned for a moment, this tries again for a while.
+    fn insist(&self, change: impl Fn(&Space) -> octavo::Result<()>) -> octavo::Result<()> {
+        let began = Instant::now();
+        loop {
+            match change(self.space) {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory)
+                        && began.elapsed() < LATEST =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn serve(&mut self, page: u64, write: bool, is_protected: bool) -> Option<Fault> {
+        let count = if is_protected { &mut self.served.stores } else { &mut self.served.missing };
+        *count += 1;
+        let access = if write || is_protected { Access::Write } else { Access::Read };
+        let fault = Fault { page, access, is_protected };
+        let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
+        let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
+        if self.waiting.contains(&fault) || !is_suspicious && self.show(fault) {
+            return None;
+        }
+        self.waiting.push(fault);
+        Some(fault)
+    }
+
+    /// Serves a fault by one read, for which the thread blocks: nobody else wants anything just now. Returns false where it takes
+    /// more.
+    fn serve_now(&mut self, fault: Fault) -> bool {
+        if fault.is_protected {
+            return false;
+        }
+        let Some(result) = self.space.fault_now(fault.page, fault.access) else { return false };
+        !self.end_wait(fault, result)
+    }
+
+    /// Shows the page of a fault, and those that come next, as far as they are at hand.
+    fn show(&mut self, fault: Fault) -> bool {
+        let Fault { page, access, is_protected } = fault;
+        let advice = self.ahead.advise(page / PAGE, is_protected);
+        let access = if advice.writes { Access::Write } else { access };
+        let is_open = access == Access::Write;
+        let first = advice.first * PAGE;
+        // Backwards, the fault's own page comes first, and then those before it.
+        let ahead_bytes = if first < page { PAGE } else { advice.pages * PAGE };
+        let Ok(mut pages @ 1..) = self.space.show(page, ahead_bytes, access) else {
+            self.ahead.came(advice, page / PAGE, 1, is_open);
+            return false;
+        };
+        let mut came = (page / PAGE, pages);
+        if first < page
+            && let Ok(before) = self.space.show(first, page - first, access)
+            && before == advice.pages - 1
+        {
+            pages += before;
+            came = (advice.first, pages);
+        }
+        self.ahead.came(advice, came.0, came.1, is_open);
+        self.served.along += pages - 1;
+        self.wake(fault, came.0 * PAGE, came.1 * PAGE);
+        if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
+            self.show_beforehand((came.0 + pages) * PAGE, pages, access);
+        }
+        true
+    }
+
+    /// Wakes the threads that wait for pages which are usable now. A page that a fork has left to its child may be protected, though
+    /// it may be stored to unnoticed. Only this thread protects pages, so none is protected since.
+    fn wake(&self, fault: Fault, start: u64, len: u64) {
+        if fault.is_protected {
+            // A refusal is met by the next fault.
+            let _ = self.window.reach().protect(fault.page, PAGE, false);
+        }
+        self.window.reach().wake(start, len);
+    }
+
+    /// Shows pages that a program in order wants soon, while it uses those that it has just got.
+    fn show_beforehand(&mut self, start: u64, pages: u64, access: Access) {
+        if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
+            self.ahead.came_beforehand(start / PAGE, shown);
+            self.served.along += shown;
+            // The program may be there already.
+            self.window.reach().wake(start, shown * PAGE);
+        }
+    }
+
+    /// A fault has waited, and its page is there, or cannot be had. Returns whether it is to be tried again.
+    fn end_wait(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
+        self.served.waited += 1;
+        let again = self.answer(fault, result);
+        if !again {
+            self.waiting.retain(|waiting| *waiting != fault);
+        }
+        again
+    }
+
+    /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is to be tried again.
+    fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
+        let Err(error) = result else {
+            self.wake(fault, fault.page, PAGE);
+            return false;
+        };
+        match error.kind() {
+            ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
+            // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.
+            ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {
+                let (page, times) = &mut self.failing;
+                *times = if *page == fault.page { *times + 1 } else { 0 };
+                *page = fault.page;
+                if *times > MOST_FAILURES {
+                    return self.listener.failed(fault.page, error);
+                }
+            }
+            _ => return self.listener.failed(fault.page, error),
+        }
+        self.window.reach().wake(fault.page, PAGE);
+        false
+    }
+}
+
+/// Waits until a page is usable there, for a device or for room.
+async fn wait(space: &Space, fault: Fault) -> (Fault, octavo::Result<()>) {
+    let result = if fault.is_protected {
+        space.fault_translated(fault.page, fault.access).await
+    } else {
+        space.fault_missing(fault.page, fault.access).await
+    };
+    (fault, result)
+}
+
+impl<R, L> std::fmt::Debug for Driver<'_, R, L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("served", &self.served).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_that_rings_before_the_sleep_is_heard() {
+        let bell = Bell::new().unwrap();
+        bell.ring();
+        assert_eq!(
+            read(&bell.descriptor, &mut [0; 8]).unwrap_err(),
+            rustix::io::Errno::AGAIN,
+            "nobody sleeps"
+        );
+        bell.sleeps.store(true, Ordering::SeqCst);
+        bell.ring();
+        assert_eq!(read(&bell.descriptor, &mut [0; 8]).unwrap(), 8);
+    }
+}

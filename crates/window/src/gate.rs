@@ -1,0 +1,100 @@
+//! The gate between what a program does to its mappings and what Octavo does to its pages.
+//!
+//! The kernel tells of `munmap`, `mremap`, `madvise` and `fork` by events. The program's call goes on as soon
+//! as its event is read. A page that is moved out, or copied in, on the strength of what was known before the
+//! event may then hit a mapping that has been replaced, or bring bytes back that the program has dropped. So:
+//!
+//! ```text
+//!   a copy, a move, a change of protection      shared: no event is read meanwhile
+//!   reading events                              exclusive: notes the ranges that they change
+//!   until Octavo has taken these in             pages of these ranges are refused, and asked for again later
+//! ```
+//!
+//! While an event is unread, the kernel itself refuses copies and moves with EAGAIN. That answer goes back to
+//! the engine, which asks again later. A retry in place would come after the event was read.
+//!
+//! Costs: one lock, taken shared, for a call of the kernel.
+
+use crate::sync::{RwLock, RwLockReadGuard};
+
+/// The most ranges of dropped pages that are kept apart.
+const MOST_DROPPED: usize = 1024;
+
+/// A change of a program's mappings, from its event until Octavo has taken it in.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled {
+    ranges: Vec<(u64, u64)>,
+    /// A fork concerns all pages.
+    is_all: bool,
+    /// Ranges whose pages the program has dropped at some time. Its event comes before the pages go.
+    dropped: Vec<(u64, u64)>,
+}
+
+impl Unsettled {
+    /// Returns whether a change that Octavo has not taken in concerns the range.
+    pub(crate) fn concerns(&self, start: u64, len: u64) -> bool {
+        self.is_all || self.ranges.iter().any(|(from, to)| *from < start + len && start < *to)
+    }
+
+    /// Notes a change of a range.
+    pub(crate) fn add(&mut self, start: u64, end: u64) {
+        self.ranges.push((start, end));
+    }
+
+    /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at any time.
+    pub(crate) fn add_dropped(&mut self, start: u64, end: u64) {
+        self.add(start, end);
+        match self.dropped.iter_mut().find(|(from, to)| *from <= end && start <= *to) {
+            Some((from, to)) => (*from, *to) = ((*from).min(start), (*to).max(end)),
+            None => self.dropped.push((start, end)),
+        }
+        if self.dropped.len() > MOST_DROPPED {
+            // More pages than were dropped count as dropped, which keeps them outside only if something is found there.
+            let from = self.dropped.iter().map(|(from, _)| *from).min().unwrap_or(0);
+            let to = self.dropped.iter().map(|(_, to)| *to).max().unwrap_or(0);
+            self.dropped = vec![(from, to)];
+        }
+    }
+
+    /// Returns whether a page that is found where none should be may be one that is about to go.
+    pub(crate) fn may_be_dropped(&self, page: u64) -> bool {
+        self.dropped.iter().any(|(from, to)| *from <= page && page < *to)
+    }
+
+    /// Notes a change of everything.
+    pub(crate) fn add_all(&mut self) {
+        self.is_all = true;
+    }
+}
+
+/// The gate of one program.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(RwLock<Unsettled>);
+
+impl Gate {
+    /// Keeps events from being read, as long as the guard lives.
+    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Unsettled> {
+        self.0.read().expect("nobody panics here")
+    }
+
+    /// Reads events. `read` notes what they change.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&mut Unsettled) -> T) -> T {
+        read(&mut self.0.write().expect("nobody panics here"))
+    }
+
+    /// Octavo has taken in all that was read.
+    pub(crate) fn settle(&self) {
+        let mut unsettled = self.0.write().expect("nobody panics here");
+        unsettled.ranges.clear();
+        unsettled.is_all = false;
+    }
+
+    /// Returns whether Octavo has to take in something.
+    pub(crate) fn is_settled(&self) -> bool {
+        let unsettled = self.hold();
+        unsettled.ranges.is_empty() && !unsettled.is_all
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom;

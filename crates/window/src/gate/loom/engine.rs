@@ -1,0 +1,232 @@
+//! An engine of one entry for each page, the driver and the evictor.
+//!
+//! An entry is Busy while the window is asked about its page. Whoever finds it Busy waits.
+
+use ::loom::sync::MutexGuard;
+
+use super::world::{Answer, Event, Fault, World};
+
+/// The place of a page that was written since it came.
+pub(super) const DIRTY: Option<u8> = None;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Empty,
+    /// The page is at the program's side. It is clean where its place still has its bytes.
+    Away(Option<u8>),
+    Out(u8),
+    Busy,
+}
+
+use Entry::{Away, Busy, Empty, Out};
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    entries: [Entry; 2],
+    is_mapped: [bool; 2],
+    child: [Entry; 2],
+}
+
+impl Engine {
+    pub(super) fn new(entries: [Entry; 2]) -> Self {
+        Self { entries, is_mapped: [true; 2], child: [Empty; 2] }
+    }
+}
+
+impl World {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap()
+    }
+
+    /// Waits until the entry is not Busy.
+    fn settled(&self, page: usize) -> MutexGuard<'_, Engine> {
+        let mut engine = self.engine();
+        while engine.entries[page] == Busy {
+            engine = self.published.wait(engine).unwrap();
+        }
+        engine
+    }
+
+    fn make_busy(&self, page: usize) -> Entry {
+        std::mem::replace(&mut self.settled(page).entries[page], Busy)
+    }
+
+    fn publish(&self, page: usize, entry: Entry) {
+        self.engine().entries[page] = entry;
+        self.published.notify_all();
+    }
+
+    // --- the driver ---
+
+    /// Serves the program until it has ended.
+    pub(super) fn drive(&self) {
+        let (mut waiting, mut late) = (Vec::new(), Vec::new());
+        while self.poll(!waiting.is_empty()) {
+            waiting.retain(|fault| !self.serve(*fault));
+            let (faults, events) = self.read();
+            waiting.extend(faults.into_iter().filter(|fault| !self.serve(*fault)));
+            for event in events {
+                match event {
+                    Event::Remap(_, to)
+                        if self.rules.waits_for_late_events && self.engine().is_mapped[to] =>
+                    {
+                        late.push(event);
+                    }
+                    event => self.take_in(event),
+                }
+            }
+            late.retain(|event| {
+                let Event::Remap(_, to) = *event else { unreachable!("only these wait") };
+                let is_late = self.engine().is_mapped[to];
+                if !is_late {
+                    self.take_in(*event);
+                }
+                is_late
+            });
+            if late.is_empty() && !self.gate.is_settled() {
+                self.gate.settle();
+            }
+        }
+    }
+
+    /// Takes a change in.
+    fn take_in(&self, event: Event) {
+        match event {
+            Event::Unmap(page) => {
+                let mut engine = self.settled(page);
+                (engine.entries[page], engine.is_mapped[page]) = (Empty, false);
+            }
+            Event::Remove(page) => {
+                let mut engine = self.settled(page);
+                let is_there = !self.rules.dropped_is_empty && self.kernel().pages[page].value.is_some();
+                engine.entries[page] = if is_there { Away(None) } else { Empty };
+            }
+            Event::Remap(from, to) => {
+                drop(self.settled(to));
+                let mut engine = self.settled(from);
+                engine.entries[to] = std::mem::replace(&mut engine.entries[from], Empty);
+                (engine.is_mapped[from], engine.is_mapped[to]) = (false, true);
+            }
+            Event::Fork => {
+                for page in 0..2 {
+                    let mut engine = self.settled(page);
+                    if let Out(_) = engine.entries[page] {
+                        engine.child[page] = engine.entries[page];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves a fault, and brings the page beside it along. Returns false where it has to wait.
+    fn serve(&self, fault: Fault) -> bool {
+        let is_served = self.serve_page(fault);
+        if fault.page == 1 && is_served && self.engine().entries[0] == Empty {
+            let before = self.make_busy(0);
+            let answer = if before == Empty { self.install(0, 0, false) } else { Answer::Busy };
+            self.publish(0, if answer == Answer::Done { Away(None) } else { before });
+        }
+        is_served
+    }
+
+    fn serve_page(&self, fault: Fault) -> bool {
+        let page = fault.page;
+        let before = self.make_busy(page);
+        let (answer, after) = match before {
+            Empty => (self.install(page, 0, false), Away(None)),
+            Out(value) => {
+                let place = (!fault.is_store).then_some(value);
+                let is_protected = place.is_some() && self.rules.protects_clean;
+                (self.install(page, value, is_protected), Away(place))
+            }
+            // A store that does not come after all costs a write.
+            Away(_) if fault.is_protected => {
+                let answer = self.protect(page, false);
+                self.publish(page, Away(None));
+                return answer == Answer::Done;
+            }
+            Away(_) => {
+                // Nothing was there. The page came meanwhile, or the program has dropped it.
+                let is_there = self.is_there(page);
+                self.publish(page, if is_there == Some(false) { Empty } else { before });
+                return match is_there {
+                    Some(true) => {
+                        self.wake(page);
+                        true
+                    }
+                    Some(false) => self.serve_page(fault),
+                    None => false,
+                };
+            }
+            Busy => unreachable!("it was waited for"),
+        };
+        self.publish(page, if answer == Answer::Done { after } else { before });
+        if answer == Answer::Unsupported {
+            // The thread tries again, and meets what is there now.
+            self.wake(page);
+        }
+        answer != Answer::Busy
+    }
+
+    // --- eviction ---
+
+    /// Evicts a page, if it is at the program's side.
+    pub(super) fn evict(&self, page: usize) {
+        if !self.rules.never_cleans {
+            self.clean(page);
+        }
+        let Some(place) = self.begin(page) else { return };
+        let taken = self.remove(page);
+        // The bytes of a clean page are not looked at.
+        self.publish(page, taken.map_or(Away(place), |bytes| Out(place.unwrap_or(bytes))));
+    }
+
+    /// Makes the entry of a page Busy that is at the program's side. Returns its place.
+    fn begin(&self, page: usize) -> Option<Option<u8>> {
+        let mut engine = self.engine();
+        let Away(place) = engine.entries[page] else { return None };
+        engine.entries[page] = Busy;
+        Some(place)
+    }
+
+    /// Writes a page to a place, and leaves it where it is.
+    fn clean(&self, page: usize) {
+        let Some(place) = self.begin(page) else { return };
+        let bytes = self.kernel().pages[page].value;
+        let is_clean = self.protect(page, true) == Answer::Done;
+        self.publish(page, Away(if is_clean { bytes } else { place }));
+    }
+
+    /// Takes memory over that is there already.
+    pub(super) fn take_over(&self, page: usize) {
+        if self.rules.registers_first {
+            self.register(page);
+        }
+        self.engine().entries[page] = Away(None);
+        if !self.rules.registers_first {
+            self.evict(page);
+            self.register(page);
+        }
+    }
+
+    // --- afterwards ---
+
+    /// The byte that the program would load.
+    pub(super) fn now(&self, page: usize) -> u8 {
+        match (self.kernel().pages[page].value, self.engine().entries[page]) {
+            (Some(value), _) => value,
+            (None, Out(value)) => value,
+            (None, _) => 0,
+        }
+    }
+
+    /// The byte that a child would load. `None`: it has the page in two places.
+    pub(super) fn child(&self, page: usize) -> Option<u8> {
+        match (self.kernel().child[page], self.engine().child[page]) {
+            (Some(_), Out(_)) => None,
+            (Some(value), _) => Some(value),
+            (None, Out(value)) => Some(value),
+            (None, _) => Some(0),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Models of what a program does to its mappings, against the driver that reads the events and against eviction.
+//!
+//! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `engine` has an entry for each page and
+//! the three sides that work on it: the program, the driver and the evictor. Each of the [`Rules`] can be left out, and a
+//! model then finds the loss that the rule prevents.
+
+mod engine;
+mod world;
+
+use self::engine::Entry::{Away, Empty, Out};
+use self::engine::{DIRTY, Entry};
+use self::world::{Page, World};
+use ::loom::sync::Arc;
+use ::loom::thread;
+
+/// The rules of the protocol. Each is kept where it is true.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    /// No event is read while a page is on its way.
+    holds_the_gate: bool,
+    /// The kernel's EAGAIN goes back to the engine.
+    hands_back: bool,
+    /// A page that an unsettled change concerns is refused.
+    refuses_unsettled: bool,
+    /// A fork concerns all pages.
+    forks_concern_all: bool,
+    /// A range that the program drops counts as empty, whatever is still there.
+    dropped_is_empty: bool,
+    /// Something that is found where nothing should be stays outside.
+    leaves_what_it_finds: bool,
+    /// A range is registered before its pages are taken.
+    registers_first: bool,
+    /// A clean page is protected.
+    protects_clean: bool,
+    /// A page is never made clean where it is.
+    never_cleans: bool,
+    /// A range that arrives where another is still mapped waits for that one's event.
+    waits_for_late_events: bool,
+}
+
+const ALL: Rules = Rules {
+    holds_the_gate: true,
+    hands_back: true,
+    refuses_unsettled: true,
+    forks_concern_all: true,
+    dropped_is_empty: true,
+    leaves_what_it_finds: true,
+    registers_first: true,
+    protects_clean: true,
+    never_cleans: true,
+    waits_for_late_events: true,
+};
+
+/// A page that is watched, and there.
+fn there(value: u8) -> Page {
+    Page { is_registered: true, value: Some(value), is_protected: false }
+}
+
+/// A page that is watched, and missing.
+const MISSING: Page = Page { is_registered: true, value: None, is_protected: false };
+
+/// A thread of a model.
+type Side = fn(&World);
+
+/// Explores a model of two pages. The last of the program's threads runs in the model's own.
+fn check(
+    rules: Rules,
+    pages: [(Page, Entry); 2],
+    program: &'static [Side],
+    evictor: Option<Side>,
+    after: fn(&World),
+) {
+    let mut builder = ::loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 10_000;
+    builder.check(move || {
+        let world = Arc::new(World::new(rules, pages, program.len()));
+        let start = |side: Side, is_program: bool| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                side(&world);
+                if is_program {
+                    world.end();
+                }
+            })
+        };
+        let (last, others) = program.split_last().expect("a program has a thread");
+        let mut sides = vec![start(World::drive, false)];
+        sides.extend(evictor.map(|evictor| start(evictor, false)));
+        sides.extend(others.iter().map(|side| start(*side, true)));
+        last(&world);
+        world.end();
+        sides.into_iter().for_each(|side| side.join().unwrap());
+        after(&world);
+    });
+}
+
+fn evict(world: &World) {
+    world.evict(0);
+}
+
+fn evict_twice(world: &World) {
+    world.evict(0);
+    world.evict(0);
+}
+
+/// Looks at nothing more.
+fn nothing(_: &World) {}
+
+// --- mappings that are replaced ---
+
+/// The program unmaps a page, maps another there and stores to it, while the page is on its way out.
+fn replaced(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.unmap(0);
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "the new mapping lost its page");
+    }];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], program, Some(evict), |world| {
+        assert_eq!(world.now(0), 2, "the new mapping lost its page");
+    });
+}
+
+#[test]
+fn loom_a_new_mapping_keeps_its_page() {
+    replaced(ALL);
+}
+
+#[test]
+#[should_panic(expected = "the new mapping lost its page")]
+fn loom_without_the_gate_over_a_move_a_new_mapping_loses_its_page() {
+    replaced(Rules { holds_the_gate: false, ..ALL });
+}
+
+#[test]
+#[should_panic(expected = "the new mapping lost its page")]
+fn loom_where_the_mover_tries_again_a_new_mapping_loses_its_page() {
+    replaced(Rules { hands_back: false, ..ALL });
+}
+
+#[test]
+#[should_panic(expected = "the new mapping lost its page")]
+fn loom_where_unsettled_pages_are_taken_a_new_mapping_loses_its_page() {
+    replaced(Rules { refuses_unsettled: false, ..ALL });
+}
+
+/// One thread unmaps a range. Before it has told, another thread moves a page there.
+fn reused(rules: Rules) {
+    let program: &[Side] = &[
+        |world| world.unmap(0),
+        |world| {
+            // The kernel gives addresses out that are free.
+            if world.relocate_if_free(1, 0) {
+                assert_eq!(world.load(0), 5, "a page that moved was forgotten");
+            }
+        },
+    ];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Out(5))], program, None, nothing);
+}
+
+#[test]
+fn loom_a_range_that_moves_to_addresses_just_given_back_keeps_its_pages() {
+    reused(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a page that moved was forgotten")]
+fn loom_where_late_events_are_not_waited_for_a_range_that_moved_is_forgotten() {
+    reused(Rules { waits_for_late_events: false, ..ALL });
+}
+
+// --- pages that are dropped ---
+
+/// A page reads as zeros once it is dropped.
+fn drop_it(world: &World) {
+    world.drop_pages(0);
+    assert_eq!(world.load(0), 0, "dropped bytes came back");
+}
+
+fn dropped(rules: Rules) {
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], &[drop_it], Some(evict), nothing);
+}
+
+#[test]
+fn loom_dropped_bytes_stay_away() {
+    dropped(ALL);
+    check(ALL, [(MISSING, Out(1)), (MISSING, Empty)], &[drop_it], Some(evict), nothing);
+}
+
+#[test]
+#[should_panic(expected = "dropped bytes came back")]
+fn loom_where_a_dropped_page_counts_as_there_its_bytes_come_back() {
+    dropped(Rules { dropped_is_empty: false, ..ALL });
+}
+
+/// A fault of another thread is read together with the event.
+fn dropped_during_a_fault(rules: Rules) {
+    let program: &[Side] = &[|world| assert!(world.load(0) <= 1), drop_it];
+    check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, None, nothing);
+}
+
+#[test]
+fn loom_a_fault_brings_no_dropped_bytes_back() {
+    dropped_during_a_fault(ALL);
+}
+
+#[test]
+#[should_panic(expected = "dropped bytes came back")]
+fn loom_where_unsettled_pages_are_shown_a_fault_brings_dropped_bytes_back() {
+    dropped_during_a_fault(Rules { refuses_unsettled: false, ..ALL });
+}
+
+/// A fault at the page beside it brings the dropped page along, before the program's call has dropped it.
+fn dropped_and_brought_along(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.fault_of_another(1);
+        drop_it(world);
+    }];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], program, Some(evict), nothing);
+}
+
+#[test]
+fn loom_a_dropped_page_that_is_brought_along_stays_away() {
+    dropped_and_brought_along(ALL);
+}
+
+#[test]
+#[should_panic(expected = "dropped bytes came back")]
+fn loom_where_a_page_that_is_found_there_is_taken_dropped_bytes_come_back() {
+    dropped_and_brought_along(Rules { leaves_what_it_finds: false, ..ALL });
+}
+
+// --- clean pages ---
+
+/// The program reads a page that was out, and stores to it.
+fn stored_when_clean(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        assert_eq!(world.load(0), 1);
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "a store was lost");
+    }];
+    check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, Some(evict_twice), |world| {
+        assert_eq!(world.now(0), 2, "a store was lost");
+    });
+}
+
+#[test]
+fn loom_a_store_to_a_clean_page_is_kept() {
+    stored_when_clean(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a store was lost")]
+fn loom_where_clean_pages_are_not_protected_a_store_is_lost() {
+    stored_when_clean(Rules { protects_clean: false, ..ALL });
+}
+
+/// The program stores to a page that an evictor would rather have clean.
+fn stored_when_dirty(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "a store was lost");
+    }];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], program, Some(evict_twice), |world| {
+        assert_eq!(world.now(0), 2, "a store was lost");
+    });
+}
+
+#[test]
+fn loom_a_store_to_a_dirty_page_is_kept() {
+    stored_when_dirty(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a store was lost")]
+fn loom_where_pages_are_made_clean_in_place_a_store_is_lost() {
+    stored_when_dirty(Rules { never_cleans: false, ..ALL });
+}
+
+// --- memory that is taken over ---
+
+/// The program stores to memory that is being taken over.
+fn taken_over(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "a store was lost");
+    }];
+    let unwatched = Page { is_registered: false, ..there(1) };
+    let evictor: Side = |world| {
+        world.take_over(0);
+        world.evict(0);
+    };
+    check(rules, [(unwatched, Empty), (MISSING, Empty)], program, Some(evictor), |world| {
+        assert_eq!(world.now(0), 2, "a store was lost");
+    });
+}
+
+#[test]
+fn loom_memory_that_is_taken_over_keeps_its_bytes() {
+    taken_over(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a store was lost")]
+fn loom_where_pages_are_taken_before_they_are_watched_a_store_is_lost() {
+    taken_over(Rules { registers_first: false, ..ALL });
+}
+
+// --- forks ---
+
+/// A child has what the parent had, in one place.
+fn child_has(world: &World, expected: u8) {
+    assert_eq!(world.child(0), Some(expected), "the child has its page twice, or another one");
+}
+
+/// The program forks, and stores afterwards, while pages go out.
+fn forked(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.fork();
+        world.store(0, 2);
+    }];
+    let after = |world: &World| {
+        child_has(world, 1);
+        assert_eq!(world.now(0), 2, "a store was lost");
+    };
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], program, Some(evict), after);
+}
+
+/// A fault of another thread is read together with the fork.
+fn forked_during_a_fault(rules: Rules) {
+    let program: &[Side] = &[|world| assert_eq!(world.load(0), 1), World::fork];
+    check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, None, |world| child_has(world, 1));
+}
+
+#[test]
+fn loom_a_child_has_what_its_parent_had() {
+    forked(ALL);
+    forked_during_a_fault(ALL);
+}
+
+#[test]
+#[should_panic(expected = "the child has its page twice")]
+fn loom_where_pages_go_out_during_a_fork_the_child_has_another_page() {
+    forked(Rules { forks_concern_all: false, ..ALL });
+}
+
+#[test]
+#[should_panic(expected = "the child has its page twice")]
+fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
+    forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
+}

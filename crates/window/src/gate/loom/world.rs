@@ -1,0 +1,350 @@
+//! A small kernel, the program's calls, and the window's calls. Each step of the kernel that locks keep whole is one step here.
+//!
+//! ```text
+//!   unmap     changing + 1, the page goes ─► the event waits ─► it was read ─► changing - 1
+//!   drop      changing + 1                ─► the event waits ─► it was read ─► changing - 1 ─► the page goes
+//!   fork      changing + 1, the copy      ─► the event waits ─► it was read ─► changing - 1
+//! ```
+//!
+//! A copy, a move and a change of protection answer EAGAIN while something is changing. A move does not ask whether its source is
+//! registered. Faults are read before events.
+
+use std::collections::VecDeque;
+
+use ::loom::sync::{Condvar, Mutex, MutexGuard};
+
+use super::super::Gate;
+use super::Rules;
+use super::engine::{Engine, Entry};
+
+/// Bytes of a page, by which the gate counts.
+const PAGE: u64 = 4096;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Page {
+    pub(super) is_registered: bool,
+    /// `None`: missing.
+    pub(super) value: Option<u8>,
+    pub(super) is_protected: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Unmap(usize),
+    Remove(usize),
+    Remap(usize, usize),
+    Fork,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    number: u32,
+    pub(super) page: usize,
+    pub(super) is_store: bool,
+    pub(super) is_protected: bool,
+    is_read: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    pub(super) pages: [Page; 2],
+    /// Changes that the program has not been told to go on with.
+    changing: u32,
+    events: VecDeque<Event>,
+    /// Events so far, and how many of them were read.
+    raised: u32,
+    read: u32,
+    /// Threads that wait.
+    faults: Vec<Fault>,
+    last_fault: u32,
+    /// Threads of the program that have not ended.
+    running: usize,
+    is_unmapped: [bool; 2],
+    pub(super) child: [Option<u8>; 2],
+}
+
+/// The window's answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    Busy,
+    Unsupported,
+}
+
+pub(super) struct World {
+    pub(super) rules: Rules,
+    pub(super) gate: Gate,
+    kernel: Mutex<Kernel>,
+    /// Something has happened in the kernel.
+    happened: Condvar,
+    pub(super) engine: Mutex<Engine>,
+    /// An entry is Busy no longer.
+    pub(super) published: Condvar,
+}
+
+impl World {
+    pub(super) fn new(rules: Rules, pages: [(Page, Entry); 2], running: usize) -> Self {
+        let kernel = Kernel { pages: pages.map(|(page, _)| page), running, ..Kernel::default() };
+        Self {
+            rules,
+            gate: Gate::default(),
+            kernel: Mutex::new(kernel),
+            happened: Condvar::new(),
+            engine: Mutex::new(Engine::new(pages.map(|(_, entry)| entry))),
+            published: Condvar::new(),
+        }
+    }
+
+    pub(super) fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.lock().unwrap()
+    }
+
+    // --- the program ---
+
+    /// A thread of the program ends.
+    pub(super) fn end(&self) {
+        self.kernel().running -= 1;
+        self.happened.notify_all();
+    }
+
+    /// Tells of a change, and waits until it was read.
+    fn raise(&self, event: Event) {
+        let mut kernel = self.kernel();
+        let number = kernel.raised;
+        kernel.raised += 1;
+        kernel.events.push_back(event);
+        self.happened.notify_all();
+        while kernel.read <= number {
+            kernel = self.happened.wait(kernel).unwrap();
+        }
+        kernel.changing -= 1;
+        self.happened.notify_all();
+    }
+
+    /// Unmaps a page. Whatever the program has there next is not registered.
+    pub(super) fn unmap(&self, page: usize) {
+        {
+            let mut kernel = self.kernel();
+            kernel.changing += 1;
+            kernel.pages[page] = Page::default();
+            kernel.is_unmapped[page] = true;
+        }
+        self.raise(Event::Unmap(page));
+    }
+
+    /// Moves a page to another address, unless something is mapped there.
+    pub(super) fn relocate_if_free(&self, from: usize, to: usize) -> bool {
+        {
+            let mut kernel = self.kernel();
+            if !kernel.is_unmapped[to] {
+                return false;
+            }
+            kernel.changing += 1;
+            kernel.pages[to] = std::mem::take(&mut kernel.pages[from]);
+        }
+        self.raise(Event::Remap(from, to));
+        true
+    }
+
+    /// Drops the bytes of a page, as MADV_DONTNEED does.
+    pub(super) fn drop_pages(&self, page: usize) {
+        self.kernel().changing += 1;
+        self.raise(Event::Remove(page));
+        let mut kernel = self.kernel();
+        (kernel.pages[page].value, kernel.pages[page].is_protected) = (None, false);
+    }
+
+    pub(super) fn fork(&self) {
+        {
+            let mut kernel = self.kernel();
+            kernel.changing += 1;
+            kernel.child = kernel.pages.map(|page| page.value);
+        }
+        self.raise(Event::Fork);
+    }
+
+    /// A thread that is no part of the model waits for a page.
+    pub(super) fn fault_of_another(&self, page: usize) {
+        let mut kernel = self.kernel();
+        kernel.faults.push(Fault { number: 0, page, is_store: false, is_protected: false, is_read: false });
+        self.happened.notify_all();
+    }
+
+    pub(super) fn load(&self, page: usize) -> u8 {
+        self.access(page, None)
+    }
+
+    pub(super) fn store(&self, page: usize, value: u8) {
+        self.access(page, Some(value));
+    }
+
+    fn access(&self, page: usize, store: Option<u8>) -> u8 {
+        let mut kernel = self.kernel();
+        loop {
+            let there = &mut kernel.pages[page];
+            match (there.value, store) {
+                (Some(value), None) => return value,
+                (Some(_), Some(value)) if !there.is_protected => {
+                    there.value = store;
+                    return value;
+                }
+                (None, _) if !there.is_registered => {
+                    there.value = Some(0);
+                    continue;
+                }
+                _ => {}
+            }
+            let is_protected = there.value.is_some();
+            kernel.last_fault += 1;
+            let number = kernel.last_fault;
+            let is_store = store.is_some();
+            kernel.faults.push(Fault { number, page, is_store, is_protected, is_read: false });
+            self.happened.notify_all();
+            while kernel.faults.iter().any(|fault| fault.number == number) {
+                kernel = self.happened.wait(kernel).unwrap();
+            }
+        }
+    }
+
+    // --- the descriptor ---
+
+    /// Waits until there is something to read, or a fault that waits may be tried again. Returns whether there is.
+    pub(super) fn poll(&self, has_waiting: bool) -> bool {
+        let mut kernel = self.kernel();
+        loop {
+            let is_fault = kernel.faults.iter().any(|fault| !fault.is_read);
+            if !kernel.events.is_empty() || is_fault || (has_waiting && kernel.changing == 0) {
+                return true;
+            }
+            if kernel.running == 0 {
+                return false;
+            }
+            kernel = self.happened.wait(kernel).unwrap();
+        }
+    }
+
+    /// Reads all that there is, under the gate.
+    pub(super) fn read(&self) -> (Vec<Fault>, Vec<Event>) {
+        self.gate.read(|unsettled| {
+            let mut kernel = self.kernel();
+            let faults = kernel.faults.iter_mut().filter(|fault| !fault.is_read);
+            let faults = faults
+                .map(|fault| {
+                    fault.is_read = true;
+                    *fault
+                })
+                .collect();
+            let events: Vec<_> = kernel.events.drain(..).collect();
+            for event in &events {
+                match *event {
+                    Event::Fork if self.rules.forks_concern_all => unsettled.add_all(),
+                    Event::Fork => {}
+                    Event::Unmap(page) | Event::Remove(page) => {
+                        unsettled.add(address(page), address(page + 1))
+                    }
+                    Event::Remap(from, to) => {
+                        unsettled.add(address(from), address(from + 1));
+                        unsettled.add(address(to), address(to + 1));
+                    }
+                }
+            }
+            kernel.read += events.len() as u32;
+            self.happened.notify_all();
+            (faults, events)
+        })
+    }
+
+    /// Lets the threads that wait at a page try again.
+    pub(super) fn wake(&self, page: usize) {
+        wake(&mut self.kernel(), page);
+        self.happened.notify_all();
+    }
+
+    // --- the window ---
+
+    fn under_gate(&self, page: usize, ask: impl FnOnce() -> Answer) -> Answer {
+        let unsettled = self.gate.hold();
+        if self.rules.refuses_unsettled && unsettled.concerns(address(page), PAGE) {
+            return Answer::Busy;
+        }
+        ask()
+    }
+
+    pub(super) fn install(&self, page: usize, value: u8, protected: bool) -> Answer {
+        self.under_gate(page, || {
+            let mut kernel = self.kernel();
+            if kernel.changing > 0 {
+                return Answer::Busy;
+            }
+            let there = &mut kernel.pages[page];
+            if !there.is_registered {
+                return Answer::Unsupported;
+            }
+            let is_new = there.value.is_none();
+            if is_new {
+                (there.value, there.is_protected) = (Some(value), protected);
+            } else {
+                there.is_protected = false;
+            }
+            wake(&mut kernel, page);
+            self.happened.notify_all();
+            if is_new || !self.rules.leaves_what_it_finds { Answer::Done } else { Answer::Unsupported }
+        })
+    }
+
+    pub(super) fn protect(&self, page: usize, on: bool) -> Answer {
+        self.under_gate(page, || {
+            let mut kernel = self.kernel();
+            if kernel.changing > 0 {
+                return Answer::Busy;
+            }
+            kernel.pages[page].is_protected = on && kernel.pages[page].value.is_some();
+            wake(&mut kernel, page);
+            self.happened.notify_all();
+            Answer::Done
+        })
+    }
+
+    /// Returns whether a page is there. `None`: that cannot be said now.
+    pub(super) fn is_there(&self, page: usize) -> Option<bool> {
+        let mut is_there = None;
+        self.under_gate(page, || {
+            is_there = Some(self.kernel().pages[page].value.is_some());
+            Answer::Done
+        });
+        is_there
+    }
+
+    /// Takes a page out, and returns its bytes. `None`: it is refused for now.
+    pub(super) fn remove(&self, page: usize) -> Option<u8> {
+        let unsettled = self.gate.hold();
+        if self.rules.refuses_unsettled && unsettled.concerns(address(page), PAGE) {
+            return None;
+        }
+        // Where rules are left out, events are read while the mover is at work.
+        let gate = (self.rules.holds_the_gate && self.rules.hands_back).then_some(unsettled);
+        let mut kernel = self.kernel();
+        while kernel.changing > 0 {
+            if self.rules.hands_back {
+                return None;
+            }
+            kernel = self.happened.wait(kernel).unwrap();
+        }
+        let taken = std::mem::take(&mut kernel.pages[page].value);
+        kernel.pages[page].is_protected = false;
+        drop(gate);
+        Some(taken.unwrap_or(0))
+    }
+
+    pub(super) fn register(&self, page: usize) {
+        self.kernel().pages[page].is_registered = true;
+    }
+}
+
+fn address(page: usize) -> u64 {
+    page as u64 * PAGE
+}
+
+fn wake(kernel: &mut Kernel, page: usize) {
+    kernel.faults.retain(|fault| fault.page != page);
+}

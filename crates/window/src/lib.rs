@@ -1,0 +1,31 @@
+//! Octavo's spaces at real addresses: of another process, or of this one.
+//!
+//! A window is a space's [translation](octavo::Translation) over userfaultfd. Pages come in by a copy and go
+//! out by a move, and the same engine that serves handles decides when. `docs/pager.md` has the protocol and
+//! its races.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `window` | the translation |
+//! | `gate` | no event is read while pages are on their way |
+//! | `reach` | what a window needs of whoever reaches its target: the seam |
+//! | `target` | a process, reached by userfaultfd and a mover inside |
+//! | `own`, `windows` | this process as a target; arrays in its windows |
+//! | `driver` | the thread that serves a target's faults |
+//! | `ahead` | how many pages a fault brings along |
+
+mod ahead;
+mod driver;
+mod gate;
+mod own;
+mod reach;
+mod sync;
+mod target;
+mod window;
+mod windows;
+
+pub use driver::{Bell, Driver, Listener, Served};
+pub use reach::{Reach, Taken, Taking};
+pub use target::Target;
+pub use window::Window;
+pub use windows::{Boxed, WindowBox, WindowVec, Windows};

@@ -1,0 +1,162 @@
+//! This process as a target: its own threads are the faulting ones, and it moves its own pages.
+//!
+//! A page is moved to a staging range, copied from there, and discarded. The ranges are reservations that only
+//! a window hands out, so nobody unmaps or drops them behind Octavo's back, and no events are needed.
+//!
+//! **A thread that serves faults must never fault itself.** The engine keeps its structures in memory of its
+//! own, and the driver allocates from the program's allocator, which no window backs.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use octavo::PAGE_BYTES;
+use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::process_memory::read_process;
+use octavo_platform::userfaultfd::{Event, Features, Mode, Progress, Userfaultfd};
+use octavo_platform::{Backing, Reservation};
+use rustix::io::Errno;
+
+use crate::reach::{Reach, Taken, Taking};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages that are moved out at once.
+const STAGED: usize = 64;
+
+/// The memory of this process.
+#[derive(Debug)]
+pub(crate) struct Own {
+    faults: Userfaultfd,
+    staging: Mutex<Reservation>,
+    /// Staging still holds pages, so nothing more may go there.
+    is_stuck: AtomicBool,
+    pagemap: Pagemap,
+}
+
+impl Own {
+    /// Prepares this process to be reached.
+    ///
+    /// # Errors
+    /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
+    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux 6.8.
+    pub(crate) fn new() -> io::Result<Self> {
+        let faults = Userfaultfd::of_this_process(Features::WRITE_PROTECT | Features::MOVE)?;
+        let staging = Reservation::new(STAGED * PAGE_BYTES, PAGE_BYTES)?;
+        staging.advise_backing(0..staging.len(), Backing::BasePages);
+        // SAFETY: the range is the reservation just made, which nobody else uses. A page that is missing there reads as zeros, as
+        // the range is watched for stores only.
+        unsafe {
+            let mode = Mode { missing: false, write_protect: true };
+            faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
+        }
+        let pagemap = Pagemap::of(std::process::id())?;
+        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap })
+    }
+
+    pub(crate) fn faults(&self) -> &Userfaultfd {
+        &self.faults
+    }
+
+    /// Takes a range under watch.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Safety
+    /// The range is a reservation whose users wait for its pages.
+    pub(crate) unsafe fn watch(&self, start: u64, len: u64) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.faults.register(start, len, Mode { missing: true, write_protect: true }) }
+    }
+
+    /// Takes up to [`STAGED`] pages out.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`].
+    unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> Progress {
+        let staged = staging.base().as_ptr();
+        // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.
+        let mut progress = unsafe { self.faults.move_pages(staged as u64, address, len) };
+        // A page that is missing at the window reads as zeros, and so does its place here.
+        let moved = match progress.error {
+            None => len,
+            Some(_) => self.staged(staging, len).max(progress.done_bytes),
+        };
+        progress.done_bytes = moved;
+        if !to.is_null() {
+            let remote = [(staged as u64, moved)];
+            // SAFETY: the caller vouches for the destination. The kernel makes the copy, as loads of the engine may look at an old
+            // frame meanwhile. Nobody waits for a page of staging.
+            let read = unsafe { read_process(std::process::id(), &remote, &[(to, moved as usize)]) };
+            if !read.is_ok_and(|read| read as u64 == moved) {
+                // The process cannot go on without these pages.
+                eprintln!("octavo: pages of a window were lost on their way out, so the process ends");
+                std::process::abort();
+            }
+        }
+        if staging.discard(0..len as usize).is_err() {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
+        progress
+    }
+
+    /// Returns how many bytes are in staging, from its start.
+    fn staged(&self, staging: &Reservation, len: u64) -> u64 {
+        let start = staging.base().as_ptr() as u64;
+        let mut end = start;
+        let found = self.pagemap.scan(start, start + len, Wanted::any(Categories::PRESENT), |run| {
+            end = end.max(run.end);
+        });
+        if found.is_ok() { end - start } else { 0 }
+    }
+}
+
+impl Reach for Own {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress {
+        // SAFETY: the caller vouches for the source.
+        unsafe { self.faults.copy(to, from, len, protected, false) }
+    }
+
+    fn protect(&self, start: u64, len: u64, on: bool) -> io::Result<()> {
+        self.faults.write_protect(start, len, on)
+    }
+
+    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+        let staging = self.staging.lock().expect("nobody panics here");
+        for run in runs {
+            let (mut done, mut error) = (0, None);
+            while done < run.len && error.is_none() && !self.is_stuck.load(Ordering::Relaxed) {
+                let part = (run.len - done).min(staging.len() as u64);
+                let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
+                // SAFETY: as of this call.
+                let progress = unsafe { self.take(&staging, run.address + done, part, to) };
+                done += progress.done_bytes;
+                error = progress.error;
+            }
+            outcomes.push(match error {
+                _ if done >= run.len => Taken::All,
+                Some(Errno::INVAL) if done == 0 => Taken::Never,
+                _ => Taken::Part(done),
+            });
+        }
+    }
+
+    fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {
+        self.pagemap.scan(start, start + len, Wanted::any(Categories::PRESENT), |run| {
+            (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
+        })
+    }
+
+    fn wake(&self, start: u64, len: u64) {
+        // The range may have been given back meanwhile, and then nobody waits there.
+        let _ = self.faults.wake(start, len);
+    }
+
+    fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+        self.faults.read(events)
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}

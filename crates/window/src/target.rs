@@ -1,0 +1,428 @@
+//! A target over userfaultfd: a process whose memory a mover takes out from inside.
+//!
+//! ```text
+//!   window ──MOVE, by the descriptor with events──► staging 1 ──MOVE, by the one without──► staging 2
+//!                                                                   read from here, then discarded
+//! ```
+//!
+//! The kernel refuses to move pages from another process. So a mover, which shares the program's memory, makes
+//! these calls in its place (`octavo-stub`). A page is unmapped, and refused where it is under direct I/O, in
+//! one step. The first descriptor's guard refuses moves while a mapping changes. A discard of the second
+//! staging range raises no event.
+//!
+//! A frame that was moved out is discarded and never used again: a pipe or a socket may still show it.
+//!
+//! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned, and
+//! the pages that are found there are the ones that were moved.
+//!
+//! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
+//! again. Such a page is protected first, and then asked about: the kernel's page map knows whether it still
+//! is shared. If it is not, the mover makes it the program's own again, and moves it.
+//!
+//! Costs: a batch takes one round trip to the mover, and one system call to read it.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::process_memory::read_process;
+use octavo_platform::userfaultfd::{Event, Mode, Progress, Userfaultfd};
+use octavo_stub::{Mover, Run, Staging};
+use rustix::io::Errno;
+
+use crate::reach::{Reach, Taken, Taking};
+
+const PAGE: u64 = octavo::PAGE_BYTES as u64;
+/// Moves of one batch.
+const MOST_MOVES: usize = 100;
+/// How often what is stuck in the first staging range is moved on, and how long it is left alone in between.
+const TRIES: u32 = 1000;
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+
+/// A process whose memory is reached by userfaultfd and a mover.
+#[derive(Debug)]
+pub struct Target {
+    /// The descriptor that carries the events.
+    events: Userfaultfd,
+    /// What is known of the process. A fork's child is served before anybody knows which process it is.
+    process: OnceLock<Process>,
+    mover: Mutex<Option<Inside>>,
+    is_gone: AtomicBool,
+    failure: OnceLock<&'static str>,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    mover_pid: u32,
+    /// The mover's range.
+    range: Range<u64>,
+    pagemap: Pagemap,
+}
+
+#[derive(Debug)]
+struct Inside {
+    mover: Mover,
+    /// The second staging range holds pages that have been read.
+    is_staged: bool,
+}
+
+/// Pages of one batch that lie together, and where they are in staging.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    run: Run,
+    wants_bytes: bool,
+    offset: u64,
+    done: u64,
+    error: Option<Errno>,
+}
+
+impl Target {
+    /// Makes a target of whatever process the descriptor is for. Its faults can be served. Until it is
+    /// [equipped](Self::equip) with a mover, nothing can be taken out.
+    pub fn new(events: Userfaultfd) -> Self {
+        let (process, mover) = (OnceLock::new(), Mutex::new(None));
+        Self { events, process, mover, is_gone: AtomicBool::new(false), failure: OnceLock::new() }
+    }
+
+    /// Puts the mover of the process to use.
+    ///
+    /// # Errors
+    /// The kernel's, where the process has ended or may not be looked at; or the mover is in another process than the one that the
+    /// descriptor is for.
+    pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
+        let (start, len) = mover.range();
+        let process =
+            Process { pid, mover_pid: mover.pid(), range: start..start + len, pagemap: Pagemap::of(pid)? };
+        self.check(&process, &mover)?;
+        let mut inside = self.lock();
+        if self.process.set(process).is_err() {
+            return Err(io::Error::other("the target has a mover already"));
+        }
+        *inside = Some(Inside { mover, is_staged: true });
+        Ok(())
+    }
+
+    /// Checks that the descriptor is for this process, by a page of zeros in the first staging range.
+    fn check(&self, process: &Process, mover: &Mover) -> io::Result<()> {
+        let page = mover.staging().0[0];
+        let zeroed = self.events.zero(page, PAGE, true);
+        let mut is_there = false;
+        process.pagemap.scan(page, page + PAGE, Wanted::any(Categories::PRESENT), |_| is_there = true)?;
+        if zeroed.error.is_none() && is_there {
+            return match mover.move_on()?.error {
+                None => Ok(()),
+                Some(error) => Err(error.into()),
+            };
+        }
+        Err(io::Error::other(format!("the descriptor is for another process than {}", process.pid)))
+    }
+
+    /// Returns whether it has a mover.
+    pub fn is_equipped(&self) -> bool {
+        self.process.get().is_some()
+    }
+
+    /// Returns the process, once it is equipped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.get().map(|process| process.pid)
+    }
+
+    /// Returns the mover's process.
+    pub fn mover_pid(&self) -> Option<u32> {
+        self.process.get().map(|process| process.mover_pid)
+    }
+
+    /// Returns the process's page map.
+    pub fn pagemap(&self) -> Option<&Pagemap> {
+        self.process.get().map(|process| &process.pagemap)
+    }
+
+    /// Returns the range of the mover in the program, which must not be taken.
+    pub fn own_range(&self) -> Range<u64> {
+        self.process.get().map_or(0..0, |process| process.range.clone())
+    }
+
+    /// Returns the descriptor that carries the events.
+    pub fn events(&self) -> &Userfaultfd {
+        &self.events
+    }
+
+    /// Takes a range under watch: its missing pages become faults, and its protected pages tell of stores.
+    ///
+    /// # Errors
+    /// The kernel's: another descriptor has the range, or it is no anonymous memory.
+    pub fn watch(&self, start: u64, len: u64) -> io::Result<()> {
+        // SAFETY: the range is another process's.
+        unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
+    }
+
+    /// Gives back what is left in staging, after the last batch for a while.
+    pub fn tidy(&self) {
+        // A batch under way discards it by itself.
+        if let Ok(mut inside) = self.mover.try_lock()
+            && let Some(inside) = &mut *inside
+            && std::mem::take(&mut inside.is_staged)
+            && inside.mover.discard().is_err()
+        {
+            self.fail("its mover does not answer");
+        }
+    }
+
+    /// Returns why the target can be served no longer though it lives. It must not go on: pages of it may be nowhere else.
+    pub fn failure(&self) -> Option<&'static str> {
+        self.failure.get().copied()
+    }
+
+    /// Takes note that pages could not be moved. The program has ended, or it must not go on.
+    fn fail(&self, why: &'static str) {
+        if self.events.is_alive() {
+            let _ = self.failure.set(why);
+        } else {
+            self.lose();
+        }
+    }
+
+    /// Lets the target go. It is served no longer.
+    pub fn end(&self) {
+        self.lose();
+        if let Some(inside) = &*self.lock() {
+            inside.mover.end();
+        }
+    }
+
+    fn lose(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Inside>> {
+        self.mover.lock().expect("nobody panics here")
+    }
+
+    /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
+    fn move_parts(&self, inside: &mut Inside, parts: &mut [Part]) -> bool {
+        let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
+        let staging = if inside.is_staged { Staging::DiscardFirst } else { Staging::Keep };
+        let Ok(moved) = inside.mover.move_out(&runs, staging) else { return false };
+        inside.is_staged = true;
+        if moved.discarded.is_some() {
+            // Old pages are in the way of new ones, so nothing can be known to be moved.
+            return false;
+        }
+        for (part, run) in parts.iter_mut().zip(&moved.runs) {
+            (part.offset, part.done, part.error) = (run.offset, run.progress.done_bytes, run.progress.error);
+        }
+        moved.is_whole() || self.find_moved(inside, parts)
+    }
+
+    /// Finds out what was moved after all.
+    fn find_moved(&self, inside: &Inside, parts: &mut [Part]) -> bool {
+        let Some(process) = self.process.get() else { return false };
+        let Ok(mut staged) = inside.mover.staging_pages(&process.pagemap) else { return false };
+        let mut tries = 0;
+        while !staged[0].is_empty() {
+            // The first range is never discarded, so these pages go on, as soon as whoever holds them lets go.
+            if tries == TRIES || inside.mover.move_on().is_err() {
+                return false;
+            }
+            if tries > 0 {
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            tries += 1;
+            let Ok(found) = inside.mover.staging_pages(&process.pagemap) else { return false };
+            staged = found;
+        }
+        let second = inside.mover.staging().0[1];
+        for part in parts.iter_mut().filter(|part| part.error.is_some()) {
+            let (start, end) = (second + part.offset, second + part.offset + part.run.len);
+            let found = staged[1].iter().filter(|run| run.start < end && start < run.end);
+            let last = found.map(|run| run.end.min(end) - start).max().unwrap_or(0);
+            part.done = part.done.max(last);
+        }
+        // Nothing is left in the first range, so all that was moved is in the second.
+        true
+    }
+
+    /// Takes a run out page by page that the kernel has refused as a whole: it may lie in several mappings. `None`: as for a batch.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`].
+    unsafe fn take_singly(&self, inside: &mut Inside, run: Taking) -> Option<Taken> {
+        let (mut done, mut outcomes) = (0, Vec::new());
+        while done < run.len {
+            let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
+            let page = Taking { address: run.address + done, len: PAGE, to };
+            outcomes.clear();
+            // SAFETY: as of this call.
+            if !unsafe { self.take_batch(inside, &[page], &mut outcomes) } {
+                return None;
+            }
+            match outcomes[..] {
+                [Taken::All] => done += PAGE,
+                [Taken::Never] if done == 0 => return Some(Taken::Never),
+                _ => return Some(Taken::Part(done)),
+            }
+        }
+        Some(Taken::All)
+    }
+
+    /// Takes one batch out. Returns false where the program has ended, or its mover.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`].
+    unsafe fn take_batch(&self, inside: &mut Inside, runs: &[Taking], outcomes: &mut Vec<Taken>) -> bool {
+        // Pages that lie together move together.
+        let mut parts: Vec<Part> = Vec::with_capacity(runs.len());
+        for run in runs {
+            match parts.last_mut() {
+                Some(part)
+                    if part.run.address + part.run.len == run.address
+                        && part.wants_bytes != run.to.is_null() =>
+                {
+                    part.run.len += run.len;
+                }
+                _ => {
+                    let whole = Run { address: run.address, len: run.len };
+                    let wants_bytes = !run.to.is_null();
+                    parts.push(Part { run: whole, wants_bytes, offset: 0, done: 0, error: None });
+                }
+            }
+        }
+        if !self.move_parts(inside, &mut parts) {
+            return false;
+        }
+        let staged = inside.mover.staging().0[1];
+        let (mut remote, mut local) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
+        let mut runs = runs.iter();
+        for part in &parts {
+            let mut at = 0;
+            while at < part.run.len {
+                let run = runs.next().expect("each part is made of runs");
+                let done = part.done.saturating_sub(at).min(run.len);
+                if done > 0 && !run.to.is_null() {
+                    remote.push((staged + part.offset + at, done));
+                    local.push((run.to, done as usize));
+                }
+                outcomes.push(match part.error {
+                    _ if done == run.len => Taken::All,
+                    Some(Errno::INVAL) if done == 0 => Taken::Never,
+                    _ => Taken::Part(done),
+                });
+                at += run.len;
+            }
+            if part.error == Some(Errno::BUSY) && part.wants_bytes && part.done < part.run.len {
+                self.unshare(inside, part);
+            }
+        }
+        if remote.is_empty() {
+            return true;
+        }
+        let wanted: u64 = remote.iter().map(|(_, len)| *len).sum();
+        // SAFETY: the caller vouches for the destinations.
+        let read = unsafe { read_process(inside.mover.pid(), &remote, &local) };
+        read.is_ok_and(|read| read as u64 == wanted)
+    }
+
+    /// Makes pages that a fork has shared movable, for the next time. Octavo wants their bytes, so it counts them as written, and
+    /// they need no protection any more.
+    fn unshare(&self, inside: &Inside, part: &Part) {
+        let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
+        let Some(process) = self.process.get() else { return };
+        let told = Categories::PRESENT | Categories::ZERO;
+        let mut next = start;
+        let found =
+            process.pagemap.scan(start, end, Wanted { told, ..Wanted::any(Categories::PRESENT) }, |run| {
+                if !run.categories.contains(Categories::ZERO) && run.start == next {
+                    next = run.end;
+                }
+            });
+        // A missing page would keep the mover waiting for a fault, so only pages that are there are touched. They stay there: an
+        // event that drops them cannot be read meanwhile.
+        let len = next - start;
+        if found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok() {
+            // A refusal leaves the pages where they are.
+            let _ = inside.mover.unshare(Run { address: start, len });
+        }
+    }
+}
+
+impl Reach for Target {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress {
+        // SAFETY: the caller vouches for the source.
+        unsafe { self.events.copy(to, from, len, protected, false) }
+    }
+
+    fn protect(&self, start: u64, len: u64, on: bool) -> io::Result<()> {
+        self.events.write_protect(start, len, on)
+    }
+
+    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+        let (mut inside, before) = (self.lock(), outcomes.len());
+        let Some(inside) = inside.as_mut().filter(|_| self.failure().is_none()) else {
+            return outcomes.resize(before + runs.len(), Taken::Part(0));
+        };
+        let room = inside.mover.staging().1;
+        let mut rest = runs;
+        while !rest.is_empty() {
+            // As much as staging holds, in as many moves as a batch has.
+            let (mut count, mut bytes) = (0, 0);
+            while count < rest.len().min(MOST_MOVES) && bytes + rest[count].len <= room {
+                bytes += rest[count].len;
+                count += 1;
+            }
+            let (batch, later) = rest.split_at(count);
+            // SAFETY: as of this call.
+            let mut is_taken = count > 0 && unsafe { self.take_batch(inside, batch, outcomes) };
+            let first = outcomes.len().saturating_sub(count);
+            for (index, run) in batch.iter().enumerate() {
+                let is_single = batch.len() == 1 && run.len == PAGE;
+                if is_taken && outcomes[first + index] == Taken::Never && !is_single {
+                    // SAFETY: as of this call.
+                    match unsafe { self.take_singly(inside, *run) } {
+                        Some(outcome) => outcomes[first + index] = outcome,
+                        None => is_taken = false,
+                    }
+                }
+            }
+            if !is_taken {
+                self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
+                outcomes.truncate(before);
+                break;
+            }
+            rest = later;
+        }
+        outcomes.resize(before + runs.len(), Taken::Part(0));
+    }
+
+    fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {
+        let wanted = Wanted::any(Categories::PRESENT | Categories::SWAPPED);
+        let pagemap = self.pagemap().ok_or(io::ErrorKind::NotFound)?;
+        pagemap.scan(start, start + len, wanted, |run| {
+            (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
+        })?;
+        Ok(())
+    }
+
+    fn wake(&self, start: u64, len: u64) {
+        // An error says that the target has ended.
+        let _ = self.events.wake(start, len);
+    }
+
+    fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+        self.events.read(events)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    fn look_whether_gone(&self) -> bool {
+        if !self.is_gone() && !self.events.is_alive() {
+            self.lose();
+        }
+        self.is_gone()
+    }
+}

@@ -1,0 +1,197 @@
+//! A window: the translation of a space's pages to real addresses of a target.
+//!
+//! ```text
+//!   install    copied in; a page that may only be read unnoticed is protected, and tells of its first store
+//!   remove     moved out in one step, read, and discarded (see `target.rs`)
+//!   protect    protected, or not
+//!   harvest    is it there? Nothing else is known: the kernel keeps no accessed marks for us
+//! ```
+//!
+//! Each call holds the gate (`gate.rs`), so that no event is read meanwhile. A page that an event concerns
+//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN.
+//!
+//! A copy wakes nobody. The driver wakes the threads that wait when all pages of a run are there. Otherwise a
+//! program that goes through its memory in order would be woken at each page, only to wait for the next.
+//!
+//! A page is clean from its copy in until its first store. It is never made clean again in place.
+//!
+//! A call costs the gate, and one system call for pages that lie together at both sides.
+
+use octavo::{
+    Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Run, Touch, Translation,
+};
+use octavo_platform::userfaultfd::Progress;
+use rustix::io::Errno;
+
+use crate::gate::{Gate, Unsettled};
+use crate::reach::{Reach, Taken, Taking};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages of zeros that are copied at once.
+const ZEROS: usize = 512;
+
+static ZERO_BYTES: [u8; ZEROS * PAGE_BYTES] = [0; ZEROS * PAGE_BYTES];
+
+/// A window over a target.
+pub struct Window<R> {
+    reach: R,
+    gate: Gate,
+}
+
+impl<R: Reach> Window<R> {
+    /// Makes a window over a target.
+    pub fn new(reach: R) -> Self {
+        Self { reach, gate: Gate::default() }
+    }
+
+    /// Returns the target.
+    pub fn reach(&self) -> &R {
+        &self.reach
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Asks about a run under the gate, unless a change is unsettled that concerns it.
+    fn under_gate<A: Copy>(&self, run: &Run<A>, ask: impl FnOnce(u64, u64, &Unsettled) -> Answer) -> Answer {
+        let (start, len) = extent(run);
+        if self.reach.is_gone() {
+            return Answer::Done;
+        }
+        let unsettled = self.gate.hold();
+        if unsettled.concerns(start, len) { Answer::Busy } else { ask(start, len, &unsettled) }
+    }
+
+    fn copy_bytes(&self, start: u64, len: u64, from: *const u8, protected: bool) -> Answer {
+        // SAFETY: the engine's frames are readable, and so are the zeros.
+        let progress = unsafe { self.reach.copy_in(start, from, len, protected) };
+        answer_to(progress, len)
+    }
+
+    fn copy_zeros(&self, start: u64, len: u64, protected: bool, unsettled: &Unsettled) -> Answer {
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(ZERO_BYTES.len() as u64);
+            // SAFETY: `part` bytes of zeros are readable.
+            let progress = unsafe { self.reach.copy_in(start + done, ZERO_BYTES.as_ptr(), part, protected) };
+            done += progress.done_bytes;
+            match progress.error {
+                None => {}
+                // A page is there that the program has dropped. The kernel may be about to take it, so it is none of Octavo's: its
+                // bytes must not come back. The program may use it as it is.
+                Some(Errno::EXIST) if unsettled.may_be_dropped(start + done) => {
+                    // A refusal is met by the next fault.
+                    let _ = self.reach.protect(start + done, PAGE, false);
+                    return match done / PAGE {
+                        0 => Answer::Unsupported,
+                        pages => Answer::Partly(pages as u32),
+                    };
+                }
+                // A page is there that Octavo did not know of: a zero page from before, or one that a fork has left to its child.
+                // It may be written from now on.
+                Some(Errno::EXIST) if self.reach.protect(start + done, PAGE, protected).is_ok() => {
+                    done += PAGE
+                }
+                Some(_) => return answer_to(Progress { done_bytes: done, error: progress.error }, len),
+            }
+        }
+        Answer::Done
+    }
+}
+
+/// Returns the addresses of a run: the first one, and the bytes.
+fn extent<A>(run: &Run<A>) -> (u64, u64) {
+    (run.page.address(), u64::from(run.count) * PAGE)
+}
+
+/// Returns the answer that the kernel's progress over `len` bytes amounts to.
+fn answer_to(progress: Progress, len: u64) -> Answer {
+    match progress.error {
+        None if progress.done_bytes >= len => Answer::Done,
+        // The target has ended. There is nothing to show any more.
+        Some(Errno::SRCH) => Answer::Done,
+        // The mapping is gone, or something is there. The fault fails, and the program meets what is there now.
+        Some(Errno::NOENT | Errno::EXIST | Errno::INVAL) if progress.done_bytes == 0 => Answer::Unsupported,
+        _ if progress.done_bytes >= PAGE => Answer::Partly((progress.done_bytes / PAGE) as u32),
+        _ => Answer::Busy,
+    }
+}
+
+impl<R: Reach> Translation for Window<R> {
+    fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
+        for run in runs {
+            let Install { bytes, protection } = run.ask;
+            run.answer = self.under_gate(run, |start, len, unsettled| match bytes {
+                // The kernel's zero pages cannot be protected in one step with being shown.
+                Bytes::ZeroPages => Answer::Unsupported,
+                Bytes::Zeros => self.copy_zeros(start, len, !protection.write, unsettled),
+                Bytes::Frames(frame) => self.copy_bytes(start, len, home.pointer(frame), !protection.write),
+            });
+        }
+    }
+
+    fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]) {
+        if self.reach.is_gone() {
+            return runs.iter_mut().for_each(|run| run.answer = Answer::Done);
+        }
+        let unsettled = self.gate.hold();
+        let (mut taking, mut asked) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
+        for (index, run) in runs.iter_mut().enumerate() {
+            let (address, len) = extent(run);
+            run.answer = Answer::Busy;
+            if !unsettled.concerns(address, len) {
+                let to = run.ask.to.map_or(std::ptr::null_mut(), |frame| home.pointer(frame));
+                taking.push(Taking { address, len, to });
+                asked.push(index);
+            }
+        }
+        let mut outcomes = Vec::with_capacity(taking.len());
+        // SAFETY: the frames that want bytes are the engine's, and nobody else uses them until this has returned.
+        unsafe { self.reach.take_out(&taking, &mut outcomes) };
+        for (index, taken) in asked.into_iter().zip(outcomes) {
+            runs[index].answer = match taken {
+                Taken::All => Answer::Done,
+                Taken::Part(bytes) if bytes >= PAGE => Answer::Partly((bytes / PAGE) as u32),
+                Taken::Part(_) => Answer::Busy,
+                Taken::Never => Answer::Unsupported,
+            };
+        }
+    }
+
+    fn protect(&self, runs: &mut [Run<Protection>]) {
+        for run in runs {
+            let protection = run.ask;
+            run.answer = self.under_gate(run, |start, len, _| {
+                match self.reach.protect(start, len, !protection.write) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => {
+                        let error = Errno::from_io_error(&error);
+                        answer_to(Progress { done_bytes: 0, error: error.or(Some(Errno::IO)) }, len)
+                    }
+                }
+            });
+        }
+    }
+
+    fn split(&self, runs: &mut [Run<()>]) {
+        // The kernel splits what it moves.
+        runs.iter_mut().for_each(|run| run.answer = Answer::Done);
+    }
+
+    fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber)) {
+        for run in runs {
+            if run.ask != Touch::There {
+                run.answer = Answer::Unsupported;
+                continue;
+            }
+            run.answer = self.under_gate(run, |start, len, _| {
+                let mut tell = |address| touched(PageNumber::containing(address));
+                match self.reach.look(start, len, &mut tell) {
+                    Ok(()) => Answer::Done,
+                    Err(_) => Answer::Unsupported,
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Windows of this process: arrays and boxes that may be larger than memory.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # if octavo_window::Windows::is_allowed() {
+//! let manager = octavo::Manager::builder().budget_bytes(64 << 20).build()?;
+//! let windows = octavo_window::Windows::new(&manager)?;
+//! let mut numbers = windows.vec::<u64>(16 << 20)?; // 128 MiB
+//! numbers.iter_mut().zip(1..).for_each(|(number, n)| *number = n);
+//! assert_eq!(numbers.iter().rev().take(2).copied().collect::<Vec<_>>(), [16 << 20, (16 << 20) - 1]);
+//! # }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An access to a page that is there costs what it costs in any array. A page that is not there is a fault,
+//! which a thread of the windows serves.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use octavo::{Error, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
+use octavo_platform::userfaultfd::{Features, Userfaultfd};
+use octavo_platform::{Backing, Reservation};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::driver::{Bell, Driver, Listener, Served};
+use crate::own::Own;
+use crate::window::Window;
+
+/// Windows are aligned to the pages that the kernel likes best.
+const ALIGN: usize = 2 << 20;
+
+/// The windows of a manager in this process. A clone refers to the same windows. They share one space, and one
+/// thread that serves their faults.
+#[derive(Clone)]
+pub struct Windows(Arc<Serving>);
+
+struct Serving {
+    space: Arc<Space>,
+    window: Arc<Window<Own>>,
+    bell: Arc<Bell>,
+    driver: Option<JoinHandle<io::Result<Served>>>,
+}
+
+impl Windows {
+    /// Returns whether this machine allows windows to this process.
+    pub fn is_allowed() -> bool {
+        Userfaultfd::of_this_process(Features::WRITE_PROTECT | Features::MOVE).is_ok()
+    }
+
+    /// Makes the windows of a manager, and starts the thread that serves them.
+    ///
+    /// # Errors
+    /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
+    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux 6.8.
+    pub fn new(manager: &Manager) -> io::Result<Self> {
+        let window = Arc::new(Window::new(Own::new()?));
+        let translation: Arc<dyn octavo::Translation> = window.clone();
+        let space = Arc::new(manager.translated_space("windows", translation).map_err(io::Error::other)?);
+        let bell = Bell::new()?;
+        let (served_space, served, heard) = (Arc::clone(&space), Arc::clone(&window), Arc::clone(&bell));
+        let thread = std::thread::Builder::new().name("octavo-windows".into());
+        let driver = thread.spawn(move || {
+            let events = served.reach().faults().as_fd();
+            Driver::new(&served_space, &served, events, heard, Plain).run()
+        })?;
+        Ok(Self(Arc::new(Serving { space, window, bell, driver: Some(driver) })))
+    }
+
+    /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
+    ///
+    /// # Errors
+    /// The kernel's, where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table.
+    pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> io::Result<WindowVec<T>> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        if align_of::<T>() > ALIGN {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "windows are aligned to 2 MiB, and to no more",
+            ));
+        }
+        let range = Range::new(&self.0, bytes)?;
+        Ok(WindowVec { start: range.memory.base().cast(), len, _range: range })
+    }
+
+    /// As [`Windows::vec`], for an array whose length does not change.
+    ///
+    /// # Errors
+    /// As [`Windows::vec`].
+    pub fn boxed<T: FromBytes + IntoBytes>(&self, len: usize) -> io::Result<WindowBox<[T]>> {
+        self.vec(len).map(WindowBox)
+    }
+
+    /// The space behind the windows. Its addresses are those of this process, so handles and pins reach the same
+    /// bytes.
+    ///
+    /// # Safety
+    /// What is done by the space holds for the arrays, too. While an array is borrowed, nothing may be stored to it, and while it
+    /// lives, nothing of it may be unmapped, freed, forgotten or protected.
+    pub unsafe fn space(&self) -> &Space {
+        &self.0.space
+    }
+
+    /// The memory and swap that the windows use.
+    ///
+    /// # Errors
+    /// As [`Space::stats`].
+    pub fn stats(&self) -> octavo::Result<SpaceStats> {
+        self.0.space.stats()
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Windows").field(&self.0.space).finish()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.bell.end();
+        if let Some(driver) = self.driver.take() {
+            // A panic in it has been printed.
+            let _ = driver.join();
+        }
+    }
+}
+
+/// A page that cannot be had ends the process: the thread that wants it cannot go on, and has no error to get.
+struct Plain;
+
+impl Listener for Plain {
+    fn forked(&mut self, _: std::os::fd::OwnedFd) {}
+
+    fn unknown(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn changed(&mut self, _: u64, _: u64) {}
+
+    fn is_mapped(&self, _: u64, _: u64) -> bool {
+        false
+    }
+
+    fn unmapped(&mut self, _: u64, _: u64) {}
+
+    fn moved(&mut self, _: u64, _: u64, _: u64) {}
+
+    fn failed(&mut self, address: u64, error: Error) -> bool {
+        eprintln!("octavo: the page at {address:#x} of a window cannot be had, so the process ends: {error}");
+        std::process::abort();
+    }
+
+    fn lost(&mut self, error: Error) {
+        eprintln!("octavo: the windows cannot be served any more, so the process ends: {error}");
+        std::process::abort();
+    }
+
+    fn work(&mut self) -> bool {
+        false
+    }
+}
+
+/// Addresses of a window, mapped in its space as long as this lives.
+struct Range {
+    memory: Reservation,
+    serving: Arc<Serving>,
+}
+
+impl Range {
+    fn new(serving: &Arc<Serving>, bytes: usize) -> io::Result<Self> {
+        let memory = Reservation::new(bytes, ALIGN)?;
+        memory.advise_backing(0..memory.len(), Backing::BasePages);
+        // A forked child has no windows: it would read zeros where pages are out.
+        memory.exclude_from_fork()?;
+        let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
+        serving.space.map_at(start, len, RegionOptions::default()).map_err(io::Error::other)?;
+        let range = Self { memory, serving: Arc::clone(serving) };
+        // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver serves.
+        unsafe { range.serving.window.reach().watch(start, len)? };
+        Ok(range)
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        let (start, len) = (self.memory.base().as_ptr() as u64, self.memory.len() as u64);
+        // Nobody uses the pages any more, so they need not be asked for one by one. They go with the reservation.
+        if let Err(error) = self.serving.space.forget_mapping(start, len) {
+            // Pinned pages keep the range. Its addresses must not be given to others.
+            eprintln!("octavo: a window at {start:#x} stays mapped: {error}");
+            let kept = Reservation::new(PAGE_BYTES, PAGE_BYTES);
+            if let Ok(kept) = kept {
+                std::mem::forget(std::mem::replace(&mut self.memory, kept));
+            }
+        }
+    }
+}
+
+/// An array in a window, of plain data. It derefs to a slice.
+pub struct WindowVec<T> {
+    start: NonNull<T>,
+    len: usize,
+    _range: Range,
+}
+
+// SAFETY: the array owns its elements, as a Vec does.
+unsafe impl<T: Send> Send for WindowVec<T> {}
+// SAFETY: shared access gives out shared references only, as a Vec does.
+unsafe impl<T: Sync> Sync for WindowVec<T> {}
+
+impl<T: FromBytes + IntoBytes> Deref for WindowVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the range has room for `len` elements, is aligned to 2 MiB and lives as long as `self`. Any bytes
+        // are a T. Pages go and come back with the bytes that they had, in one step each, as under kernel swap.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: FromBytes + IntoBytes> DerefMut for WindowVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `self` is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> fmt::Debug for WindowVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowVec")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A boxed array in a window.
+#[derive(Debug)]
+pub struct WindowBox<T: ?Sized + Boxed>(T::Vec);
+
+/// The types that a [`WindowBox`] may hold: arrays of plain data.
+pub trait Boxed {
+    /// The array behind the box.
+    type Vec: Deref<Target = Self> + DerefMut + fmt::Debug;
+}
+
+impl<T: FromBytes + IntoBytes> Boxed for [T] {
+    type Vec = WindowVec<T>;
+}
+
+impl<T: ?Sized + Boxed> Deref for WindowBox<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: ?Sized + Boxed> DerefMut for WindowBox<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}

@@ -1,0 +1,95 @@
+//! Arrays in windows of this process.
+
+use std::thread;
+
+use octavo::{Access, Manager};
+use octavo_window::Windows;
+
+const MIB: usize = 1 << 20;
+const BUDGET: usize = 32 * MIB;
+
+fn windows() -> (Manager, Windows) {
+    let manager = Manager::builder().budget_bytes(BUDGET as u64).build().unwrap();
+    let windows = Windows::new(&manager).unwrap();
+    (manager, windows)
+}
+
+fn number(index: usize) -> u64 {
+    (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 5
+}
+
+#[test]
+fn an_array_larger_than_the_budget_keeps_every_element() {
+    let (manager, windows) = windows();
+    let mut array = windows.vec::<u64>(4 * BUDGET / 8).unwrap();
+    assert!(array.iter().take(1000).all(|element| *element == 0));
+    for (index, element) in array.iter_mut().enumerate() {
+        *element = number(index);
+    }
+    for round in 0..2 {
+        for (index, element) in array.iter().enumerate() {
+            assert_eq!(*element, number(index), "round {round}, element {index}");
+        }
+    }
+    let mut at = 7_usize;
+    for _ in 0..5000 {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = (at >> 20) % array.len();
+        assert_eq!(array[index], number(index));
+        array[index] ^= 0;
+    }
+    let stats = windows.stats().unwrap();
+    assert!(stats.swapped_in_bytes > 3 * BUDGET as u64, "{stats:?}");
+    assert!(stats.resident_bytes <= BUDGET as u64, "{stats:?}");
+    drop(array);
+    assert_eq!(windows.stats().unwrap().mapped_bytes, 0);
+    manager.validate();
+}
+
+#[test]
+fn threads_share_an_array() {
+    let (_manager, windows) = windows();
+    let mut array = windows.boxed::<u64>(2 * BUDGET / 8).unwrap();
+    let part = array.len() / 4;
+    thread::scope(|scope| {
+        for (which, chunk) in array.chunks_mut(part).enumerate() {
+            scope.spawn(move || {
+                for round in 1..4 {
+                    for (index, element) in chunk.iter_mut().enumerate() {
+                        assert_eq!(*element, if round == 1 { 0 } else { number(which + index) + round - 1 });
+                        *element = number(which + index) + round;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn handles_and_pins_reach_the_same_bytes() {
+    let (_manager, windows) = windows();
+    let mut array = windows.vec::<u64>(MIB / 8).unwrap();
+    array[5] = 55;
+    let at = array.as_ptr() as u64;
+    // SAFETY: the array is not borrowed while the space stores to it.
+    let space = unsafe { windows.space() };
+    assert_eq!(space.load::<u64>(at + 40).unwrap(), 55);
+    space.store::<u64>(at + 48, 66).unwrap();
+    assert_eq!(array[6], 66);
+    let pin = space.pin(at, 4096, Access::Read).unwrap();
+    drop(pin);
+    assert_eq!((array[5], array[6]), (55, 66));
+}
+
+#[test]
+fn windows_come_and_go() {
+    let (manager, windows) = windows();
+    for round in 0..40_usize {
+        let mut array = windows.vec::<u32>((1 + round % 7) * MIB).unwrap();
+        let last = array.len() - 1;
+        (array[0], array[last]) = (1, round as u32);
+        assert_eq!((array[0], array[last], array[last / 2]), (1, round as u32, 0));
+    }
+    manager.validate();
+    assert!(windows.vec::<u64>(usize::MAX).is_err());
+}

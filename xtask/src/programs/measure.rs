@@ -1,0 +1,194 @@
+//! The runs of one row: plain, under Octavo, and under the kernel.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::kernel::{self, Group};
+use super::options::Options;
+use super::packages;
+use super::place::{Place, last_lines};
+use super::results::{End, Outcome, Run};
+use super::rows::Row;
+use super::sampler::Sampler;
+use super::warden::{Warden, quoted};
+
+/// All inputs follow from it.
+const SEED: u64 = 1;
+/// A budget below this says more about the runner than about the program.
+const LEAST_BUDGET: u64 = 16 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Swap room beyond the peak, for what a program copies while it is slow.
+const SWAP_ROOM: u64 = 512 << 20;
+
+/// What all rows share.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    options: &'a Options,
+    cache: PathBuf,
+    octavo: Option<PathBuf>,
+}
+
+/// Where a program runs.
+enum Side<'a> {
+    Plain,
+    Octavo { program: &'a Path, budget_bytes: u64 },
+    Kernel { limit_bytes: u64, swap_bytes: u64 },
+}
+
+impl<'a> Bench<'a> {
+    pub fn new(options: &'a Options) -> Result<Self, String> {
+        let cache = Place::cache();
+        fs::create_dir_all(&cache).map_err(|error| format!("cannot make {}: {error}", cache.display()))?;
+        let octavo = options.octavo.clone().filter(|program| {
+            let mut help = Command::new(program);
+            help.args(["run", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
+            let there = help.status().is_ok_and(|status| status.success());
+            if !there {
+                eprintln!(
+                    "{} has no `run`: build it by cargo build --release -p octavo-cli. This table leaves it out.",
+                    program.display()
+                );
+            }
+            there
+        });
+        Ok(Self { options, cache, octavo })
+    }
+
+    /// Prepares a row, and makes all of its runs.
+    pub fn measure(&self, row: &Row) -> Result<Outcome, String> {
+        packages::install(row.needs, self.options.install)?;
+        let folder = self.cache.join(format!("{}-{}", row.name, self.options.scale));
+        fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        let place = Place { folder, scale: self.options.scale, seed: SEED };
+        (row.prepare)(&place)?;
+        let plain = self.run(row, &place, Side::Plain)?;
+        if plain.end != End::Well {
+            return Err(format!("the plain run did not end well: {:?}", plain.end));
+        }
+        let budget_bytes = ((plain.peak_bytes as f64 * self.options.budget_share) as u64).max(LEAST_BUDGET);
+        let octavo = match &self.octavo {
+            Some(program) => Some(self.run(row, &place, Side::Octavo { program, budget_bytes })?),
+            None => None,
+        };
+        let kernel = |swap_bytes| match self.options.against_kernel {
+            true => self.run(row, &place, Side::Kernel { limit_bytes: budget_bytes, swap_bytes }).map(Some),
+            false => Ok(None),
+        };
+        let kernel_without_swap = kernel(0)?;
+        let kernel = kernel(2 * plain.peak_bytes + SWAP_ROOM)?;
+        Ok(Outcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
+    }
+
+    /// Makes one run in a fresh folder. Whatever happens, nothing of it is left.
+    fn run(&self, row: &Row, place: &Place, side: Side<'_>) -> Result<Run, String> {
+        let scratch = self.cache.join(format!("run-{}-{}", row.name, std::process::id()));
+        let mut warden = Warden::start()?;
+        let short = short_folder();
+        warden.at_the_end(&format!("rm -rf {} {}", quoted(&scratch), quoted(&short)))?;
+        fs::create_dir_all(scratch.join("work"))
+            .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
+        let report = scratch.join("report.json");
+        let mut words = (row.command)(place);
+        let group = match side {
+            Side::Plain => None,
+            Side::Octavo { program, budget_bytes } => {
+                words = [self.octavo_words(program, budget_bytes, &report), words].concat();
+                None
+            }
+            Side::Kernel { limit_bytes, swap_bytes } => {
+                if swap_bytes > 0 {
+                    kernel::swap_on(&mut warden, &self.cache, swap_bytes)?;
+                }
+                let group = Group::new(&mut warden, limit_bytes, swap_bytes > 0)?;
+                let enter = format!("echo $$ > {} && exec \"$@\"", quoted(&group.procs));
+                words = [["sh", "-c", &enter, "sh"].map(str::to_owned).to_vec(), words].concat();
+                Some(group)
+            }
+        };
+        let mut child = start(&words, &scratch)?;
+        warden.at_the_end(&format!("kill -9 -- -{}", child.id()))?;
+        let mut sampler = Sampler::new(child.id());
+        let begun = Instant::now();
+        let end = self.wait(&mut child, matches!(side, Side::Plain).then_some(&mut sampler), group.as_ref());
+        let seconds = begun.elapsed().as_secs_f64();
+        let killed = group.as_ref().is_some_and(Group::has_killed);
+        let said = |name| fs::read(scratch.join(name)).unwrap_or_default();
+        let end = match end {
+            End::Failed(why) if !killed => End::Failed(format!("{why}: {}", last_lines(&said("stderr")))),
+            End::Failed(_) => End::Killed,
+            end => end,
+        };
+        let run = Run {
+            end,
+            seconds,
+            output: (row.compared)(&String::from_utf8_lossy(&said("stdout"))),
+            peak_bytes: sampler.peak_bytes(),
+            report: serde_json::from_slice(&said("report.json")).ok(),
+        };
+        // The end of all processes first, so that none stays as a zombie.
+        drop(warden);
+        let _ = child.wait();
+        Ok(run)
+    }
+
+    fn octavo_words(&self, program: &Path, budget_bytes: u64, report: &Path) -> Vec<String> {
+        let mut words = vec![program.display().to_string(), "run".into()];
+        words.extend(["--memory".into(), budget_bytes.to_string()]);
+        words.extend(["--json".into(), report.display().to_string()]);
+        if let Some(compression) = &self.options.compression {
+            words.extend(["--compression".into(), compression.clone()]);
+        }
+        words.push("--".into());
+        words
+    }
+
+    /// Waits for the program's end, and samples it meanwhile. A group ends with the first process that the kernel kills in
+    /// it, since what is left of a program may wait for that process for ever.
+    fn wait(&self, child: &mut Child, mut sampler: Option<&mut Sampler>, group: Option<&Group>) -> End {
+        let latest = Instant::now() + Duration::from_secs(self.options.limit_seconds);
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return End::Well,
+                Ok(Some(status)) => return End::Failed(status.to_string()),
+                Ok(None) if Instant::now() > latest => return End::TooLong,
+                Ok(None) => {}
+                Err(error) => return End::Failed(error.to_string()),
+            }
+            if group.is_some_and(Group::has_killed) {
+                return End::Killed;
+            }
+            if let Some(sampler) = sampler.as_mut() {
+                sampler.look();
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden removes it.
+fn short_folder() -> PathBuf {
+    PathBuf::from(format!("/tmp/octavo-programs-{}", std::process::id()))
+}
+
+/// Starts a program in a process group of its own, with its output in files.
+fn start(words: &[String], scratch: &Path) -> Result<Child, String> {
+    let file =
+        |name| File::create(scratch.join(name)).map_err(|error| format!("cannot make {name}: {error}"));
+    let (program, arguments) = words.split_first().ok_or("a row has no command")?;
+    Command::new(program)
+        .args(arguments)
+        .current_dir(scratch.join("work"))
+        .env("TMPDIR", scratch.join("work"))
+        .env("LC_ALL", "C.UTF-8")
+        .env("SHORT_FOLDER", short_folder())
+        .stdin(Stdio::null())
+        .stdout(file("stdout")?)
+        .stderr(file("stderr")?)
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("cannot start {program}: {error}"))
+}

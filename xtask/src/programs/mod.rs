@@ -1,0 +1,92 @@
+//! The program table: real programs, plain, under `octavo run`, and under the kernel's swap.
+//!
+//! A row is a program with an input that a seed determines ([`rows`]). It runs plainly first, which measures its peak of
+//! anonymous memory. Then it runs under `octavo run` in a share of that peak, and its output must be the same. With
+//! `--against kernel` it also runs in a memory control group of the same size: without swap, which should kill it, and with a
+//! swap file on the same disk ([`kernel`]). [`warden`] undoes everything, also after a signal.
+
+mod kernel;
+mod measure;
+mod options;
+mod packages;
+mod place;
+mod results;
+mod rows;
+mod sampler;
+mod table;
+mod warden;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use measure::Bench;
+use options::Options;
+use results::Outcome;
+
+/// Runs the rows that were asked for, and prints the table.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let options = match Options::parse(arguments) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{}\nRows:\n{}", options::USAGE, rows::list());
+            return ExitCode::SUCCESS;
+        }
+        Err(sentence) => {
+            eprintln!("{sentence}.\n\n{}", options::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns whether all went well.
+fn run(options: &Options) -> Result<bool, String> {
+    let bench = Bench::new(options)?;
+    let mut outcomes = Vec::new();
+    let mut well = true;
+    for row in rows::ALL.iter().filter(|row| options.wants(row.name)) {
+        eprintln!("==== {}: {}", row.name, row.what);
+        match bench.measure(row) {
+            Ok(outcome) => {
+                eprintln!("{}", table::line(&outcome));
+                for complaint in outcome.complaints() {
+                    eprintln!("{}: {complaint}", row.name);
+                    well = false;
+                }
+                outcomes.push(outcome);
+            }
+            Err(sentence) => {
+                eprintln!("{}: {sentence}", row.name);
+                well = false;
+            }
+        }
+        // Each row is kept as soon as it is there, since a table takes long.
+        keep(options, &outcomes)?;
+    }
+    print!("{}", table::table(&outcomes));
+    Ok(well)
+}
+
+fn keep(options: &Options, outcomes: &[Outcome]) -> Result<(), String> {
+    if let Some(path) = &options.json {
+        write(path, &format!("{:#}\n", results::json(outcomes)))?;
+    }
+    if options.write {
+        let path = crate::root().join("docs/compatibility.md");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        write(&path, &table::put_into(&text, outcomes)?)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}

@@ -1,0 +1,71 @@
+//! The place of a row: a cache folder for inputs that stay, and a fresh folder for each run.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::warden::Warden;
+
+/// Where a row has its inputs.
+#[derive(Debug)]
+pub struct Place {
+    pub folder: PathBuf,
+    pub scale: f64,
+    pub seed: u64,
+}
+
+impl Place {
+    /// The folder that rows share: `XDG_CACHE_HOME/octavo-programs`, or `target/programs`.
+    pub fn cache() -> PathBuf {
+        match std::env::var_os("XDG_CACHE_HOME") {
+            Some(cache) if !cache.is_empty() => Path::new(&cache).join("octavo-programs"),
+            _ => crate::root().join("target/programs"),
+        }
+    }
+
+    /// A size that grows with the scale.
+    pub fn scaled(&self, size: u64) -> String {
+        format!("{}", ((size as f64 * self.scale) as u64).max(1))
+    }
+
+    /// The path of a file in the folder, for a command line.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Writes a file, if it is not there with this text.
+    pub fn file(&self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.folder.join(name);
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            return Ok(());
+        }
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
+        made.map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Runs a shell command in the folder, if `made` is not there. The command must not leave `made` behind when it fails.
+    pub fn make(&self, made: &str, command: &str) -> Result<(), String> {
+        if self.folder.join(made).exists() {
+            return Ok(());
+        }
+        let mut warden = Warden::start()?;
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", command]).current_dir(&self.folder).process_group(0);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let shell = shell.spawn().map_err(|error| format!("cannot run sh: {error}"))?;
+        warden.at_the_end(&format!("kill -9 -- -{}", shell.id()))?;
+        let output = shell.wait_with_output().map_err(|error| format!("cannot run sh: {error}"))?;
+        match output.status.success() && self.folder.join(made).exists() {
+            true => Ok(()),
+            false => Err(format!("cannot prepare the input: {}", last_lines(&output.stderr))),
+        }
+    }
+}
+
+/// The end of what a program said.
+pub fn last_lines(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(4)..].join(" / ")
+}

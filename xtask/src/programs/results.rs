@@ -1,0 +1,111 @@
+//! What was measured of a row.
+
+use serde_json::{Value, json};
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// It succeeded.
+    Well,
+    /// The kernel killed a process of it for want of memory.
+    Killed,
+    /// It took longer than it may.
+    TooLong,
+    /// It failed, and this is the end of what it said.
+    Failed(String),
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub end: End,
+    pub seconds: f64,
+    /// Standard output, as the row wants it compared.
+    pub output: String,
+    pub peak_bytes: u64,
+    /// What `octavo run --json` wrote.
+    pub report: Option<Value>,
+}
+
+/// All runs of one row.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub plain: Run,
+    pub budget_bytes: u64,
+    pub octavo: Option<Run>,
+    pub kernel_without_swap: Option<Run>,
+    pub kernel: Option<Run>,
+}
+
+impl Outcome {
+    /// A figure that Octavo reports.
+    pub fn reported(&self, name: &str) -> Option<f64> {
+        self.octavo.as_ref()?.report.as_ref()?.get(name)?.as_f64()
+    }
+
+    fn same(&self, run: &Option<Run>) -> Option<bool> {
+        run.as_ref().map(|run| run.end == End::Well && run.output == self.plain.output)
+    }
+
+    /// Whether the output under Octavo is the plain run's.
+    pub fn octavo_same(&self) -> Option<bool> {
+        self.same(&self.octavo)
+    }
+
+    /// Whether the kernel killed the program that had no swap.
+    pub fn killed_without(&self) -> Option<bool> {
+        self.kernel_without_swap.as_ref().map(|run| run.end == End::Killed)
+    }
+
+    /// What is wrong, in sentences.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for (side, run) in [("octavo", &self.octavo), ("kernel swap", &self.kernel)] {
+            let Some(run) = run else { continue };
+            match &run.end {
+                End::Failed(why) => complaints.push(format!("failed under {side}: {why}")),
+                // The kernel may kill under swap, and may be slow; both stand in the table.
+                End::Killed | End::TooLong if side == "kernel swap" => {}
+                End::Killed => complaints.push(format!("was killed under {side}")),
+                End::TooLong => complaints.push(format!("took too long under {side}")),
+                End::Well if run.output != self.plain.output => {
+                    complaints.push(format!("gave another output under {side}"));
+                }
+                End::Well => {}
+            }
+        }
+        complaints
+    }
+}
+
+/// All figures.
+pub fn json(outcomes: &[Outcome]) -> Value {
+    let run = |run: &Option<Run>| match run {
+        None => Value::Null,
+        Some(run) => json!({ "end": end(&run.end), "seconds": run.seconds, "report": run.report }),
+    };
+    let row = |outcome: &Outcome| {
+        json!({
+            "program": outcome.name,
+            "plain": run(&Some(outcome.plain.clone())),
+            "peak_bytes": outcome.plain.peak_bytes,
+            "budget_bytes": outcome.budget_bytes,
+            "octavo": run(&outcome.octavo),
+            "kernel": run(&outcome.kernel),
+            "kernel_without_swap": run(&outcome.kernel_without_swap),
+            "octavo_same": outcome.octavo_same(),
+            "kernel_same": outcome.same(&outcome.kernel),
+        })
+    };
+    Value::Array(outcomes.iter().map(row).collect())
+}
+
+fn end(end: &End) -> String {
+    match end {
+        End::Well => "well".into(),
+        End::Killed => "killed".into(),
+        End::TooLong => "too long".into(),
+        End::Failed(why) => format!("failed: {why}"),
+    }
+}

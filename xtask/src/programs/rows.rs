@@ -1,0 +1,72 @@
+//! The rows: each is data and a few functions.
+//!
+//! A row says what it needs, how its input is made, and what runs. The program prints what must be the same in every run. The
+//! sources of programs that are not at hand lie in `inputs/`.
+
+mod compilers;
+mod databases;
+mod numbers;
+mod runtimes;
+mod tools;
+
+use super::packages::Need;
+use super::place::Place;
+
+/// One program of the table.
+pub struct Row {
+    pub name: &'static str,
+    /// The program and its work, for people.
+    pub what: &'static str,
+    pub needs: &'static [Need],
+    /// Makes the input, where it is not there yet.
+    pub prepare: fn(&Place) -> Result<(), String>,
+    /// What runs. It starts in an empty folder.
+    pub command: fn(&Place) -> Vec<String>,
+    /// The part of the output that all runs have in common.
+    pub compared: fn(&str) -> String,
+}
+
+/// All of them, in the order of the table.
+pub const ALL: &[Row] = &[
+    numbers::SORT,
+    numbers::MATMUL,
+    numbers::FFT,
+    numbers::BOOLEAN,
+    numbers::DICT,
+    numbers::GROUPBY,
+    numbers::MULTIPROCESSING,
+    tools::SORT,
+    tools::STRESS,
+    databases::REDIS,
+    databases::SQLITE,
+    databases::POSTGRESQL,
+    compilers::GCC,
+    compilers::MAKE,
+    compilers::CARGO,
+    compilers::NPM,
+    runtimes::JAVA,
+    runtimes::NODE,
+    runtimes::GO,
+    runtimes::JEMALLOC,
+];
+
+/// A line for each row.
+pub fn list() -> String {
+    ALL.iter().map(|row| format!("  {:<24}{}\n", row.name, row.what)).collect()
+}
+
+/// Words of a command line.
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// All of the output is compared.
+fn all(output: &str) -> String {
+    output.to_owned()
+}
+
+fn nothing(_: &Place) -> Result<(), String> {
+    Ok(())
+}
+
+const CXX: Need = Need { test: "command -v g++", packages: &["g++"] };

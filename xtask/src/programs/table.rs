@@ -1,0 +1,110 @@
+//! The table in Markdown.
+
+use super::results::{End, Outcome, Run};
+use super::rows;
+
+const HEAD: &str = "\
+| program | plain s | octavo s | kernel swap s | peak | budget | managed % | swapped in | same output | killed without |
+|---|---|---|---|---|---|---|---|---|---|
+";
+const BEGIN: &str = "<!-- programs: begin -->";
+const END: &str = "<!-- programs: end -->";
+
+/// The whole table.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let lines: String = outcomes.iter().map(|outcome| line(outcome) + "\n").collect();
+    format!("{HEAD}{lines}")
+}
+
+/// The line of one row.
+pub fn line(outcome: &Outcome) -> String {
+    let seconds = |run: &Option<Run>| run.as_ref().map_or("–".into(), seconds);
+    let answer = |answer: Option<bool>| match answer {
+        None => "–",
+        Some(true) => "yes",
+        Some(false) => "**no**",
+    };
+    let cells = [
+        outcome.name.to_owned(),
+        self::seconds(&outcome.plain),
+        seconds(&outcome.octavo),
+        seconds(&outcome.kernel),
+        mebibytes(outcome.plain.peak_bytes as f64),
+        mebibytes(outcome.budget_bytes as f64),
+        outcome.reported("managed_share").map_or("–".into(), |share| format!("{:.0}", 100.0 * share)),
+        outcome.reported("swapped_in_bytes").map_or("–".into(), mebibytes),
+        answer(outcome.octavo_same()).into(),
+        answer(outcome.killed_without()).replace('*', ""),
+    ];
+    format!("| {} |", cells.join(" | "))
+}
+
+fn seconds(run: &Run) -> String {
+    match &run.end {
+        End::Well => format!("{:.1}", run.seconds),
+        End::Killed => "killed".into(),
+        End::TooLong => format!("over {:.0}", run.seconds),
+        End::Failed(_) => "failed".into(),
+    }
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.0} MiB", bytes / f64::from(1 << 20))
+}
+
+/// Puts the rows between the marks of a document. Rows that were not run stay as they are.
+pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
+    let (before, rest) = text.split_once(BEGIN).ok_or_else(|| format!("the document has no mark {BEGIN}"))?;
+    let (old, after) = rest.split_once(END).ok_or_else(|| format!("the document has no mark {END}"))?;
+    let old_line = |name: &str| old.lines().find(|line| line.starts_with(&format!("| {name} |")));
+    let mut lines = String::new();
+    for row in rows::ALL {
+        let new = outcomes.iter().find(|outcome| outcome.name == row.name).map(line);
+        if let Some(line) = new.or_else(|| old_line(row.name).map(str::to_owned)) {
+            lines += &line;
+            lines.push('\n');
+        }
+    }
+    Ok(format!("{before}{BEGIN}\n{HEAD}{lines}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &'static str, seconds: f64) -> Outcome {
+        let plain = Run { end: End::Well, seconds, output: "7".into(), peak_bytes: 300 << 20, report: None };
+        let report = serde_json::json!({ "managed_share": 0.975, "swapped_in_bytes": 5 << 20 });
+        let octavo = Run { seconds: 2.0 * seconds, report: Some(report), ..plain.clone() };
+        let killed = Run { end: End::Killed, ..plain.clone() };
+        Outcome {
+            name,
+            plain,
+            budget_bytes: 150 << 20,
+            octavo: Some(octavo),
+            kernel_without_swap: Some(killed),
+            kernel: None,
+        }
+    }
+
+    #[test]
+    fn a_line_has_what_was_measured() {
+        let expected = "| redis | 1.5 | 3.0 | – | 300 MiB | 150 MiB | 98 | 5 MiB | yes | yes |";
+        assert_eq!(line(&outcome("redis", 1.5)), expected);
+        let mut wrong = outcome("redis", 1.5);
+        wrong.octavo.as_mut().unwrap().output = "8".into();
+        assert!(line(&wrong).contains("| **no** |"));
+        assert_eq!(wrong.complaints(), ["gave another output under octavo"]);
+    }
+
+    #[test]
+    fn rows_that_were_not_run_stay_in_the_document() {
+        let text = format!("# Head\n{BEGIN}\n{END}\ntail\n");
+        let first = put_into(&text, &[outcome("redis", 1.0)]).unwrap();
+        let second = put_into(&first, &[outcome("numpy-sort", 2.0)]).unwrap();
+        let names: Vec<_> = second.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+        assert_eq!(&names[names.len() - 3..], ["numpy-sort", "redis", "programs:"]);
+        assert!(second.ends_with("tail\n"));
+        assert!(put_into("no marks", &[]).is_err());
+    }
+}
