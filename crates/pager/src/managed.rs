@@ -379,68 +379,83 @@ struct Adopter<'a> {
     lacked_room: Option<(Instant, Instant)>,
 }
 
+/// The pages that a look has found in a range that is to be adopted.
+#[derive(Debug, Default)]
+struct Found {
+    /// They are there, and watched.
+    present: Vec<(u64, u64)>,
+    /// Something else is mapped there by now, which is not watched.
+    unwatched: Vec<(u64, u64)>,
+    /// A mapping changes there just now. Its event says how.
+    changing: Vec<(u64, u64)>,
+}
+
 impl Adopter<'_> {
     /// Adopts what is present in a range.
     fn adopt(&self, start: u64, end: u64) -> octavo::Result<()> {
-        let (mut present, mut zeros) = (Vec::new(), Vec::new());
+        // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
+        // went between the look and the question whether it is watched would get zeros there in place of its bytes.
+        let found = self.window.hold_still(|| self.look(start, end));
+        self.shared.adopting.lock().expect("nobody panics here").extend(found.changing);
+        for (from, to) in found.unwatched {
+            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
+            *mapped = subtract(std::mem::take(&mut *mapped), from, to);
+            drop(mapped);
+            self.space.forget_mapping(from, to - from)?;
+        }
+        for (from, to) in found.present {
+            self.shared.ledger.take_over(&self.shared.manager, to - from);
+            self.adopt_run(from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the pages of a range that are there.
+    fn look(&self, start: u64, end: u64) -> Found {
+        let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), Found::default());
         let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
         let wanted = Wanted { told, ..Wanted::any(Categories::PRESENT) };
-        let Some(pagemap) = self.window.reach().pagemap() else { return Ok(()) };
-        let found = pagemap.scan(start, end, wanted, |run| {
+        let Some(pagemap) = self.window.reach().pagemap() else { return found };
+        let scanned = pagemap.scan(start, end, wanted, |run| {
             if run.categories.contains(Categories::ZERO) {
                 zeros.push((run.start, run.end));
             } else if !run.categories.contains(Categories::FILE) {
                 present.push((run.start, run.end));
             }
         });
-        if found.is_err() {
+        if scanned.is_err() {
             // The process has ended.
-            return Ok(());
+            return found;
         }
         for (start, end) in zeros {
             // The first store there becomes a fault. Where a mapping changes just now, the store makes a page that counts as
             // outside.
             let _ = self.window.reach().protect(start, end - start, true);
         }
-        for (start, end) in present {
-            self.adopt_watched(start, end)?;
-        }
-        Ok(())
+        present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
+        found
     }
 
-    /// Adopts pages that are there, as far as they are watched for sure. Memory that was mapped after the look at the mappings is not:
+    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look at the mappings is not:
     /// its pages would read as zeros once they are out. The kernel is asked to put zeros there: it finds the pages where the range
     /// is watched, and nothing to do with it where it is not.
-    fn adopt_watched(&self, start: u64, end: u64) -> octavo::Result<()> {
+    fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
         let mut rest = (start, end);
         while rest.0 < rest.1 {
             let (from, to) = rest;
             match self.window.reach().events().zero(from, to - from, true).error {
-                None | Some(rustix::io::Errno::EXIST) => {
-                    self.shared.ledger.take_over(&self.shared.manager, to - from);
-                    self.adopt_run(from, to)?;
-                    rest = (to, end);
-                }
-                Some(rustix::io::Errno::AGAIN) => {
-                    // A mapping changes just now. Its event says how.
-                    self.shared.adopting.lock().expect("nobody panics here").push_back((from, end));
-                    return Ok(());
-                }
+                None | Some(rustix::io::Errno::EXIST) => found.present.push((from, to)),
+                Some(rustix::io::Errno::AGAIN) => return found.changing.push((from, end)),
                 Some(rustix::io::Errno::NOENT) if to - from > PAGE => {
                     rest.1 = from + ((to - from) / PAGE).div_ceil(2) * PAGE;
+                    continue;
                 }
-                Some(rustix::io::Errno::NOENT) => {
-                    let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-                    *mapped = subtract(std::mem::take(&mut *mapped), from, to);
-                    drop(mapped);
-                    self.space.forget_mapping(from, to - from)?;
-                    rest = (to, end);
-                }
+                Some(rustix::io::Errno::NOENT) => found.unwatched.push((from, to)),
                 // The process has ended.
-                _ => return Ok(()),
+                _ => return,
             }
+            rest = (to, end);
         }
-        Ok(())
     }
 
     /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.

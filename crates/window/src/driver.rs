@@ -263,7 +263,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Reads events, and notes what they change. Returns whether there were any.
     fn read(&self, events: &mut Vec<Event>) -> std::io::Result<bool> {
-        self.window.gate().read(|unsettled| {
+        self.window.gate().alone(|unsettled| {
             let count = self.window.reach().read_events(events)?;
             for event in events.iter() {
                 match *event {

@@ -7,6 +7,7 @@
 //! ```text
 //!   a copy, a move, a change of protection      shared: no event is read meanwhile
 //!   reading events                              exclusive: notes the ranges that they change
+//!   looking for pages to adopt                  exclusive: a page that is seen there does not leave meanwhile
 //!   until Octavo has taken these in             pages of these ranges are refused, and asked for again later
 //! ```
 //!
@@ -77,9 +78,9 @@ impl Gate {
         self.0.read().expect("nobody panics here")
     }
 
-    /// Reads events. `read` notes what they change.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&mut Unsettled) -> T) -> T {
-        read(&mut self.0.write().expect("nobody panics here"))
+    /// Acts while no copy, move or change of protection is under way. Whoever reads events here notes what they change.
+    pub(crate) fn alone<T>(&self, act: impl FnOnce(&mut Unsettled) -> T) -> T {
+        act(&mut self.0.write().expect("nobody panics here"))
     }
 
     /// Octavo has taken in all that was read.

@@ -49,6 +49,12 @@ impl<R: Reach> Window<R> {
         &self.reach
     }
 
+    /// Looks at the target while Octavo shows, takes out and protects nothing, and no event is read. `look` must not
+    /// call the engine, which may be waiting for a call of this window.
+    pub fn hold_still<T>(&self, look: impl FnOnce() -> T) -> T {
+        self.gate.alone(|_| look())
+    }
+
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }

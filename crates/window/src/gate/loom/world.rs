@@ -225,7 +225,7 @@ impl World {
 
     /// Reads all that there is, under the gate.
     pub(super) fn read(&self) -> (Vec<Fault>, Vec<Event>) {
-        self.gate.read(|unsettled| {
+        self.gate.alone(|unsettled| {
             let mut kernel = self.kernel();
             let faults = kernel.faults.iter_mut().filter(|fault| !fault.is_read);
             let faults = faults
