@@ -11,7 +11,9 @@ use crate::engine::{
     protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_run, take_over};
+use crate::fault::{
+    InPlace, Via, prefetch, resolve, resolve_async, resolve_driven, resolve_now, show_run, take_over,
+};
 use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
@@ -460,6 +462,38 @@ impl Space {
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
         resolve_async(&self.engine, &self.state, address, access, Via::Missing)
+    }
+
+    /// As [`Space::fault_missing`] for a page that is missing, and as [`Space::fault_translated`] for one that is there, by a thread
+    /// that has many faults under way. Reads are only collected. After it has polled all of its faults, the thread starts and
+    /// completes their reads by [`Space::drive`]. Before it sleeps, it leaves them to others by [`Space::leave_driving`].
+    ///
+    /// # Errors
+    /// As [`Space::fault_translated`].
+    pub fn fault_driven(
+        &self,
+        address: u64,
+        access: Access,
+        is_missing: bool,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        let via = if is_missing { Via::Missing } else { Via::Translation };
+        resolve_driven(&self.engine, &self.state, address, access, via)
+    }
+
+    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call for each ring in
+    /// which something was collected.
+    pub fn drive(&self) {
+        if self.engine.check_process().is_ok() {
+            self.engine.flush_devices();
+            self.engine.poll_transfers();
+        }
+    }
+
+    /// Has reads complete by themselves. They then wake the faults that wait for them.
+    pub fn leave_driving(&self) {
+        if self.engine.check_process().is_ok() {
+            self.engine.leave_transfers();
+        }
     }
 
     /// As [`Space::fault_missing`], where that takes one read of the page at most. Blocks the thread for the read, which is quicker

@@ -163,6 +163,8 @@ pub struct Driver<'a, R, L> {
     failing: (u64, u32),
     /// Faults that wait. A thread that a signal disturbs asks for its page again and again.
     waiting: Vec<Fault>,
+    /// Pages whose threads are to be woken.
+    usable: Vec<(u64, u64)>,
     served: Served,
     /// Moves to where something is mapped still, and since when there are any.
     late: Vec<Relocation>,
@@ -179,7 +181,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         listener: L,
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
-        let (waiting, served) = (Vec::new(), Served::default());
+        let (waiting, usable, served) = (Vec::new(), Vec::new(), Served::default());
         let (late, late_since) = (Vec::new(), None);
         Self {
             space,
@@ -191,6 +193,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             recent,
             failing,
             waiting,
+            usable,
             served,
             late,
             late_since,
@@ -218,8 +221,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     again.push(fault);
                 }
             }
+            self.wake_all();
             for fault in again.drain(..) {
                 waiting.push(wait(self.space, fault));
+            }
+            if !waiting.is_empty() {
+                self.space.drive();
             }
             if self.read(&mut events)? {
                 is_idle = false;
@@ -231,6 +238,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                         waiting.push(wait(self.space, fault));
                     }
                 }
+                self.wake_all();
                 self.take_late(false);
             }
             if self.late_since.is_some_and(|since| since.elapsed() > LATEST) {
@@ -238,8 +246,13 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             let has_work = self.late.is_empty() && self.listener.work();
             let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
-            if sleeps && !self.sleep()? {
-                self.window.reach().look_whether_gone();
+            if sleeps {
+                if !waiting.is_empty() {
+                    self.space.leave_driving();
+                }
+                if !self.sleep()? {
+                    self.window.reach().look_whether_gone();
+                }
             }
         }
         Ok(self.served)
@@ -286,6 +299,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         if let Event::Fault { address, write, protected, .. } = event {
             return self.serve(address & !(PAGE - 1), write, protected);
         }
+        // The change may take its time.
+        self.wake_all();
         self.served.changes += 1;
         let result = match event {
             Event::Fork(child) => {
@@ -403,6 +418,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
+            self.wake_all();
             self.show_beforehand((came.0 + pages) * PAGE, pages, access);
         }
         true
@@ -410,12 +426,24 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Wakes the threads that wait for pages which are usable now. A page that a fork has left to its child may be protected, though
     /// it may be stored to unnoticed. Only this thread protects pages, so none is protected since.
-    fn wake(&self, fault: Fault, start: u64, len: u64) {
+    fn wake(&mut self, fault: Fault, start: u64, len: u64) {
         if fault.is_protected {
             // A refusal is met by the next fault.
             let _ = self.window.reach().protect(fault.page, PAGE, false);
         }
-        self.window.reach().wake(start, len);
+        self.wake_later(start, len);
+    }
+
+    /// Has the threads that wait for pages woken after the others of the same turn. To wake a CPU costs several microseconds, and
+    /// a thread that is woken alone soon sleeps again, and its CPU too.
+    fn wake_later(&mut self, start: u64, len: u64) {
+        self.usable.push((start, len));
+    }
+
+    fn wake_all(&mut self) {
+        for (start, len) in self.usable.drain(..) {
+            self.window.reach().wake(start, len);
+        }
     }
 
     /// Shows pages that a program in order wants soon, while it uses those that it has just got.
@@ -424,7 +452,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             self.ahead.came_beforehand(start / PAGE, shown);
             self.served.along += shown;
             // The program may be there already.
-            self.window.reach().wake(start, shown * PAGE);
+            self.wake_later(start, shown * PAGE);
         }
     }
 
@@ -457,18 +485,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             _ => return self.listener.failed(fault.page, error),
         }
-        self.window.reach().wake(fault.page, PAGE);
+        self.wake_later(fault.page, PAGE);
         false
     }
 }
 
 /// Waits until a page is usable there, for a device or for room.
 async fn wait(space: &Space, fault: Fault) -> (Fault, octavo::Result<()>) {
-    let result = if fault.is_protected {
-        space.fault_translated(fault.page, fault.access).await
-    } else {
-        space.fault_missing(fault.page, fault.access).await
-    };
+    let result = space.fault_driven(fault.page, fault.access, !fault.is_protected).await;
     (fault, result)
 }
 

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | [`Waiter::thread`] | in place: completes transfers itself, or sleeps | one deadline, set at the first wait |
 //! | [`Waiter::task`] | pending: leaves wakers with the frame or the word, and with a timer | the same |
+//! | [`Waiter::driven`] | the same, but leaves reads to the thread that polls it | the same |
 //! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each end of a transfer is an answer |
 //! | [`Waiter::brief`] | in place, for a read only | the same |
 //! | [`Waiter::never`] | not at all | - |
@@ -27,6 +28,7 @@ use crate::sync::{Instant, thread};
 enum How {
     Thread,
     Task,
+    Driven,
     Patient,
     Brief,
     Never,
@@ -58,6 +60,16 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Task)
     }
 
+    /// A future whose reads another starts and completes: the thread that polls it together with others.
+    pub(crate) fn driven(engine: &'e Engine) -> Self {
+        Self::new(engine, How::Driven)
+    }
+
+    /// Returns whether somebody else starts and completes this waiter's reads.
+    pub(crate) fn is_driven(&self) -> bool {
+        self.how == How::Driven
+    }
+
     /// A thread whose work has no deadline, as long as its device answers now and then.
     pub(crate) fn patient(engine: &'e Engine) -> Self {
         Self::new(engine, How::Patient)
@@ -80,7 +92,7 @@ impl<'e> Waiter<'e> {
 
     /// Returns whether a thread sleeps here, and not a future.
     pub(crate) fn blocks(&self) -> bool {
-        self.how != How::Task
+        !matches!(self.how, How::Task | How::Driven)
     }
 
     /// The end of the wait, if it has begun and has one.
@@ -111,7 +123,7 @@ impl<'e> Waiter<'e> {
         match self.how {
             How::Never | How::Brief => true,
             How::Patient => false,
-            How::Thread | How::Task => self.is_too_late(),
+            How::Thread | How::Task | How::Driven => self.is_too_late(),
         }
     }
 
@@ -120,7 +132,7 @@ impl<'e> Waiter<'e> {
     /// # Errors
     /// `System` when no thread for the timer can be started.
     pub(crate) fn set_alarm(&mut self, waker: &Waker) -> Result<()> {
-        let Some(until) = self.until.filter(|_| self.how == How::Task) else { return Ok(()) };
+        let Some(until) = self.until.filter(|_| !self.blocks()) else { return Ok(()) };
         match self.alarm {
             Some(alarm) => self.engine.timer.renew(alarm, waker),
             None => {
@@ -139,7 +151,7 @@ impl<'e> Waiter<'e> {
         match self.how {
             How::Never | How::Brief => return false,
             How::Patient => return engine.wait_until_ended(pages),
-            How::Thread | How::Task => {}
+            How::Thread | How::Task | How::Driven => {}
         }
         self.wait_while(&move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages).await
     }

@@ -430,11 +430,33 @@ pub(crate) async fn resolve_async(
     access: Access,
     via: Via,
 ) -> Result<()> {
+    resolve_with(Waiter::task(engine), engine, space, address, access, via).await
+}
+
+/// As [`resolve_async`], for a thread that polls many faults, and starts and completes their reads together.
+pub(crate) async fn resolve_driven(
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    access: Access,
+    via: Via,
+) -> Result<()> {
+    resolve_with(Waiter::driven(engine), engine, space, address, access, via).await
+}
+
+async fn resolve_with(
+    waiter: Waiter<'_>,
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    access: Access,
+    via: Via,
+) -> Result<()> {
     engine.check_process()?;
     if via != Via::Handle {
         check_translated(space)?;
     }
-    let mut fault = Fault::new(Waiter::task(engine), engine, space, address, access);
+    let mut fault = Fault::new(waiter, engine, space, address, access);
     (fault.via, fault.is_missing) = match via {
         Via::Missing => (Via::Translation, true),
         via => (via, false),

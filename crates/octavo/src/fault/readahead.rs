@@ -86,7 +86,7 @@ enum Room {
     Made,
 }
 
-/// Reads the page that a fault wants, and the pages of a window.
+/// Collects reads of the page that a fault wants, and of the pages of a window.
 pub(super) fn read_with(
     engine: &Engine,
     space: &SpaceState,
@@ -95,13 +95,11 @@ pub(super) fn read_with(
     region: &Region,
 ) {
     ReadAheadRun::with_wanted(engine, slot, pin).read(space, window, region);
-    engine.flush_devices();
 }
 
-/// Starts to read the pages of a window.
+/// Collects reads of the pages of a window.
 pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, region: &Region) {
     ReadAheadRun::new(engine).read(space, window, region);
-    engine.flush_devices();
 }
 
 impl ReadAheadRun<'_> {

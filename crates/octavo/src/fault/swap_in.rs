@@ -110,6 +110,9 @@ impl<'a> Fault<'a> {
         }
         if let Some(window) = self.look_ahead(region, hit) {
             read_ahead(engine, self.space, window, region);
+            if !self.waiter.is_driven() {
+                engine.flush_devices();
+            }
         }
         if holds.is_reading() {
             self.reading = Some(reading);
@@ -161,12 +164,15 @@ impl<'a> Fault<'a> {
         let (engine, frame) = (self.engine, transfer.frame());
         let Some(window) = self.look_ahead(region, Hit::None) else {
             engine.start_read(slot.stored(), [transfer], self.urgency());
-            if engine.frames.words(frame).holds.load().is_reading() {
+            if !self.waiter.is_driven() && engine.frames.words(frame).holds.load().is_reading() {
                 engine.flush_devices();
             }
             return false;
         };
         read_with(engine, self.space, (slot, transfer), window, region);
+        if !self.waiter.is_driven() {
+            engine.flush_devices();
+        }
         true
     }
 
@@ -205,15 +211,17 @@ impl<'a> Fault<'a> {
         if !holds.load().is_reading() {
             return None;
         }
-        // The read may have ended, so that a thread only has to take note.
-        engine.flush_devices();
-        engine.poll_transfers();
+        if !self.waiter.is_driven() {
+            // The read may have ended, so that a thread only has to take note.
+            engine.flush_devices();
+            engine.poll_transfers();
+        }
         if self.waiter.is_too_late() && holds.load().is_reading() {
             self.waiter.note_silence();
             return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
-            if !self.waiter.blocks() {
+            if !self.waiter.blocks() && !self.waiter.is_driven() {
                 engine.serve_devices();
             }
             return Some(Step::Wait);

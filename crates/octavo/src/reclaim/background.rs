@@ -1,10 +1,11 @@
-//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one,
-//! and brings the charged bytes back under a lowered budget. It zeroes free frames ahead, and lets per-CPU
+//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one, for
+//! frames at home and for pages that are away. It brings the charged bytes back under a lowered budget. It zeroes free frames ahead, and lets per-CPU
 //! lists decay.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
 use crate::reclaim::compact::block_for_pool;
+use crate::reclaim::room::give_idle_back;
 use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
 use crate::reclaim::shrink::shrink_to_budget;
 use crate::reclaim::shrink_pool::shrink_pool;
@@ -135,13 +136,18 @@ fn work(engine: &Engine, signal: &Signal) {
         shrink_to_budget(engine, 0);
     }
     let marks = engine.frames.watermarks();
-    if engine.frames.available_frames() >= marks.low_frames {
+    let lacks_frames = |mark| engine.frames.available_frames() < mark;
+    let lacks_away = |mark| engine.frames.is_away_room_below(mark);
+    if !lacks_frames(marks.low_frames) && !lacks_away(marks.low_frames) {
         return;
     }
     engine.frames.give_zeroed_back();
     engine.counters.count(Counter::BackgroundRun);
-    while engine.frames.available_frames() < marks.high_frames && !signal.interrupts() {
-        if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
+    while (lacks_frames(marks.high_frames) || lacks_away(marks.high_frames)) && !signal.interrupts() {
+        if lacks_away(marks.high_frames) {
+            // Frames that lie idle at home are room for pages that are away.
+            give_idle_back(engine, marks.high_frames);
+        } else if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
             continue;
         }

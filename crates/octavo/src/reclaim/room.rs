@@ -17,7 +17,8 @@ const DIRECT_TARGET: u64 = 32;
 const MOST_FRUITLESS: u32 = 2;
 /// How often an access takes memory from the compressed pool before it gives up.
 const MOST_TRIES: u32 = 16;
-/// With more free frames at home, a chunk can be emptied and given back, and pages still find frames there.
+/// With so many free frames at home above the high watermark, a chunk can be emptied and given back, and pages still find
+/// frames there.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -97,10 +98,7 @@ pub(crate) async fn make_room_away(engine: &Engine, waiter: &mut Waiter<'_>) -> 
 async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<Block> {
     let failures = engine.swap.areas.failures();
     let (mut fruitless, mut wanted_pages, mut pool) = (0, DIRECT_TARGET, LastResort::default());
-    if engine.frames.free_frames() > IDLE_AT_HOME {
-        // Nothing need go out.
-        try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(1));
-    }
+    give_idle_back(engine, 1);
     loop {
         if let Some(block) = engine.frames.alloc_away(Order::ZERO) {
             return Ok(block);
@@ -134,6 +132,13 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
             fruitless = 0;
         }
         waiter.give_way().await;
+    }
+}
+
+/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them.
+pub(super) fn give_idle_back(engine: &Engine, pages: u64) {
+    if engine.frames.free_frames() > engine.frames.watermarks().high_frames + IDLE_AT_HOME {
+        try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(pages));
     }
 }
 

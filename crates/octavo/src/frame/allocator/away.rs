@@ -28,6 +28,11 @@ impl FrameAllocator {
         Some(Block::new(frame, before))
     }
 
+    /// Returns whether the budget has room for fewer than `pages` more away pages, where there are any.
+    pub(crate) fn is_away_room_below(&self, pages: u64) -> bool {
+        self.away.used_frames() > 0 && self.arena.budget.room_for_chunks_bytes() < pages * PAGE_BYTES as u64
+    }
+
     /// Returns the room for chunks that `pages` away pages take now.
     pub(crate) fn away_cost_bytes(&self, pages: u64) -> u64 {
         pages * PAGE_BYTES as u64 + self.spare_bytes()

@@ -161,7 +161,8 @@ impl FrameAllocator {
     }
 
     pub(super) fn check_watermark(&self) {
-        if self.available_frames() < self.watermarks().low_frames
+        let low_frames = self.watermarks().low_frames;
+        if (self.available_frames() < low_frames || self.is_away_room_below(low_frames))
             && let Some(LowHook(hook)) = self.low_hook.get()
         {
             hook();
