@@ -26,8 +26,10 @@ sizes! {
     WAKER_BUCKETS: usize = 64, small 2;
     /// The most frames that are isolated together: as many as a few transfers write.
     ISOLATED: usize = 512, small 4;
-    /// The most leaves that a translation is asked about together: 256 KiB of pages.
-    TRANSLATED: usize = 64, small 2;
+    /// The most leaves that a translation is asked about together: 1 MiB of pages.
+    TRANSLATED: usize = 256, small 2;
+    /// Leaves of such a question that need no memory from the heap: those of a fault with a few neighbours.
+    FEW_TRANSLATED: usize = 16, small 2;
     /// The most pages that one transfer writes: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
     /// Locks of frames with several owners.

@@ -508,7 +508,7 @@ impl Space {
 
     /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at hand: from the first
     /// page up to one that has to be read from a device, that is in other hands, that lacks room, or that may not be accessed so.
-    /// It waits for nothing. Up to 64 pages share a call of the translation. Returns how many pages are usable now.
+    /// It waits for nothing. Up to 256 pages share a call of the translation. Returns how many pages are usable now.
     ///
     /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a writer in order,
     /// it prepares the pages that come next.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, Stream};
 use octavo::{Access, Error, ErrorKind, PAGE_BYTES, Space};
 use octavo_platform::userfaultfd::Event;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{read, write};
 
@@ -35,6 +35,9 @@ const LEAST_BEFOREHAND: u64 = 32;
 const RECENT: usize = 64;
 /// The longest that an event is believed to be late.
 const LATEST: Duration = Duration::from_secs(2);
+/// How long the driver looks for the next fault before it sleeps.
+const LINGERS: Duration = Duration::from_micros(20);
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often in a row a fault may fail at one page before that is the target's end.
 const MOST_FAILURES: u32 = 1000;
 
@@ -135,6 +138,30 @@ pub struct Served {
     pub changes: u64,
 }
 
+/// Whether faults follow each other so soon that it is worth it to stay awake for the next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lingering {
+    /// How often of late it was worth it, less how often it was not.
+    credit: u8,
+    turns: u32,
+}
+
+impl Lingering {
+    const MOST_CREDIT: u8 = 8;
+    /// Without credit, one turn in so many tries it.
+    const TRIES_EVERY: u32 = 32;
+
+    fn is_worth_it(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.credit > 0 || self.turns.is_multiple_of(Self::TRIES_EVERY)
+    }
+
+    fn note(&mut self, came: bool) {
+        self.credit =
+            if came { (self.credit + 1).min(Self::MOST_CREDIT) } else { self.credit.saturating_sub(2) };
+    }
+}
+
 /// A fault under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
@@ -165,6 +192,7 @@ pub struct Driver<'a, R, L> {
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
+    lingering: Lingering,
     served: Served,
     /// Moves to where something is mapped still, and since when there are any.
     late: Vec<Relocation>,
@@ -194,6 +222,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             failing,
             waiting,
             usable,
+            lingering: Lingering::default(),
             served,
             late,
             late_since,
@@ -247,6 +276,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             let has_work = self.late.is_empty() && self.listener.work();
             let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
             if sleeps {
+                if waiting.is_empty() && self.linger()? {
+                    continue;
+                }
                 if !waiting.is_empty() {
                     self.space.leave_driving();
                 }
@@ -256,6 +288,23 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
         }
         Ok(self.served)
+    }
+
+    /// Looks for a moment whether the next fault comes at once, where that was worth it of late. To sleep and to be woken takes
+    /// longer than to serve a fault. Returns whether something has come.
+    fn linger(&mut self) -> std::io::Result<bool> {
+        if !self.lingering.is_worth_it() {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        let mut came = false;
+        while !came && began.elapsed() < LINGERS {
+            let mut events = [PollFd::new(&self.events, PollFlags::IN)];
+            came = poll(&mut events, Some(&NO_TIME))? > 0 || !self.bell.sleeps.load(Ordering::SeqCst);
+            std::hint::spin_loop();
+        }
+        self.lingering.note(came);
+        Ok(came)
     }
 
     /// Sleeps until something happens. Returns whether anything did.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::sizes::TRANSLATED;
+use crate::sizes::FEW_TRANSLATED;
 use crate::sync::{Duration, catch_panic, pause};
 use crate::table::Protection;
 use crate::table::translation::{Answer, Bytes, Install, Remove, Run, Touch};
@@ -52,16 +52,16 @@ impl Ask for () {
     fn after(self, _: u32) -> Self {}
 }
 
-/// The pages of one question. Up to [`TRANSLATED`] leaves are on the stack.
+/// The pages of one question. A few leaves are on the stack, and more on the heap.
 #[derive(Debug)]
 pub(crate) struct Batch<A> {
-    runs: SmallVec<[Run<A>; TRANSLATED]>,
+    runs: SmallVec<[Run<A>; FEW_TRANSLATED]>,
     /// The number of pages of each leaf.
-    leaves: SmallVec<[(PageNumber, u32); TRANSLATED]>,
+    leaves: SmallVec<[(PageNumber, u32); FEW_TRANSLATED]>,
 }
 
 /// The answers, one for each leaf.
-pub(crate) type Answers = SmallVec<[Answer; TRANSLATED]>;
+pub(crate) type Answers = SmallVec<[Answer; FEW_TRANSLATED]>;
 
 impl<A: Ask> Batch<A> {
     pub(crate) fn new() -> Self {
@@ -98,7 +98,7 @@ impl<A: Ask> Batch<A> {
     /// Asks until all is done. The caller has no choice but to wait, and a holder of the memory lets go in
     /// time. Returns for each leaf, in order, whether it is done. A part of another is unsupported; that part is as it
     /// was.
-    pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; TRANSLATED]> {
+    pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; FEW_TRANSLATED]> {
         let mut refused = SmallVec::<[Range<PageNumber>; 2]>::new();
         loop {
             ask_runs(&mut self.runs, &mut ask);

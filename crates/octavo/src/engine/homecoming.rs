@@ -22,7 +22,7 @@ use crate::engine::{Engine, Figure};
 use crate::frame::{Block, PinnedFrame};
 use crate::lru::IsolatedFrame;
 use crate::rmap::Owner;
-use crate::sizes::TRANSLATED;
+use crate::sizes::FEW_TRANSLATED;
 use crate::store::Reference;
 use crate::sync::{Ordering, fence};
 use crate::table::entry::{Entry, EntryWord, State};
@@ -70,7 +70,7 @@ struct Coming<'e> {
 }
 
 impl Engine {
-    /// Brings pages of one space home. `pages` are sorted, and at most [`TRANSLATED`]. `each` gets the
+    /// Brings pages of one space home. `pages` are sorted, and at most [`TRANSLATED`](crate::sizes::TRANSLATED). `each` gets the
     /// outcome for each away frame, in any order. The caller keeps the away frames from being freed.
     pub(crate) fn bring_home(
         &self,
@@ -80,7 +80,7 @@ impl Engine {
         why: Homecoming,
         mut each: impl FnMut(FrameId, Came),
     ) {
-        let mut coming = SmallVec::<[Coming<'_>; TRANSLATED]>::new();
+        let mut coming = SmallVec::<[Coming<'_>; FEW_TRANSLATED]>::new();
         for (page, away) in pages {
             match self.begin_coming(space, page, away) {
                 Some(page) => coming.push(page),
@@ -90,7 +90,7 @@ impl Engine {
         if why != Homecoming::ToStay {
             self.look_for_stores(translation, &mut coming);
         }
-        let (mut batch, mut leaving) = (Batch::new(), SmallVec::<[Coming<'_>; TRANSLATED]>::new());
+        let (mut batch, mut leaving) = (Batch::new(), SmallVec::<[Coming<'_>; FEW_TRANSLATED]>::new());
         let mut is_room = true;
         for mut page in coming {
             let is_clean = why != Homecoming::ToStay && self.is_kept(page.away);
@@ -150,14 +150,14 @@ impl Engine {
     /// Finds out which pages were written, among those that count as clean and may be written unnoticed.
     fn look_for_stores(&self, translation: &dyn Translation, coming: &mut [Coming<'_>]) {
         let is_open = |page: &Coming<'_>| page.before.protection().write && self.is_kept(page.away);
-        let mut open: SmallVec<[&mut Coming<'_>; TRANSLATED]> =
+        let mut open: SmallVec<[&mut Coming<'_>; FEW_TRANSLATED]> =
             coming.iter_mut().filter(|page| is_open(page)).collect();
         let mark_written = |page: &Coming<'_>| self.frames.words(page.away).holds.mark_dirty();
         let mut protect = Batch::new();
         open.iter().for_each(|page| protect.add(page.page, 1, Protection::READ));
         let protected = protect.ask(|runs| translation.protect(runs));
         let mut harvest = Batch::new();
-        let mut closed = SmallVec::<[usize; TRANSLATED]>::new();
+        let mut closed = SmallVec::<[usize; FEW_TRANSLATED]>::new();
         for (index, answer) in protected.into_iter().enumerate() {
             if answer == Answer::Done {
                 open[index].before = open[index].before.with_protection(Protection::READ);

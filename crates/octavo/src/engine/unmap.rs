@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::engine::{Batch, Engine, SpaceState};
 use crate::rmap::Owner;
-use crate::sizes::TRANSLATED;
+use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::store::Reference;
 use crate::table::entry::{Entry, EntryWord, NodeId, State};
 use crate::table::translation::{Home, Remove};
@@ -35,7 +35,7 @@ struct Changing<'a> {
     space: &'a SpaceState,
     range: PageNumberRange,
     change: Change,
-    away: SmallVec<[AwayLeaf<'a>; TRANSLATED]>,
+    away: SmallVec<[AwayLeaf<'a>; FEW_TRANSLATED]>,
     /// Whether the translation could do everything that it was asked for.
     is_done: bool,
 }

@@ -22,7 +22,7 @@ use crate::fault::{Fault, Outcome, Step, Via};
 use crate::frame::Block;
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
-use crate::sizes::TRANSLATED;
+use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::store::Reference;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
@@ -64,7 +64,7 @@ pub(super) enum Company<'e> {
 }
 
 /// The pages of one run.
-type Departures<'e> = SmallVec<[Departing<'e>; TRANSLATED]>;
+type Departures<'e> = SmallVec<[Departing<'e>; FEW_TRANSLATED]>;
 
 impl Departing<'_> {
     /// Returns the permissions to ask for. A clean page may only be read unnoticed, where the translation

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::engine::{Batch, Came, Engine, Homecoming};
 use crate::lru::{self, ISOLATED, IsolatedFrame, Place};
 use crate::rmap::Owner;
-use crate::sizes::TRANSLATED;
+use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::table::SpaceId;
 use crate::table::entry::State;
 use crate::table::translation::{Touch, Translation};
@@ -49,7 +49,7 @@ pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome 
     leaving.sort_unstable_by_key(|(owner, _)| (owner.space, owner.page));
     let mut leaving = leaving.into_iter().peekable();
     while let Some(space) = leaving.peek().map(|(owner, _)| owner.space) {
-        let mut batch = SmallVec::<[(Owner, IsolatedFrame); TRANSLATED]>::new();
+        let mut batch = SmallVec::<[(Owner, IsolatedFrame); FEW_TRANSLATED]>::new();
         while batch.len() < TRANSLATED
             && let Some(page) = leaving.next_if(|(owner, _)| owner.space == space)
         {
@@ -63,12 +63,12 @@ pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome 
 /// Brings pages of one space home.
 fn bring_home(
     engine: &Engine,
-    batch: SmallVec<[(Owner, IsolatedFrame); TRANSLATED]>,
+    batch: SmallVec<[(Owner, IsolatedFrame); FEW_TRANSLATED]>,
     clean: bool,
     came_home: &mut CameHome,
 ) {
     let why = if clean { Homecoming::IfClean } else { Homecoming::ToGoOut };
-    let mut left = SmallVec::<[FrameId; TRANSLATED]>::new();
+    let mut left = SmallVec::<[FrameId; FEW_TRANSLATED]>::new();
     if let Some(translation) = engine.translation(batch[0].0.space) {
         let pages = batch.iter().map(|(owner, frame)| (owner.page, frame.frame()));
         engine.bring_home(batch[0].0.space, &*translation, pages, why, |away, came| {
@@ -95,7 +95,7 @@ pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
     if !engine.has_translations() {
         return;
     }
-    let mut pages = SmallVec::<[(Owner, FrameId); TRANSLATED]>::new();
+    let mut pages = SmallVec::<[(Owner, FrameId); FEW_TRANSLATED]>::new();
     for frame in candidates.iter().map(|candidate| candidate.frame.frame()) {
         if engine.frames.is_away(frame) {
             let owners = engine.rmap.owners(&engine.frames, frame);
