@@ -21,6 +21,8 @@ const SEED: u64 = 1;
 /// A budget below this says more about the runner than about the program.
 const LEAST_BUDGET: u64 = 16 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a program that took too long may take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Swap room beyond the peak, for what a program copies while it is slow.
 const SWAP_ROOM: u64 = 512 << 20;
 
@@ -110,11 +112,14 @@ impl<'a> Bench<'a> {
             }
         };
         let mut child = start(&words, &scratch)?;
-        warden.at_the_end(&format!("kill -9 -- -{}", child.id()))?;
+        warden.end_group(child.id())?;
         let mut sampler = Sampler::new(child.id());
         let begun = Instant::now();
         let end = self.wait(&mut child, matches!(side, Side::Plain).then_some(&mut sampler), group.as_ref());
         let seconds = begun.elapsed().as_secs_f64();
+        if end == End::TooLong {
+            ask_to_end(&mut child);
+        }
         let killed = group.as_ref().is_some_and(Group::has_killed);
         let said = |name| fs::read(scratch.join(name)).unwrap_or_default();
         let end = match end {
@@ -172,6 +177,15 @@ impl<'a> Bench<'a> {
 /// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden removes it.
 fn short_folder() -> PathBuf {
     PathBuf::from(format!("/tmp/octavo-programs-{}", std::process::id()))
+}
+
+/// Asks a group to end by itself, and gives it some time: Octavo then says what it has done so far.
+fn ask_to_end(child: &mut Child) {
+    let _ = Command::new("sh").args(["-c", &format!("kill -s TERM -- -{}", child.id())]).status();
+    let latest = Instant::now() + PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < latest {
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// Starts a program in a process group of its own, with its output in files.

@@ -54,7 +54,7 @@ impl Place {
         shell.args(["-ec", command]).current_dir(&self.folder).process_group(0);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let shell = shell.spawn().map_err(|error| format!("cannot run sh: {error}"))?;
-        warden.at_the_end(&format!("kill -9 -- -{}", shell.id()))?;
+        warden.end_group(shell.id())?;
         let output = shell.wait_with_output().map_err(|error| format!("cannot run sh: {error}"))?;
         match output.status.success() && self.folder.join(made).exists() {
             true => Ok(()),

@@ -32,6 +32,12 @@ impl Warden {
         let pipe = self.0.stdin.as_mut().ok_or("the shell that cleans up is gone")?;
         writeln!(pipe, "{command}").map_err(|error| format!("the shell that cleans up is gone: {error}"))
     }
+
+    /// Ends all processes of a group at the end.
+    pub fn end_group(&mut self, group: u32) -> Result<(), String> {
+        // The shell of Debian takes a group behind `--` only if the signal has a name.
+        self.at_the_end(&format!("kill -s KILL -- -{group}"))
+    }
 }
 
 impl Drop for Warden {
@@ -63,5 +69,14 @@ mod tests {
         drop(warden);
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "second\nfirst\n");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_group_is_ended() {
+        let mut child = Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
+        let mut warden = Warden::start().unwrap();
+        warden.end_group(child.id()).unwrap();
+        drop(warden);
+        assert!(!child.wait().unwrap().success());
     }
 }
