@@ -3,30 +3,59 @@
 //! Private anonymous memory that the program reads and writes, wherever it came from: the heap, `mmap`, any
 //! allocator. Never taken are
 //!
-//! - stacks, and whatever lies in the same mapping as a thread's descriptor: at a thread's end the kernel writes there on
+//! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
 //!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context;
 //! - mappings below [`LEAST_BYTES`], which are not worth the while;
 //! - what the kernel refuses to move: read-only, inaccessible, executable and locked memory.
 
-use crate::proc::Mapping;
+use octavo::PAGE_BYTES;
+
+use crate::proc::{Mapping, Threads};
 
 /// The least mapping that is taken.
 pub(crate) const LEAST_BYTES: u64 = 1 << 20;
-/// A mapping of at most this size, with an inaccessible one right before it, looks like a thread's stack.
+/// A mapping of at most this size is a thread's stack if an inaccessible one is right before it, or if a thread has its stack
+/// pointer or its descriptor there.
+///
+/// A larger one is a heap with stacks inside, such as those of Go's threads, or several stacks without gaps. The kernel writes to
+/// descriptors only, so these are left out, and the rest is taken.
 const LARGEST_STACK: u64 = 64 << 20;
+const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Returns the mappings that are taken. `stacks` are addresses inside the stacks of threads.
-pub(crate) fn eligible<'a>(mappings: &'a [Mapping], stacks: &[u64]) -> Vec<&'a Mapping> {
+/// Returns the ranges that are taken, each inside one mapping.
+pub(crate) fn eligible(mappings: &[Mapping], threads: &Threads) -> Vec<(u64, u64)> {
     let mut taken = Vec::new();
     for (index, mapping) in mappings.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &mappings[before]);
-        if is_eligible(mapping, before) && !stacks.iter().any(|at| mapping.start <= *at && *at < mapping.end)
-        {
-            taken.push(mapping);
+        if is_eligible(mapping, before) && !is_a_stack(mapping, threads) {
+            taken.extend(without_descriptors(mapping, threads));
         }
     }
     taken
+}
+
+fn is_a_stack(mapping: &Mapping, threads: &Threads) -> bool {
+    let mut places = threads.stacks.iter().chain(&threads.descriptors);
+    // The heap of a static program has the descriptor of its first thread.
+    mapping.len() <= LARGEST_STACK && mapping.name != "[heap]" && places.any(|at| mapping.contains(*at))
+}
+
+/// Returns the parts of a mapping that are left without the pages of descriptors. The number of a descriptor's thread is right
+/// before the address that is known of it.
+fn without_descriptors(mapping: &Mapping, threads: &Threads) -> Vec<(u64, u64)> {
+    let mut descriptors: Vec<_> =
+        threads.descriptors.iter().copied().filter(|at| mapping.contains(*at)).collect();
+    descriptors.sort_unstable();
+    let (mut at, mut parts) = (mapping.start, Vec::new());
+    for descriptor in descriptors {
+        let page = descriptor & !(PAGE - 1);
+        parts.push((at, page.saturating_sub(PAGE).max(at)));
+        at = page + PAGE;
+    }
+    parts.push((at, mapping.end));
+    parts.retain(|(start, end)| end - start >= LEAST_BYTES);
+    parts
 }
 
 fn is_eligible(mapping: &Mapping, before: Option<&Mapping>) -> bool {
@@ -88,7 +117,23 @@ mod tests {
             mapping(80 * MIB, 90 * MIB, "rw-p", ""),
             mapping(100 * MIB, 110 * MIB, "rw-p", "[stack]"),
         ];
-        let taken: Vec<_> = eligible(&all, &[85 * MIB]).iter().map(|taken| taken.start / MIB).collect();
+        let threads = Threads { stacks: vec![85 * MIB], ..Threads::default() };
+        let taken: Vec<_> = eligible(&all, &threads).iter().map(|(start, _)| start / MIB).collect();
         assert_eq!(taken, [7, 10, 70]);
+    }
+
+    #[test]
+    fn of_heaps_with_stacks_all_is_taken_but_descriptors() {
+        const MIB: u64 = 1 << 20;
+        let heap = [mapping(0, 200 * MIB, "rw-p", "")];
+        let stacks = Threads { stacks: vec![3 * MIB], ..Threads::default() };
+        assert_eq!(eligible(&heap, &stacks), [(0, 200 * MIB)]);
+        let at = 100 * MIB + 0x2e0;
+        let threads = Threads { descriptors: vec![at + PAGE, at, 199 * MIB + 5 * PAGE], ..stacks };
+        let rest = (100 * MIB + 2 * PAGE, 199 * MIB + 4 * PAGE);
+        assert_eq!(eligible(&heap, &threads), [(0, 100 * MIB - PAGE), rest]);
+        let small = [mapping(0, 2 * MIB, "rw-p", "[heap]"), mapping(99 * MIB, 107 * MIB, "rw-p", "")];
+        let threads = Threads { descriptors: vec![0x2e0, at], ..Threads::default() };
+        assert_eq!(eligible(&small, &threads), [(PAGE, 2 * MIB)]);
     }
 }

@@ -26,7 +26,7 @@ use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Window};
 use crate::eligible::eligible;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::proc::{self, Mapping};
+use crate::proc::{self, Threads};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
@@ -207,14 +207,13 @@ impl Managed {
     pub(crate) fn look(&mut self) -> Result<(), String> {
         let pid = self.window.reach().pid().ok_or("its process is not known")?;
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let stacks = proc::stacks(pid);
         let own = self.window.reach().own_range();
         let mut taken = Vec::new();
-        for mapping in eligible(&mappings, &stacks) {
-            if mapping.start < own.end && own.start < mapping.end {
+        for range in eligible(&mappings, &Threads::of(pid)) {
+            if range.0 < own.end && own.start < range.1 {
                 continue;
             }
-            taken.extend(take(&self.space, &self.window, &self.shared, mapping)?);
+            taken.extend(take(&self.space, &self.window, &self.shared, range)?);
         }
         self.check_taken(pid, &taken)?;
         self.bell.ring();
@@ -227,11 +226,9 @@ impl Managed {
             return Ok(());
         }
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let stacks = proc::stacks(pid);
-        let eligible = eligible(&mappings, &stacks);
+        let eligible = eligible(&mappings, &Threads::of(pid));
         for (start, end) in taken {
-            let holds = |mapping: &&&Mapping| mapping.start <= *start && *end <= mapping.end;
-            if eligible.iter().any(|mapping| holds(&mapping)) {
+            if eligible.iter().any(|(from, to)| from <= start && end <= to) {
                 continue;
             }
             let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
@@ -305,16 +302,16 @@ impl Drop for Managed {
     }
 }
 
-/// Maps the parts of a mapping that the space does not map yet, and watches them.
+/// Maps the parts of a range that the space does not map yet, and watches them.
 fn take(
     space: &Space,
     window: &Window<Target>,
     shared: &Shared,
-    mapping: &Mapping,
+    range: (u64, u64),
 ) -> Result<Vec<(u64, u64)>, String> {
     let mut taken = Vec::new();
     let mut mapped = shared.mapped.lock().expect("nobody panics here");
-    for (start, end) in gaps((mapping.start, mapping.end), &mapped) {
+    for (start, end) in gaps(range, &mapped) {
         space.map_at(start, end - start, RegionOptions::default()).map_err(|error| error.to_string())?;
         if window.reach().watch(start, end - start).is_err() {
             // Something else has it, or it has just gone.
@@ -549,7 +546,8 @@ impl Listener for Adopter<'_> {
         let Ok(mappings) = proc::mappings(pid) else { return false };
         let found = mappings.iter().find(|mapping| mapping.start <= address && address < mapping.end);
         // The kernel has told of this address, so its mapping is watched: it grew.
-        found.is_some_and(|mapping| take(self.space, self.window, self.shared, mapping).is_ok())
+        let range = found.map(|mapping| (mapping.start, mapping.end));
+        range.is_some_and(|range| take(self.space, self.window, self.shared, range).is_ok())
     }
 
     fn changed(&mut self, start: u64, end: u64) {

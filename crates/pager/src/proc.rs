@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
+use octavo_platform::process_memory::robust_list;
 
 /// The memory of a process, by a descriptor that is kept.
 #[derive(Debug)]
@@ -59,6 +60,10 @@ pub(crate) struct Mapping {
 impl Mapping {
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
+    }
+
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
     }
 }
 
@@ -115,11 +120,29 @@ pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
     threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
 }
 
-/// Returns an address inside the stack of each thread that sleeps. The kernel does not tell those of threads that run.
-pub(crate) fn stacks(pid: u32) -> Vec<u64> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let calls = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("syscall")).ok());
-    calls.filter_map(|call| parse_stack(&call)).collect()
+/// Where the threads of a process have what the kernel writes to at their ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Threads {
+    /// Addresses inside descriptors of the C library.
+    pub(crate) descriptors: Vec<u64>,
+    /// For a thread without such a descriptor that sleeps: an address inside its stack.
+    pub(crate) stacks: Vec<u64>,
+}
+
+impl Threads {
+    /// Asks about all threads of a process. The kernel does not tell the stacks of those that run.
+    pub(crate) fn of(pid: u32) -> Self {
+        let mut found = Self::default();
+        for thread in threads(pid) {
+            if let Some(list) = robust_list(thread) {
+                found.descriptors.push(list);
+            } else {
+                let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
+                found.stacks.extend(call.ok().and_then(|call| parse_stack(&call)));
+            }
+        }
+        found
+    }
 }
 
 /// The last two fields are the stack pointer and the program counter.
