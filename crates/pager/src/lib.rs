@@ -70,7 +70,16 @@ pub fn run(
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make)?;
-    let child = command.spawn()?;
+    if let Err(Failed(why)) = monitor.prepare_for_start() {
+        return Ok((End::Stopped(why), monitor.finish()));
+    }
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            monitor.finish();
+            return Err(error);
+        }
+    };
     let program = child.id();
     // Each process that is managed takes descriptors. The program has the limit that it was given.
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {

@@ -19,7 +19,7 @@ use octavo::Manager;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
 use crate::managed::Managed;
-use crate::proc::{self, Statm};
+use crate::proc::{self, Stat, Statm};
 use crate::summary::Summary;
 use crate::tree::Tree;
 
@@ -123,7 +123,7 @@ impl<'a> Monitor<'a> {
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
         let margin = (limit / 8).clamp(16 << 20, 256 << 20).min(limit / 2);
-        if self.manager.is_none() && (total > limit / 2 || time_to_fill(limit / 2) < PREPARE_WITHIN) {
+        if self.manager.is_none() && total > limit / 2 {
             self.prepare()?;
         }
         if total + margin > limit {
@@ -155,6 +155,11 @@ impl<'a> Monitor<'a> {
         total
     }
 
+    /// Prepares for a tree that may need it soon after its start. It takes some 20 ms, in which nobody looks at the tree.
+    pub(crate) fn prepare_for_start(&mut self) -> Result<(), Failed> {
+        if time_to_fill(self.ledger.limit_bytes() / 2) < PREPARE_WITHIN { self.prepare() } else { Ok(()) }
+    }
+
     /// Makes the manager and the guardian, ahead of the need.
     fn prepare(&mut self) -> Result<(), Failed> {
         self.manager = Some((self.make_manager)().map_err(Failed)?);
@@ -172,11 +177,16 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Takes the largest processes over, and new mappings of those that are managed. Where it is `urgent`, a process stands still
-    /// until it is taken over.
+    /// Takes processes over, the largest first, and new mappings of those that are managed. Where it is `urgent`, processes stand
+    /// still until they are taken over.
     fn take_over(&mut self, urgent: bool) -> Result<(), Failed> {
-        let pids: Vec<_> =
+        let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
+        pids.sort_unstable();
+        if urgent {
+            // All of them at first: to take one over takes long enough for the others to fill the memory.
+            pids.iter().rev().for_each(|(anonymous, pid)| self.stop_if_new(*anonymous, *pid));
+        }
         for (anonymous, pid) in pids.into_iter().rev() {
             if let Some(managed) = self.managed.get_mut(&pid)
                 && !managed.is_equipped()
@@ -200,21 +210,29 @@ impl<'a> Monitor<'a> {
                 } else {
                     managed.outside_at_look = managed.outside_at_look.min(outside);
                 }
-            } else if anonymous >= LEAST_PROCESS && !self.is_fork_of_managed(pid) {
-                let Some(stat) = proc::stat(pid) else { continue };
-                if self.refused.get(&pid) == Some(&stat.stack) {
-                    continue;
-                }
-                // Whoever has stopped the program itself lets it go on, too.
-                let runs = stat.state != b'T' && stat.state != b't';
-                if urgent && runs && !self.stopped.contains(&pid) {
-                    crate::signals::kill(pid, rustix::process::Signal::STOP);
-                    self.stopped.push(pid);
-                }
+            } else if let Some(stat) = self.find_new(anonymous, pid) {
                 self.engage(pid, stat.stack)?;
             }
         }
         Ok(())
+    }
+
+    /// Returns what the kernel says of a process if it is to be taken over.
+    fn find_new(&self, anonymous: u64, pid: u32) -> Option<Stat> {
+        if anonymous < LEAST_PROCESS || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
+            return None;
+        }
+        proc::stat(pid).filter(|stat| self.refused.get(&pid) != Some(&stat.stack))
+    }
+
+    fn stop_if_new(&mut self, anonymous: u64, pid: u32) {
+        let Some(stat) = self.find_new(anonymous, pid) else { return };
+        // Whoever has stopped the program itself lets it go on, too.
+        let runs = stat.state != b'T' && stat.state != b't';
+        if runs && !self.stopped.contains(&pid) {
+            crate::signals::stop(pid);
+            self.stopped.push(pid);
+        }
     }
 
     /// Returns whether a process is the child of a fork whose event has not been taken in yet.

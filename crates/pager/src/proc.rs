@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::process_memory::robust_list;
+use octavo_platform::threads::robust_list;
 
 /// The memory of a process, by a descriptor that is kept.
 #[derive(Debug)]
@@ -104,9 +104,18 @@ pub(crate) struct Stat {
     pub(crate) stack: u64,
 }
 
+/// Returns whether a thread has a CPU or waits for one.
+pub(crate) fn runs(pid: u32, thread: u32) -> bool {
+    read_stat(&format!("/proc/{pid}/task/{thread}/stat")).is_some_and(|stat| stat.state == b'R')
+}
+
 /// Reads what the kernel says of a process.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    read_stat(&format!("/proc/{pid}/stat"))
+}
+
+fn read_stat(path: &str) -> Option<Stat> {
+    let text = fs::read(path).ok()?;
     // The name may hold anything, but ends at the last parenthesis.
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 2..];
     let fields: Vec<_> = rest.split(|byte| *byte == b' ').collect();

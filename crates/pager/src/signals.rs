@@ -3,7 +3,10 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use octavo_platform::threads::signal_thread;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+use crate::proc;
 
 /// Signals that the program gets as the runner gets them. Those that a terminal sends go to both by
 /// themselves.
@@ -23,6 +26,16 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = kill_process(pid, signal);
     }
+}
+
+/// Stops a process. The kernel gives a signal to the first thread of the process, which may have to wait for a CPU while other
+/// threads go on. So those that run get one each: the first that takes it stops all. What is left of these signals ends with
+/// the stop.
+pub(crate) fn stop(pid: u32) {
+    for thread in proc::threads(pid).filter(|thread| proc::runs(pid, *thread)) {
+        signal_thread(pid, thread, signal_hook::consts::SIGSTOP);
+    }
+    kill(pid, Signal::STOP);
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a

@@ -26,6 +26,7 @@
 //! | `userfaultfd` | the memory of a process, this or another, paged through a descriptor |
 //! | `pagemap` | what the kernel knows about each page of a process |
 //! | `process_memory` | copies between this process's memory and another's |
+//! | `threads` | threads of other processes: signals to them, and their lists of robust mutexes |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("octavo-platform supports Linux on x86-64 only");
@@ -42,6 +43,7 @@ pub mod rseq;
 mod seccomp;
 mod secret;
 mod size_limit;
+pub mod threads;
 pub mod uring;
 pub mod usage;
 pub mod userfaultfd;

@@ -52,15 +52,6 @@ pub fn share_memory(pid: u32, other: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) == 0 }
 }
 
-/// Returns where a thread keeps its list of robust mutexes, if it has one. The GNU C library keeps it in the thread's descriptor,
-/// right behind the number that the kernel clears at the thread's end. The kernel tells whoever may trace the thread.
-pub fn robust_list(tid: u32) -> Option<u64> {
-    let (mut head, mut bytes) = (0u64, 0usize);
-    // SAFETY: the kernel writes to these two numbers only, which are live for the call.
-    let answer = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
-    (answer == 0 && head != 0).then_some(head)
-}
-
 /// # Safety
 ///
 /// The local pieces are memory of this process for the direction of the call.
@@ -182,19 +173,6 @@ mod tests {
     fn a_write_to_this_very_process_is_refused() {
         let error = write_process(std::process::id(), 4096, &[1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    fn a_thread_of_the_c_library_keeps_its_list_beside_its_number() {
-        let (tid, list) = std::thread::spawn(|| {
-            // SAFETY: the call takes nothing.
-            let tid = unsafe { libc::gettid() };
-            (tid, robust_list(tid as u32).expect("the C library makes one"))
-        })
-        .join()
-        .unwrap();
-        assert!(tid > 0 && list.is_multiple_of(8));
-        assert_eq!(robust_list(u32::MAX), None);
     }
 
     #[test]
