@@ -13,8 +13,8 @@ use octavo::PAGE_BYTES;
 
 use crate::proc::{Mapping, Threads};
 
-/// The least mapping that is taken.
-pub(crate) const LEAST_BYTES: u64 = 1 << 20;
+/// The least mapping that is taken. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
+pub(crate) const LEAST_BYTES: u64 = 128 << 10;
 /// A mapping of at most this size is a thread's stack if an inaccessible one is right before it, or if a thread has its stack
 /// pointer or its descriptor there.
 ///
@@ -113,13 +113,14 @@ mod tests {
             mapping(40 * MIB, 50 * MIB, "r--p", ""),
             mapping(50 * MIB, 60 * MIB, "rwxp", ""),
             mapping(60 * MIB, 60 * MIB + 8192, "rw-p", ""),
+            mapping(65 * MIB, 65 * MIB + (256 << 10), "rw-p", ""),
             mapping(70 * MIB, 80 * MIB, "rw-p", "[anon:arena]"),
             mapping(80 * MIB, 90 * MIB, "rw-p", ""),
             mapping(100 * MIB, 110 * MIB, "rw-p", "[stack]"),
         ];
         let threads = Threads { stacks: vec![85 * MIB], ..Threads::default() };
         let taken: Vec<_> = eligible(&all, &threads).iter().map(|(start, _)| start / MIB).collect();
-        assert_eq!(taken, [7, 10, 70]);
+        assert_eq!(taken, [7, 10, 65, 70]);
     }
 
     #[test]
@@ -129,8 +130,8 @@ mod tests {
         let stacks = Threads { stacks: vec![3 * MIB], ..Threads::default() };
         assert_eq!(eligible(&heap, &stacks), [(0, 200 * MIB)]);
         let at = 100 * MIB + 0x2e0;
-        let threads = Threads { descriptors: vec![at + PAGE, at, 199 * MIB + 5 * PAGE], ..stacks };
-        let rest = (100 * MIB + 2 * PAGE, 199 * MIB + 4 * PAGE);
+        let threads = Threads { descriptors: vec![at + PAGE, at, 200 * MIB - 5 * PAGE], ..stacks };
+        let rest = (100 * MIB + 2 * PAGE, 200 * MIB - 6 * PAGE);
         assert_eq!(eligible(&heap, &threads), [(0, 100 * MIB - PAGE), rest]);
         let small = [mapping(0, 2 * MIB, "rw-p", "[heap]"), mapping(99 * MIB, 107 * MIB, "rw-p", "")];
         let threads = Threads { descriptors: vec![0x2e0, at], ..Threads::default() };
