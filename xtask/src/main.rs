@@ -2,9 +2,12 @@
 //!
 //! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
 //! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
-//! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real programs.
+//! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real programs,
+//! and [`against_kernel`] the one of speeds beside the kernel's swap. Both stand on [`machine`].
 
+mod against_kernel;
 mod commands;
+mod machine;
 mod programs;
 mod step;
 mod suites;
@@ -22,6 +25,8 @@ Usage: cargo xtask <command>
   soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it (--simulated --seeds N: over the
                   simulated device)
   programs [ARGS] real programs, plain, under octavo run and under kernel swap; --help says more
+  against-kernel [ARGS]
+                  octavo run beside kernel swap, beside no limit, and alone, in one table; --help says more
   ci              test, then formatting, clippy and documentation without warnings
 ";
 
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
         ("soak", rest) => commands::soak(rest),
         ("ci", []) => commands::ci(),
         ("programs", rest) => programs::main(rest),
+        ("against-kernel", rest) => against_kernel::main(rest),
         ("help" | "-h" | "--help", _) => {
             print!("{USAGE}");
             ExitCode::SUCCESS

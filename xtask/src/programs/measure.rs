@@ -1,20 +1,21 @@
 //! The runs of one row: plain, under Octavo, and under the kernel.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::kernel::{self, Group};
 use super::options::Options;
-use super::packages;
-use super::place::{Place, last_lines};
+use super::place::Place;
 use super::results::{End, Outcome, Run};
 use super::rows::Row;
-use super::sampler::Sampler;
-use super::warden::{Warden, quoted};
+use crate::machine;
+use crate::machine::kernel::{self, Group, Purpose};
+use crate::machine::packages;
+use crate::machine::process::{self, last_lines, said};
+use crate::machine::sampler::Sampler;
+use crate::machine::warden::{Warden, quoted};
 
 /// All inputs follow from it.
 const SEED: u64 = 1;
@@ -43,21 +44,11 @@ enum Side<'a> {
 
 impl<'a> Bench<'a> {
     pub fn new(options: &'a Options) -> Result<Self, String> {
-        let cache = Place::cache();
-        fs::create_dir_all(&cache).map_err(|error| format!("cannot make {}: {error}", cache.display()))?;
-        let octavo = options.octavo.clone().filter(|program| {
-            let mut help = Command::new(program);
-            help.args(["run", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
-            let there = help.status().is_ok_and(|status| status.success());
-            if !there {
-                eprintln!(
-                    "{} has no `run`: build it by cargo build --release -p octavo-cli. This table leaves it out.",
-                    program.display()
-                );
-            }
-            there
-        });
-        Ok(Self { options, cache, octavo })
+        let octavo = options.octavo.clone().filter(|program| machine::is_octavo(program));
+        if octavo.is_none() {
+            eprintln!("This table leaves Octavo out.");
+        }
+        Ok(Self { options, cache: machine::cache()?, octavo })
     }
 
     /// Prepares a row, and makes all of its runs.
@@ -105,14 +96,14 @@ impl<'a> Bench<'a> {
                 if swap_bytes > 0 {
                     kernel::swap_on(&mut warden, &self.cache, swap_bytes)?;
                 }
-                let group = Group::new(&mut warden, limit_bytes, swap_bytes > 0)?;
-                let enter = format!("echo $$ > {} && exec \"$@\"", quoted(&group.procs));
-                words = [["sh", "-c", &enter, "sh"].map(str::to_owned).to_vec(), words].concat();
+                let purpose = Purpose::Limit { bytes: limit_bytes, may_swap: swap_bytes > 0 };
+                let group = Group::new(&mut warden, purpose)?;
+                words = group.entering(&words);
                 Some(group)
             }
         };
-        let mut child = start(&words, &scratch)?;
-        warden.end_group(child.id())?;
+        let environment = [("SHORT_FOLDER", short.display().to_string())];
+        let mut child = process::start(&mut warden, &words, &scratch, &environment)?;
         let mut sampler = Sampler::new(child.id());
         let begun = Instant::now();
         let end = self.wait(&mut child, matches!(side, Side::Plain).then_some(&mut sampler), group.as_ref());
@@ -121,18 +112,19 @@ impl<'a> Bench<'a> {
             ask_to_end(&mut child);
         }
         let killed = group.as_ref().is_some_and(Group::has_killed);
-        let said = |name| fs::read(scratch.join(name)).unwrap_or_default();
         let end = match end {
-            End::Failed(why) if !killed => End::Failed(format!("{why}: {}", last_lines(&said("stderr")))),
+            End::Failed(why) if !killed => {
+                End::Failed(format!("{why}: {}", last_lines(&said(&scratch, "stderr"))))
+            }
             End::Failed(_) => End::Killed,
             end => end,
         };
         let run = Run {
             end,
             seconds,
-            output: (row.compared)(&String::from_utf8_lossy(&said("stdout"))),
+            output: (row.compared)(&said(&scratch, "stdout")),
             peak_bytes: sampler.peak_bytes(),
-            report: serde_json::from_slice(&said("report.json")).ok(),
+            report: serde_json::from_str(&said(&scratch, "report.json")).ok(),
         };
         // The end of all processes first, so that none stays as a zombie.
         drop(warden);
@@ -186,23 +178,4 @@ fn ask_to_end(child: &mut Child) {
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < latest {
         thread::sleep(LOOK_EVERY);
     }
-}
-
-/// Starts a program in a process group of its own, with its output in files.
-fn start(words: &[String], scratch: &Path) -> Result<Child, String> {
-    let file =
-        |name| File::create(scratch.join(name)).map_err(|error| format!("cannot make {name}: {error}"));
-    let (program, arguments) = words.split_first().ok_or("a row has no command")?;
-    Command::new(program)
-        .args(arguments)
-        .current_dir(scratch.join("work"))
-        .env("TMPDIR", scratch.join("work"))
-        .env("LC_ALL", "C.UTF-8")
-        .env("SHORT_FOLDER", short_folder())
-        .stdin(Stdio::null())
-        .stdout(file("stdout")?)
-        .stderr(file("stderr")?)
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("cannot start {program}: {error}"))
 }

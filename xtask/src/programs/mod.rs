@@ -3,25 +3,22 @@
 //! A row is a program with an input that a seed determines ([`rows`]). It runs plainly first, which measures its peak of
 //! anonymous memory. Then it runs under `octavo run` in a share of that peak, and its output must be the same. With
 //! `--against kernel` it also runs in a memory control group of the same size: without swap, which should kill it, and with a
-//! swap file on the same disk ([`kernel`]). [`warden`] undoes everything, also after a signal.
+//! swap file on the same disk ([`crate::machine`]). A warden undoes everything, also after a signal.
 
-mod kernel;
 mod measure;
 mod options;
-mod packages;
-mod place;
+pub mod place;
 mod results;
-mod rows;
-mod sampler;
+pub mod rows;
 mod table;
-mod warden;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use measure::Bench;
 use options::Options;
 use results::Outcome;
+
+use crate::machine::document::{read, write};
 
 /// Runs the rows that were asked for, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -80,13 +77,7 @@ fn keep(options: &Options, outcomes: &[Outcome]) -> Result<(), String> {
     }
     if options.write {
         let path = crate::root().join("docs/compatibility.md");
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        write(&path, &table::put_into(&text, outcomes)?)?;
+        write(&path, &table::put_into(&read(&path)?, outcomes)?)?;
     }
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::warden::Warden;
+use crate::machine::process::last_lines;
+use crate::machine::warden::Warden;
 
 /// Where a row has its inputs.
 #[derive(Debug)]
@@ -16,14 +17,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// The folder that rows share: `XDG_CACHE_HOME/octavo-programs`, or `target/programs`.
-    pub fn cache() -> PathBuf {
-        match std::env::var_os("XDG_CACHE_HOME") {
-            Some(cache) if !cache.is_empty() => Path::new(&cache).join("octavo-programs"),
-            _ => crate::root().join("target/programs"),
-        }
-    }
-
     /// A size that grows with the scale.
     pub fn scaled(&self, size: u64) -> String {
         format!("{}", ((size as f64 * self.scale) as u64).max(1))
@@ -58,14 +51,10 @@ impl Place {
         let output = shell.wait_with_output().map_err(|error| format!("cannot run sh: {error}"))?;
         match output.status.success() && self.folder.join(made).exists() {
             true => Ok(()),
-            false => Err(format!("cannot prepare the input: {}", last_lines(&output.stderr))),
+            false => Err(format!(
+                "cannot prepare the input: {}",
+                last_lines(&String::from_utf8_lossy(&output.stderr))
+            )),
         }
     }
-}
-
-/// The end of what a program said.
-pub fn last_lines(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(4)..].join(" / ")
 }

@@ -9,8 +9,8 @@ mod numbers;
 mod runtimes;
 mod tools;
 
-use super::packages::Need;
 use super::place::Place;
+use crate::machine::packages::Need;
 
 /// One program of the table.
 pub struct Row {

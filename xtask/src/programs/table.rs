@@ -2,13 +2,13 @@
 
 use super::results::{End, Outcome, Run};
 use super::rows;
+use crate::machine::document::Marks;
 
 const HEAD: &str = "\
 | program | plain s | octavo s | kernel swap s | peak | budget | managed % | swapped in | same output | killed without |
 |---|---|---|---|---|---|---|---|---|---|
 ";
-const BEGIN: &str = "<!-- programs: begin -->";
-const END: &str = "<!-- programs: end -->";
+const MARKS: Marks = Marks { begin: "<!-- programs: begin -->", end: "<!-- programs: end -->" };
 
 /// The whole table.
 pub fn table(outcomes: &[Outcome]) -> String {
@@ -54,8 +54,7 @@ fn mebibytes(bytes: f64) -> String {
 
 /// Puts the rows between the marks of a document. Rows that were not run stay as they are.
 pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
-    let (before, rest) = text.split_once(BEGIN).ok_or_else(|| format!("the document has no mark {BEGIN}"))?;
-    let (old, after) = rest.split_once(END).ok_or_else(|| format!("the document has no mark {END}"))?;
+    let old = MARKS.part_of(text)?;
     let old_line = |name: &str| old.lines().find(|line| line.starts_with(&format!("| {name} |")));
     let mut lines = String::new();
     for row in rows::ALL {
@@ -65,7 +64,7 @@ pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
             lines.push('\n');
         }
     }
-    Ok(format!("{before}{BEGIN}\n{HEAD}{lines}{END}{after}"))
+    MARKS.put_into(text, &format!("{HEAD}{lines}"))
 }
 
 #[cfg(test)]
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn rows_that_were_not_run_stay_in_the_document() {
-        let text = format!("# Head\n{BEGIN}\n{END}\ntail\n");
+        let text = format!("# Head\n{}\n{}\ntail\n", MARKS.begin, MARKS.end);
         let first = put_into(&text, &[outcome("redis", 1.0)]).unwrap();
         let second = put_into(&first, &[outcome("numpy-sort", 2.0)]).unwrap();
         let names: Vec<_> = second.lines().filter_map(|line| line.split(' ').nth(1)).collect();

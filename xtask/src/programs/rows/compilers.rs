@@ -1,7 +1,7 @@
 //! Compilers and builds.
 
 use super::{CXX, Row, all, words};
-use crate::programs::packages::Need;
+use crate::machine::packages::Need;
 use crate::programs::place::Place;
 
 /// Classes and functions that give an optimiser something to do, one group for each number.

@@ -1,7 +1,7 @@
 //! Databases. A script starts the server, fills it, asks it, and ends it.
 
 use super::{Row, all, nothing, words};
-use crate::programs::packages::Need;
+use crate::machine::packages::Need;
 use crate::programs::place::Place;
 
 fn script(place: &Place, text: &str, size: u64) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Numbers and strings in Python.
 
 use super::{Row, all, nothing, words};
-use crate::programs::packages::Need;
+use crate::machine::packages::Need;
 use crate::programs::place::Place;
 
 /// The system's Python, since Debian's packages belong to it.

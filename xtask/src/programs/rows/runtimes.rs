@@ -1,7 +1,7 @@
 //! Languages with heaps of their own. Programs are compiled beforehand, so that only they are measured.
 
 use super::{Row, all, words};
-use crate::programs::packages::Need;
+use crate::machine::packages::Need;
 
 pub const JAVA: Row = Row {
     name: "java",

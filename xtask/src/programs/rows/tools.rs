@@ -1,7 +1,7 @@
 //! Tools of the system.
 
 use super::{Row, all, nothing, words};
-use crate::programs::packages::Need;
+use crate::machine::packages::Need;
 
 const COREUTILS: Need = Need { test: "command -v sort && command -v awk", packages: &["coreutils", "mawk"] };
 

@@ -1,4 +1,4 @@
-//! The kernel's side: a memory control group of version 1 or 2, and a swap file.
+//! The kernel's side: memory control groups of version 1 or 2, and swap files.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,27 +6,34 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::document::{read, write};
 use super::warden::{Warden, quoted};
 
-/// A group with a limit, for one run.
+/// What a group is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose {
+    /// It holds the kernel to a limit. A group that may not swap uses no area of others either.
+    Limit { bytes: u64, may_swap: bool },
+    /// It measures whoever holds a limit himself.
+    Measure,
+}
+
+/// A group for one run.
 #[derive(Debug)]
 pub struct Group {
-    /// A process enters the group by writing its number here.
-    pub procs: PathBuf,
-    /// Has a line `oom_kill N`.
-    events: PathBuf,
+    path: PathBuf,
+    /// Whether the controller is of version 2.
+    is_unified: bool,
 }
 
 impl Group {
-    /// Makes the group. The warden ends its processes and removes it. A group that may not swap uses no area of others either.
-    pub fn new(warden: &mut Warden, limit_bytes: u64, may_swap: bool) -> Result<Self, String> {
+    /// Makes the group. The warden ends its processes and removes it.
+    pub fn new(warden: &mut Warden, purpose: Purpose) -> Result<Self, String> {
         let mounts = read(Path::new("/proc/self/mountinfo"))?;
-        let (root, limit, events) = match find(&mounts) {
-            Some((root, true)) => (root, "memory.max", "memory.events"),
-            Some((root, false)) => (root, "memory.limit_in_bytes", "memory.oom_control"),
-            None => return Err("this machine has no memory control groups mounted".into()),
+        let Some((root, is_unified)) = find(&mounts) else {
+            return Err("this machine has no memory control groups mounted".into());
         };
-        if limit == "memory.max" {
+        if is_unified {
             delegate(warden, &root)?;
         }
         let path = root.join(format!("octavo-programs-{}", std::process::id()));
@@ -37,20 +44,34 @@ impl Group {
         ))?;
         fs::create_dir(&path)
             .map_err(|error| format!("cannot make the group {}: {error}", path.display()))?;
-        write(&path.join(limit), &limit_bytes.to_string())?;
-        if !may_swap {
+        if let Purpose::Limit { bytes, may_swap } = purpose {
+            let limit = if is_unified { "memory.max" } else { "memory.limit_in_bytes" };
+            write(&path.join(limit), &bytes.to_string())?;
             // Version 1 limits memory and swap together, version 2 swap alone. A kernel without either has no swap accounts.
-            let both = [("memory.memsw.limit_in_bytes", limit_bytes), ("memory.swap.max", 0)];
-            for (file, bytes) in both.iter().filter(|(file, _)| path.join(file).exists()) {
+            let both = [("memory.memsw.limit_in_bytes", bytes), ("memory.swap.max", 0)];
+            for (file, bytes) in both.iter().filter(|(file, _)| !may_swap && path.join(file).exists()) {
                 write(&path.join(file), &bytes.to_string())?;
             }
         }
-        Ok(Self { procs: path.join("cgroup.procs"), events: path.join(events) })
+        Ok(Self { path, is_unified })
+    }
+
+    /// The words of a command line that enters the group and then runs another.
+    pub fn entering(&self, words: &[String]) -> Vec<String> {
+        let enter = format!("echo $$ > {} && exec \"$@\"", quoted(&self.path.join("cgroup.procs")));
+        [&["sh", "-c", &enter, "sh"].map(str::to_owned), words].concat()
     }
 
     /// Whether the kernel has killed a process of the group for want of memory.
     pub fn has_killed(&self) -> bool {
-        fs::read_to_string(&self.events).is_ok_and(|events| oom_kills(&events) > 0)
+        let events = self.path.join(if self.is_unified { "memory.events" } else { "memory.oom_control" });
+        fs::read_to_string(events).is_ok_and(|events| oom_kills(&events) > 0)
+    }
+
+    /// The most that the kernel has ever charged to the group, page cache and all. `None` where the kernel keeps no such account.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        let file = if self.is_unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok()
     }
 }
 
@@ -118,14 +139,6 @@ fn make_file(path: &Path, bytes: u64) -> std::io::Result<()> {
         file.write_all(&zeros)?;
     }
     file.sync_all()
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 #[cfg(test)]

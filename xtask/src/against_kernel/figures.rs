@@ -1,0 +1,154 @@
+//! What the runs of one job gave, and what follows from it.
+
+use std::collections::BTreeMap;
+
+use super::jobs::{Row, Wanted};
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Without a limit.
+    Plain,
+    Octavo,
+    /// In a group with swap, with pages of 4 KiB only.
+    KernelSmall,
+    /// In a group with swap. The program asks for huge pages.
+    KernelHuge,
+}
+
+/// The figures of one run, by their names.
+pub type Figures = BTreeMap<String, f64>;
+
+/// All runs of a job, round by round. A round that the kernel has killed has no figures.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    pub sides: BTreeMap<Side, Vec<Figures>>,
+    /// The most that the kernel has charged to Octavo's group, and the budget.
+    pub peak_bytes: Option<u64>,
+    pub budget_bytes: u64,
+}
+
+/// A median with the least and the greatest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub greatest: f64,
+}
+
+impl Spread {
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (least, greatest) = (*values.first()?, *values.last()?);
+        Some(Self { median: values[values.len() / 2], least, greatest })
+    }
+}
+
+/// How Octavo compares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// In the unit of what is wanted: a factor, a percentage or milliseconds.
+    pub found: Spread,
+    pub holds: bool,
+}
+
+impl Runs {
+    pub fn add(&mut self, side: Side, figures: Figures) {
+        self.sides.entry(side).or_default().push(figures);
+    }
+
+    /// A figure of one side, over all rounds.
+    pub fn spread(&self, side: Side, figure: &str) -> Option<Spread> {
+        let rounds = self.sides.get(&side)?.iter();
+        Spread::of(rounds.filter_map(|figures| figures.get(figure).copied()).collect())
+    }
+
+    /// Compares Octavo with whom the row names, round by round.
+    pub fn verdict(&self, row: &Row) -> Option<Verdict> {
+        let (found, holds) = match row.wanted {
+            Wanted::Times(times) => {
+                let found = self
+                    .paired(self.better_kernel(row.figure)?, row.figure, |octavo, kernel| kernel / octavo)?;
+                (found, found.median >= times)
+            }
+            Wanted::PercentMore(percent) => {
+                let more = |octavo: f64, plain: f64| 100.0 * (octavo / plain - 1.0);
+                let found = self.paired(Side::Plain, row.figure, more)?;
+                (found, found.median <= percent)
+            }
+            Wanted::MillisecondsMore(milliseconds) => {
+                let found = self.paired(Side::Plain, row.figure, |octavo, plain| 1e3 * (octavo - plain))?;
+                (found, found.median <= milliseconds)
+            }
+            Wanted::Nothing => {
+                let kernel = self.better_kernel(row.figure)?;
+                return Some(Verdict {
+                    found: self.paired(kernel, row.figure, |octavo, kernel| kernel / octavo)?,
+                    holds: true,
+                });
+            }
+        };
+        Some(Verdict { found, holds })
+    }
+
+    /// The form of the kernel's side with the lower median.
+    fn better_kernel(&self, figure: &str) -> Option<Side> {
+        let forms = [Side::KernelSmall, Side::KernelHuge];
+        let medians = forms.into_iter().filter_map(|side| Some((side, self.spread(side, figure)?.median)));
+        medians.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(side, _)| side)
+    }
+
+    fn paired(&self, other: Side, figure: &str, compare: impl Fn(f64, f64) -> f64) -> Option<Spread> {
+        let pairs = self.sides.get(&Side::Octavo)?.iter().zip(self.sides.get(&other)?);
+        Spread::of(
+            pairs
+                .filter_map(|(octavo, other)| Some(compare(*octavo.get(figure)?, *other.get(figure)?)))
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::super::jobs::Unit;
+    use super::*;
+
+    /// Runs with one figure, `seconds`.
+    pub fn runs(sides: &[(Side, &[f64])]) -> Runs {
+        let mut runs = Runs { peak_bytes: Some(260 << 20), budget_bytes: 256 << 20, ..Runs::default() };
+        for (side, values) in sides {
+            values.iter().for_each(|value| runs.add(*side, Figures::from([("seconds".into(), *value)])));
+        }
+        runs
+    }
+
+    pub fn row(wanted: Wanted) -> Row {
+        Row { name: "a job", figure: "seconds", unit: Unit::Seconds, wanted }
+    }
+
+    #[test]
+    fn the_better_kernel_counts_round_by_round() {
+        let sides: &[(Side, &[f64])] = &[
+            (Side::Octavo, &[1.0, 2.0, 1.0]),
+            (Side::KernelSmall, &[9.0, 9.0, 9.0]),
+            (Side::KernelHuge, &[3.0, 3.0, 4.0]),
+        ];
+        let verdict = runs(sides).verdict(&row(Wanted::Times(2.5))).unwrap();
+        assert_eq!(
+            verdict,
+            Verdict { found: Spread { median: 3.0, least: 1.5, greatest: 4.0 }, holds: true }
+        );
+        assert!(!runs(sides).verdict(&row(Wanted::Times(3.5))).unwrap().holds);
+    }
+
+    #[test]
+    fn octavo_may_take_a_little_longer_than_no_limit() {
+        let sides: &[(Side, &[f64])] = &[(Side::Plain, &[1.0, 2.0, 1.0]), (Side::Octavo, &[1.01, 2.02, 1.5])];
+        let verdict = |wanted| runs(sides).verdict(&row(wanted)).unwrap();
+        assert!(verdict(Wanted::PercentMore(2.0)).holds && !verdict(Wanted::PercentMore(0.5)).holds);
+        assert!(
+            verdict(Wanted::MillisecondsMore(21.0)).holds && !verdict(Wanted::MillisecondsMore(5.0)).holds
+        );
+        assert_eq!(runs(sides).verdict(&row(Wanted::Times(1.0))), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! What is measured: each job is a program, the sides that run it, and the figures that count.
+
+use super::options::Options;
+
+/// One program, run on several sides.
+pub struct Job {
+    pub name: &'static str,
+    /// For people.
+    pub what: &'static str,
+    pub kind: Kind,
+    pub rows: &'static [Row],
+}
+
+/// How a job is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The program needs more memory than it gets, under Octavo and under the kernel.
+    Outgrown(Program),
+    /// The program needs a little more than it gets, and nothing goes to a device. Octavo alone.
+    AtHand(Program),
+    /// The program needs half of what it gets. There are so many runs in each round.
+    Fits(Program, usize),
+}
+
+/// A program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Writes in order and reads in order, with these contents.
+    Order(&'static str),
+    /// Reads at random, with so many threads and these contents.
+    Random(u64, &'static str),
+    /// The row of the program table with this name.
+    Numpy,
+    True,
+    Tree,
+}
+
+/// A figure that a run gives, and what is wanted of it.
+pub struct Row {
+    pub name: &'static str,
+    /// A name that the program prints, or `seconds` for the whole run.
+    pub figure: &'static str,
+    pub unit: Unit,
+    pub wanted: Wanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wanted {
+    /// Octavo is so many times as fast as the better of the kernel's forms.
+    Times(f64),
+    /// Octavo takes at most this percentage longer than no limit at all.
+    PercentMore(f64),
+    /// Octavo takes at most so many milliseconds longer than no limit at all.
+    MillisecondsMore(f64),
+    /// The figure is only shown.
+    Nothing,
+}
+
+const fn row(name: &'static str, figure: &'static str, unit: Unit, wanted: Wanted) -> Row {
+    Row { name, figure, unit, wanted }
+}
+
+/// All of them, in the order of the table.
+pub const ALL: &[Job] = &[
+    Job {
+        name: "order",
+        what: "writes pages of random bytes in order, and reads them twice",
+        kind: Kind::Outgrown(Program::Order("random")),
+        rows: &[
+            row("in order, random bytes: writing", "write_seconds", Unit::Seconds, Wanted::Times(2.5)),
+            row("in order, random bytes: reading twice", "read_seconds", Unit::Seconds, Wanted::Times(4.0)),
+            row("in order, random bytes: the whole job", "seconds", Unit::Seconds, Wanted::Nothing),
+        ],
+    },
+    Job {
+        name: "order-half",
+        what: "the same with pages whose second half is zeros",
+        kind: Kind::Outgrown(Program::Order("half")),
+        rows: &[
+            row("in order, half zeros: writing", "write_seconds", Unit::Seconds, Wanted::Times(2.5)),
+            row("in order, half zeros: reading twice", "read_seconds", Unit::Seconds, Wanted::Times(4.0)),
+            row("in order, half zeros: the whole job", "seconds", Unit::Seconds, Wanted::Nothing),
+        ],
+    },
+    Job {
+        name: "random-1",
+        what: "reads pages at random, by one thread",
+        kind: Kind::Outgrown(Program::Random(1, "random")),
+        rows: &[
+            row("random reads, 1 thread: all", "read_seconds", Unit::Seconds, Wanted::Times(1.0)),
+            row("random reads, 1 thread: time over reads", "read_us", Unit::Microseconds, Wanted::Nothing),
+            row("random reads, 1 thread: a missing page", "fault_us", Unit::Microseconds, Wanted::Nothing),
+        ],
+    },
+    Job {
+        name: "random-32",
+        what: "reads pages at random, by 32 threads",
+        kind: Kind::Outgrown(Program::Random(32, "random")),
+        rows: &[
+            row("random reads, 32 threads: all", "read_seconds", Unit::Seconds, Wanted::Times(1.5)),
+            row("random reads, 32 threads: time over reads", "read_us", Unit::Microseconds, Wanted::Nothing),
+        ],
+    },
+    Job {
+        name: "numpy",
+        what: "NumPy makes random numbers, sorts them and sums them up",
+        kind: Kind::Outgrown(Program::Numpy),
+        rows: &[row("NumPy: make, sort, sum", "seconds", Unit::Seconds, Wanted::Times(2.0))],
+    },
+    Job {
+        name: "fits",
+        what: "a program in twice the memory that it uses",
+        kind: Kind::Fits(Program::Order("random"), 3),
+        rows: &[row("a program that fits", "seconds", Unit::Seconds, Wanted::PercentMore(2.0))],
+    },
+    Job {
+        name: "start-up",
+        what: "starts /bin/true",
+        kind: Kind::Fits(Program::True, 40),
+        rows: &[row(
+            "start and end of /bin/true",
+            "seconds",
+            Unit::Milliseconds,
+            Wanted::MillisecondsMore(2.0),
+        )],
+    },
+    Job {
+        name: "tree",
+        what: "a shell starts a thousand short processes, compilers among them",
+        kind: Kind::Fits(Program::Tree, 1),
+        rows: &[row("a thousand short processes", "seconds", Unit::Seconds, Wanted::PercentMore(3.0))],
+    },
+    Job {
+        name: "at-hand",
+        what: "reads pages at random that are in Octavo's compressed pool",
+        kind: Kind::AtHand(Program::Random(1, "light")),
+        rows: &[row("a missing page at hand, at random", "fault_us", Unit::Microseconds, Wanted::Nothing)],
+    },
+    Job {
+        name: "at-hand-order",
+        what: "writes such pages in order, and reads them twice",
+        kind: Kind::AtHand(Program::Order("light")),
+        rows: &[
+            row(
+                "pages at hand, written in order: a page",
+                "write_page_us",
+                Unit::Microseconds,
+                Wanted::Nothing,
+            ),
+            row("pages at hand, read in order: a page", "read_page_us", Unit::Microseconds, Wanted::Nothing),
+        ],
+    },
+];
+
+/// Memory that the program has, and memory that it gets.
+pub fn sizes(kind: Kind, options: &Options) -> (u64, u64) {
+    match kind {
+        Kind::Outgrown(_) => (options.total_bytes, options.budget_bytes),
+        // Where an eighth of a page is left of it, all that is out fits into a small pool.
+        Kind::AtHand(_) => (options.budget_bytes / 2 * 3, options.budget_bytes),
+        Kind::Fits(..) => (options.budget_bytes, 2 * options.budget_bytes),
+    }
+}
+
+/// A line for each.
+pub fn list() -> String {
+    ALL.iter().map(|job| format!("  {:<16}{}\n", job.name, job.what)).collect()
+}

@@ -1,0 +1,285 @@
+//! The runs: the sides of a job take turns, round by round.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::figures::{Figures, Runs, Side};
+use super::jobs::{self, Job, Kind, Program};
+use super::options::Options;
+use crate::machine::kernel::{self, Group, Purpose};
+use crate::machine::process::{self, last_lines, said};
+use crate::machine::warden::{Warden, quoted};
+use crate::machine::{self, packages};
+use crate::programs::place::Place;
+use crate::programs::rows;
+
+/// The row of the program table that is the NumPy job, and what it needs at a scale of 1.
+const NUMPY_ROW: &str = "numpy-sort";
+const NUMPY_BYTES: f64 = 417.0 * 1048576.0;
+/// How often a program reads all that it has, where it fits.
+const PASSES_WHERE_IT_FITS: u64 = 20;
+/// glibc then asks for huge pages, for all memory that it gets from the kernel.
+const ASK_FOR_HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
+/// A thousand processes: 20 compilations, each of which starts a compiler and an assembler, and short programs.
+const TREE: &str = r#"
+i=0
+while [ $i -lt 20 ]; do
+    cc -O1 -c "$1" -o object.o || exit 1
+    j=0
+    while [ $j -lt 24 ]; do
+        /bin/true
+        /bin/cat "$1" > /dev/null
+        j=$((j + 1))
+    done
+    i=$((i + 1))
+done
+"#;
+const TREE_SOURCE: &str = "#include <stdio.h>\n\
+    int main(int argc, char **argv) { for (int i = 0; i < argc; i++) puts(argv[i]); return 0; }\n";
+const COMPILER: packages::Need = packages::Need { test: "command -v cc", packages: &["gcc", "libc6-dev"] };
+
+/// What all jobs share. The swap file is on as long as the value lives.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    options: &'a Options,
+    cache: PathBuf,
+    outgrow: PathBuf,
+    has_huge_pages: bool,
+    is_warm: bool,
+    /// Made with the first job that needs it.
+    swap: Option<Warden>,
+}
+
+/// One run of one side.
+struct Run<'a> {
+    words: Vec<String>,
+    environment: Vec<(&'a str, String)>,
+    group: Option<Purpose>,
+}
+
+/// What one run gave. A run that the kernel has killed has no figures.
+struct Outcome {
+    figures: Figures,
+    peak_bytes: Option<u64>,
+}
+
+impl<'a> Bench<'a> {
+    pub fn new(options: &'a Options) -> Result<Self, String> {
+        if !machine::is_octavo(&options.octavo) {
+            return Err("there is nothing to compare".into());
+        }
+        let outgrow = build_outgrow()?;
+        let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        let has_huge_pages = mode.contains("[madvise]") || mode.contains("[always]");
+        if !has_huge_pages {
+            eprintln!("This machine gives no transparent huge pages. The column stays empty.");
+        }
+        let cache = machine::cache()?;
+        Ok(Self { options, cache, outgrow, has_huge_pages, is_warm: false, swap: None })
+    }
+
+    /// Makes all runs of a job.
+    pub fn measure(&mut self, job: &Job) -> Result<Runs, String> {
+        let (program, times) = match job.kind {
+            Kind::Fits(program, times) => (program, times),
+            Kind::Outgrown(program) | Kind::AtHand(program) => (program, 1),
+        };
+        let sides: &[Side] = match job.kind {
+            Kind::Outgrown(_) if self.has_huge_pages => {
+                &[Side::Plain, Side::Octavo, Side::KernelSmall, Side::KernelHuge]
+            }
+            Kind::Outgrown(_) => &[Side::Plain, Side::Octavo, Side::KernelSmall],
+            Kind::AtHand(_) | Kind::Fits(..) => &[Side::Plain, Side::Octavo],
+        };
+        if matches!(job.kind, Kind::Outgrown(_)) && self.swap.is_none() {
+            let mut warden = Warden::start()?;
+            kernel::swap_on(&mut warden, &self.cache, 2 * self.options.total_bytes + (512 << 20))?;
+            self.swap = Some(warden);
+        }
+        let (bytes, budget_bytes) = jobs::sizes(job.kind, self.options);
+        let words = self.words(job.kind, program, bytes)?;
+        let budget_bytes = match program {
+            Program::Numpy => self.half_of_peak(&words)?,
+            _ => budget_bytes,
+        };
+        self.warm_up(&words, sides, budget_bytes)?;
+        let mut runs = Runs { budget_bytes, ..Runs::default() };
+        for round in 0..self.options.rounds * times {
+            // Nobody always comes first, or always after the same neighbour's traces.
+            for turn in 0..sides.len() {
+                let side = sides[(round + turn) % sides.len()];
+                let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;
+                runs.peak_bytes = runs.peak_bytes.max(outcome.peak_bytes);
+                runs.add(side, outcome.figures);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Touches much of the machine's memory, since a virtual machine may get it from its host only then, and runs the first job
+    /// once on all of its sides.
+    fn warm_up(&mut self, words: &[String], sides: &[Side], budget_bytes: u64) -> Result<(), String> {
+        if std::mem::replace(&mut self.is_warm, true) {
+            return Ok(());
+        }
+        let bytes = available_bytes() / 2;
+        eprintln!("warming up: {} MiB of memory, and one round that does not count", bytes >> 20);
+        let touch = [self.outgrow.display().to_string(), "touch".into(), "--bytes".into(), bytes.to_string()];
+        self.run(Run { words: touch.to_vec(), environment: Vec::new(), group: None })?;
+        for side in sides {
+            self.run(self.on(*side, words, budget_bytes, Kind::AtHand(Program::True)))?;
+        }
+        Ok(())
+    }
+
+    /// The command line of a job's program.
+    fn words(&self, kind: Kind, program: Program, bytes: u64) -> Result<Vec<String>, String> {
+        let options = self.options;
+        let outgrow = |arguments: &[(&str, String)]| {
+            let mut words = vec![self.outgrow.display().to_string()];
+            words.push(if matches!(program, Program::Order(_)) { "order" } else { "random" }.into());
+            let all = [("--bytes", bytes.to_string())].into_iter().chain(arguments.iter().cloned());
+            words.extend(all.flat_map(|(name, value)| [name.to_owned(), value]));
+            words
+        };
+        Ok(match program {
+            Program::Order(contents) => {
+                let passes = if matches!(kind, Kind::Fits(..)) { PASSES_WHERE_IT_FITS } else { 2 };
+                outgrow(&[("--contents", contents.into()), ("--passes", passes.to_string())])
+            }
+            Program::Random(threads, contents) => {
+                let reads = options.reads * if threads > 1 { 3 } else { 1 };
+                outgrow(&[
+                    ("--contents", contents.into()),
+                    ("--threads", threads.to_string()),
+                    ("--reads", reads.to_string()),
+                ])
+            }
+            Program::Numpy => {
+                let row = rows::ALL.iter().find(|row| row.name == NUMPY_ROW).ok_or("there is no such row")?;
+                packages::install(row.needs, options.install)?;
+                let place = Place { folder: self.cache.clone(), scale: bytes as f64 / NUMPY_BYTES, seed: 1 };
+                (row.command)(&place)
+            }
+            Program::True => vec!["/bin/true".into()],
+            Program::Tree => {
+                packages::install(&[COMPILER], options.install)?;
+                let source = self.cache.join("short.c");
+                fs::write(&source, TREE_SOURCE).map_err(|error| format!("cannot write short.c: {error}"))?;
+                ["sh", "-c", TREE, "sh", &source.display().to_string()].map(str::to_owned).to_vec()
+            }
+        })
+    }
+
+    /// Half of what a program needs. It runs twice, since the first run is charged for the files that it reads.
+    fn half_of_peak(&self, words: &[String]) -> Result<u64, String> {
+        let run = || {
+            let purpose = Some(Purpose::Measure);
+            self.run(Run { words: words.to_vec(), environment: Vec::new(), group: purpose })
+        };
+        run()?;
+        let peak = run()?.peak_bytes.ok_or("the kernel does not say how much memory the program needs")?;
+        Ok(peak / 2)
+    }
+
+    /// A program on one side. Where it fits, nothing stands between it and the clock.
+    fn on(&self, side: Side, words: &[String], budget_bytes: u64, kind: Kind) -> Run<'static> {
+        let limit = Some(Purpose::Limit { bytes: budget_bytes, may_swap: true });
+        let (huge, value) = ASK_FOR_HUGE_PAGES;
+        match side {
+            Side::Plain => Run { words: words.to_vec(), environment: Vec::new(), group: None },
+            Side::Octavo => {
+                let mut all = vec![self.options.octavo.display().to_string(), "run".into()];
+                all.extend(["--memory".into(), budget_bytes.to_string()]);
+                let folder = || self.cache.display().to_string();
+                all.extend(["--swap".into(), self.options.swap.clone().unwrap_or_else(folder)]);
+                if let Some(compression) = &self.options.compression {
+                    all.extend(["--compression".into(), compression.clone()]);
+                }
+                all.push("--".into());
+                all.extend(words.iter().cloned());
+                let group = (!matches!(kind, Kind::Fits(..))).then_some(Purpose::Measure);
+                Run { words: all, environment: Vec::new(), group }
+            }
+            Side::KernelSmall => {
+                let mut all = vec![self.outgrow.display().to_string(), "without-huge-pages".into()];
+                all.extend(words.iter().cloned());
+                Run { words: all, environment: Vec::new(), group: limit }
+            }
+            Side::KernelHuge => {
+                Run { words: words.to_vec(), environment: vec![(huge, value.into())], group: limit }
+            }
+        }
+    }
+
+    /// Makes one run. Whatever happens, nothing of it is left.
+    fn run(&self, run: Run<'_>) -> Result<Outcome, String> {
+        let scratch = self.cache.join(format!("run-{}", std::process::id()));
+        let mut warden = Warden::start()?;
+        warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
+        let work = scratch.join("work");
+        fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
+        let group = run.group.map(|purpose| Group::new(&mut warden, purpose)).transpose()?;
+        let words = group.as_ref().map_or(run.words.clone(), |group| group.entering(&run.words));
+        let began = Instant::now();
+        let mut child = process::start(&mut warden, &words, &scratch, &run.environment)?;
+        let status = process::wait(&mut child, Duration::from_secs(self.options.limit_seconds))?;
+        let seconds = began.elapsed().as_secs_f64();
+        let peak_bytes = match run.group {
+            Some(Purpose::Measure) => group.as_ref().and_then(Group::peak_bytes),
+            _ => None,
+        };
+        if group.as_ref().is_some_and(Group::has_killed) {
+            return Ok(Outcome { figures: Figures::new(), peak_bytes });
+        }
+        if !status.success() {
+            let errors = last_lines(&said(&scratch, "stderr"));
+            return Err(format!("`{}` failed after {seconds:.0} s: {status}: {errors}", words.join(" ")));
+        }
+        let mut figures = printed(&said(&scratch, "stdout"));
+        figures.insert("seconds".into(), seconds);
+        Ok(Outcome { figures, peak_bytes })
+    }
+}
+
+/// The figures among what a program has printed: lines of a name and a number.
+fn printed(text: &str) -> Figures {
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect::<BTreeMap<_, _>>()
+}
+
+fn available_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Builds the program, and returns its path.
+fn build_outgrow() -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(crate::root());
+    build.args(["build", "--quiet", "--release", "--package", "octavo-bench", "--bin", "outgrow"]);
+    let built = build.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !built.success() {
+        return Err("the program that outgrows its memory could not be built".into());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(crate::root().join(Path::new(&target)).join("release/outgrow"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printed_figures_are_found_among_other_lines() {
+        let figures = printed("read_seconds 1.5\nunsorted (3,) 0af1\nNumPy\nfaults 7\n");
+        assert_eq!(figures, Figures::from([("read_seconds".into(), 1.5), ("faults".into(), 7.0)]));
+    }
+}

@@ -1,0 +1,66 @@
+//! One table that holds `octavo run` against the kernel's swap, and against no limit at all.
+//!
+//! The sides take turns, round by round: a program without a limit, under `octavo run`, and in a memory control group of the same
+//! limit with a swap file on the disk where Octavo has its swap. The kernel's side runs with huge pages and without; the better
+//! one counts. [`jobs`] says what is measured and what is wanted, [`measure`] runs it, [`table`] prints it. The program is
+//! `outgrow` of `crates/bench`, which checks all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
+
+mod figures;
+mod jobs;
+mod measure;
+mod options;
+mod table;
+
+use std::process::ExitCode;
+
+use crate::machine::document::Marks;
+use measure::Bench;
+use options::Options;
+
+const MARKS: Marks = Marks { begin: "<!-- against-kernel: begin -->", end: "<!-- against-kernel: end -->" };
+
+/// Measures what was asked for, and prints the table.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let options = match Options::parse(arguments) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{}\nMeasurements:\n{}", options::USAGE, jobs::list());
+            return ExitCode::SUCCESS;
+        }
+        Err(sentence) => {
+            eprintln!("{sentence}.\n\n{}", options::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), String> {
+    let mut bench = Bench::new(options)?;
+    let mut lines = String::new();
+    let mut failures = Vec::new();
+    for job in jobs::ALL.iter().filter(|job| options.wants(job.name)) {
+        eprintln!("==== {}: {}", job.name, job.what);
+        match bench.measure(job) {
+            Ok(figures) => {
+                let new = table::lines(job, &figures);
+                eprint!("{new}");
+                lines += &new;
+            }
+            Err(sentence) => failures.push(format!("{}: {sentence}", job.name)),
+        }
+    }
+    let part = format!("{}\n{}{lines}", table::circumstances(options), table::HEAD);
+    print!("{part}");
+    match failures.is_empty() {
+        true if options.write => MARKS.write_into(&crate::root().join("docs/benchmarks.md"), &part),
+        true => Ok(()),
+        false => Err(failures.join("\n")),
+    }
+}

@@ -1,0 +1,126 @@
+//! The table in Markdown.
+
+use std::fs;
+use std::process::Command;
+
+use super::figures::{Runs, Side, Spread};
+use super::jobs::{Job, Row, Unit, Wanted};
+use super::options::Options;
+
+pub const HEAD: &str = "\
+| what | no limit | octavo | kernel, small pages | kernel, huge pages | octavo's peak | found | wanted | holds |
+|---|---|---|---|---|---|---|---|---|
+";
+
+/// Where and how the figures came to be.
+pub fn circumstances(options: &Options) -> String {
+    let said = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output().ok();
+        output.map_or_else(|| "?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").ok();
+    let gibibytes = memory
+        .as_deref()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("MemTotal:")))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok())
+        .map_or(0.0, |kib| kib / f64::from(1 << 20));
+    let mebibytes = |bytes: u64| bytes >> 20;
+    format!(
+        "Measured on {}, {cpus} CPUs, {gibibytes:.0} GiB, Linux {}. {} MiB in {} MiB, {} rounds; median (least to greatest):\n",
+        said("date", "+%F"),
+        said("uname", "-r").split('-').next().unwrap_or_default(),
+        mebibytes(options.total_bytes),
+        mebibytes(options.budget_bytes),
+        options.rounds,
+    )
+}
+
+/// The lines of one job.
+pub fn lines(job: &Job, runs: &Runs) -> String {
+    let lines = job.rows.iter().enumerate().map(|(index, row)| line(row, runs, index == 0) + "\n");
+    lines.collect()
+}
+
+fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
+    let side = |side| match (runs.spread(side, row.figure), runs.sides.get(&side)) {
+        (Some(spread), _) => figure(row.unit, spread),
+        (None, Some(rounds)) if rounds.iter().all(|figures| figures.is_empty()) => "killed".into(),
+        _ => "–".into(),
+    };
+    let peak = match runs.peak_bytes.filter(|_| is_first) {
+        Some(peak) => format!("{} of {} MiB", peak >> 20, runs.budget_bytes >> 20),
+        None => String::new(),
+    };
+    let verdict = runs.verdict(row);
+    let found = verdict.map_or("–".into(), |verdict| found(row.wanted, verdict.found));
+    let holds = match (row.wanted, verdict) {
+        (Wanted::Nothing, _) => "",
+        (_, Some(verdict)) if verdict.holds => "yes",
+        (_, Some(_)) => "**no**",
+        (_, None) => "–",
+    };
+    let cells = [
+        row.name.to_owned(),
+        side(Side::Plain),
+        side(Side::Octavo),
+        side(Side::KernelSmall),
+        side(Side::KernelHuge),
+        peak,
+        found,
+        wanted(row.wanted),
+        holds.to_owned(),
+    ];
+    format!("| {} |", cells.join(" | "))
+}
+
+fn figure(unit: Unit, Spread { median, least, greatest }: Spread) -> String {
+    match unit {
+        Unit::Seconds => format!("{median:.2} ({least:.2} to {greatest:.2}) s"),
+        Unit::Milliseconds => format!("{:.2} ({:.2} to {:.2}) ms", 1e3 * median, 1e3 * least, 1e3 * greatest),
+        Unit::Microseconds => format!("{median:.1} ({least:.1} to {greatest:.1}) µs"),
+    }
+}
+
+fn found(wanted: Wanted, Spread { median, least, greatest }: Spread) -> String {
+    match wanted {
+        Wanted::Times(_) | Wanted::Nothing => format!("{median:.2} ({least:.2} to {greatest:.2}) times"),
+        Wanted::PercentMore(_) => format!("{median:+.1} ({least:+.1} to {greatest:+.1}) %"),
+        Wanted::MillisecondsMore(_) => format!("{median:+.2} ({least:+.2} to {greatest:+.2}) ms"),
+    }
+}
+
+fn wanted(wanted: Wanted) -> String {
+    match wanted {
+        Wanted::Times(times) => format!("{times:.1} times"),
+        Wanted::PercentMore(percent) => format!("at most +{percent} %"),
+        Wanted::MillisecondsMore(milliseconds) => format!("at most +{milliseconds} ms"),
+        Wanted::Nothing => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::tests::{row, runs};
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_was_found_and_whether_it_holds() {
+        let sides: &[(Side, &[f64])] =
+            &[(Side::Octavo, &[1.0, 2.0, 1.0]), (Side::KernelSmall, &[2.0, 4.0, 2.0])];
+        let runs = runs(sides);
+        assert_eq!(
+            line(&row(Wanted::Times(1.5)), &runs, true),
+            "| a job | – | 1.00 (1.00 to 2.00) s | 2.00 (2.00 to 4.00) s | – | 260 of 256 MiB \
+             | 2.00 (2.00 to 2.00) times | 1.5 times | yes |"
+        );
+        assert!(line(&row(Wanted::Times(2.5)), &runs, false).ends_with("| 2.5 times | **no** |"));
+    }
+
+    #[test]
+    fn a_side_that_the_kernel_has_killed_says_so() {
+        let mut runs = runs(&[(Side::Octavo, &[1.0])]);
+        runs.add(Side::KernelSmall, Default::default());
+        assert!(line(&row(Wanted::Times(1.5)), &runs, false).contains("| killed | – |"));
+    }
+}

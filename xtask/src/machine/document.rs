@@ -1,0 +1,59 @@
+//! Documents that have a part which a command writes, between two marks.
+
+use std::fs;
+use std::path::Path;
+
+/// The marks around the part that a command writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    pub begin: &'static str,
+    pub end: &'static str,
+}
+
+impl Marks {
+    /// What a text has between the marks.
+    pub fn part_of<'t>(&self, text: &'t str) -> Result<&'t str, String> {
+        self.split(text).map(|(_, part, _)| part)
+    }
+
+    /// The text with another part.
+    pub fn put_into(&self, text: &str, part: &str) -> Result<String, String> {
+        let (before, _, after) = self.split(text)?;
+        Ok(format!("{before}{}\n{part}{}{after}", self.begin, self.end))
+    }
+
+    /// Replaces the part of a file.
+    pub fn write_into(&self, path: &Path, part: &str) -> Result<(), String> {
+        write(path, &self.put_into(&read(path)?, part)?)
+    }
+
+    fn split<'t>(&self, text: &'t str) -> Result<(&'t str, &'t str, &'t str), String> {
+        let lacks = |mark| format!("the document has no mark {mark}");
+        let (before, rest) = text.split_once(self.begin).ok_or_else(|| lacks(self.begin))?;
+        let (part, after) = rest.split_once(self.end).ok_or_else(|| lacks(self.end))?;
+        Ok((before, part, after))
+    }
+}
+
+/// Reads a file of text.
+pub fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_part_between_the_marks_is_replaced_and_the_rest_stays() {
+        let marks = Marks { begin: "<b>", end: "<e>" };
+        assert_eq!(marks.put_into("head <b>\nold\n<e> tail", "new\n").unwrap(), "head <b>\nnew\n<e> tail");
+        assert_eq!(marks.part_of("<b>\nold\n<e>").unwrap(), "\nold\n");
+        assert!(marks.put_into("no marks", "").is_err());
+    }
+}
