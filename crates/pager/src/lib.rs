@@ -13,6 +13,7 @@
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `guardian` | ends the tree if the runner dies |
+//! | `priority` | the monitor comes in time on a busy machine |
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
 
@@ -21,6 +22,7 @@ mod guardian;
 mod ledger;
 mod managed;
 mod monitor;
+mod priority;
 mod proc;
 mod signals;
 mod summary;
@@ -85,6 +87,7 @@ pub fn run(
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) });
     }
+    priority::raise();
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
     let end = loop {

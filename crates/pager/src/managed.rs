@@ -136,6 +136,7 @@ impl Managed {
         let (bell, shared, stack) = (Arc::clone(&self.bell), Arc::clone(&self.shared), self.stack);
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
         self.driver = Some(thread.spawn(move || {
+            crate::priority::lower();
             let lacked_room = None;
             let adopter = Adopter { space: &space, window: &window, shared: &shared, stack, lacked_room };
             let events = window.reach().events().as_fd();

@@ -26,10 +26,10 @@ use crate::tree::Tree;
 /// Looks at the tree's memory: often near the limit, seldom far below.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
-/// From one look at which processes there are to the next.
-const LOOK_AT_TREE: Duration = Duration::from_millis(20);
 /// The fastest that a tree is expected to grow, in bytes a second.
 const GROWTH: u64 = 4 << 30;
+/// How long it may take from a look at a tree that grows until it stands still. On a busy machine the monitor comes late.
+const REACTION: Duration = Duration::from_millis(16);
 /// Growth outside that has the monitor look as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// From one look at what is left in staging to the next.
@@ -61,7 +61,8 @@ pub(crate) struct Monitor<'a> {
     /// Processes that cannot be managed, each with its program.
     refused: BTreeMap<u32, u64>,
     own: Statm,
-    looked_at: Option<Instant>,
+    /// What the tree could still get without outgrowing its limit, at the last look.
+    room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
     /// Processes that stand still until they are taken over.
@@ -72,6 +73,33 @@ pub(crate) struct Monitor<'a> {
     /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
     outside: u64,
     calm: Duration,
+    growth: Growth,
+}
+
+/// How fast the tree grows.
+#[derive(Debug)]
+struct Growth {
+    at: Instant,
+    total: u64,
+    /// Bytes within [`REACTION`], at the fastest growth of late.
+    in_reaction: u64,
+}
+
+impl Growth {
+    fn new(now: Instant) -> Self {
+        Self { at: now, total: 0, in_reaction: 0 }
+    }
+
+    /// Takes a measurement in, and returns the bytes that the tree may get before it stands still.
+    fn take_in(&mut self, now: Instant, total: u64) -> u64 {
+        let passed = (now - self.at).max(SHORTEST / 4).as_nanos() as u64;
+        let grown = total.saturating_sub(self.total);
+        let at_this_rate = u128::from(grown) * REACTION.as_nanos() / u128::from(passed);
+        // A program that rests for a moment goes on as fast as before.
+        self.in_reaction = (at_this_rate as u64).max(self.in_reaction / 8 * 7);
+        (self.at, self.total) = (now, total);
+        self.in_reaction
+    }
 }
 
 impl<'a> Monitor<'a> {
@@ -88,7 +116,7 @@ impl<'a> Monitor<'a> {
             managed: BTreeMap::new(),
             refused: BTreeMap::new(),
             own: Statm::of(std::process::id())?,
-            looked_at: None,
+            room: 0,
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
             stopped: Vec::new(),
@@ -96,6 +124,7 @@ impl<'a> Monitor<'a> {
             tidied_at: None,
             outside: 0,
             calm: SHORTEST,
+            growth: Growth::new(Instant::now()),
         })
     }
 
@@ -105,9 +134,7 @@ impl<'a> Monitor<'a> {
     /// A page could not be kept or brought back. The tree must not go on.
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
-        if self.looked_at.is_none_or(|at| now - at >= LOOK_AT_TREE) {
-            self.looked_at = Some(now);
-            self.tree.look();
+        if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
             self.find_forks();
         }
@@ -122,12 +149,13 @@ impl<'a> Monitor<'a> {
         }
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
-        let margin = (limit / 8).clamp(16 << 20, 256 << 20).min(limit / 2);
+        let coming = self.growth.take_in(Instant::now(), total);
+        let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
         if self.manager.is_none() && total > limit / 2 {
             self.prepare()?;
         }
         if total + margin > limit {
-            self.take_over(total + margin / 2 > limit)?;
+            self.take_over(total + (margin / 2).max(coming) > limit)?;
             total = self.measure();
         }
         if let Some(manager) = &self.manager {
@@ -142,6 +170,7 @@ impl<'a> Monitor<'a> {
             self.outside = outside;
             self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
         }
+        self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
         Ok(time_to_fill(room).clamp(self.calm, LONGEST))
     }
@@ -162,9 +191,13 @@ impl<'a> Monitor<'a> {
 
     /// Makes the manager and the guardian, ahead of the need.
     fn prepare(&mut self) -> Result<(), Failed> {
-        self.manager = Some((self.make_manager)().map_err(Failed)?);
-        let guardian =
-            Guardian::start().map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
+        // The manager has threads of its own, and the guardian is a process.
+        crate::priority::lower();
+        let manager = (self.make_manager)();
+        let guardian = Guardian::start();
+        crate::priority::raise();
+        self.manager = Some(manager.map_err(Failed)?);
+        let guardian = guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         self.tree.leave_out(guardian.pid());
         self.guardian = Some(guardian);
         Ok(())

@@ -11,6 +11,8 @@ use octavo_platform::process_memory::share_memory;
 
 use crate::proc::{self, Memory, Statm};
 
+/// From one look at which processes there are to the next, where none has come.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Shares are asked for so often at most, and for at most one part in so many of the time.
 const ASK_EVERY: Duration = Duration::from_millis(30);
 const ASK_SHARE: u32 = 10;
@@ -46,6 +48,16 @@ pub(crate) struct Tree {
     /// How many there have been.
     pub(crate) seen: u64,
     helpers: Vec<u32>,
+    last_look: Option<LastLook>,
+}
+
+/// When the processes were last looked for.
+#[derive(Clone, Copy, Debug)]
+struct LastLook {
+    at: Instant,
+    took: Duration,
+    /// The newest process or thread of the machine then.
+    newest: u64,
 }
 
 impl Tree {
@@ -60,6 +72,25 @@ impl Tree {
     /// Takes a helper off the list that has ended.
     pub(crate) fn forget_helper(&mut self, pid: u32) {
         self.helpers.retain(|helper| *helper != pid);
+    }
+
+    /// Finds out which processes there are, if it is time to. While nobody has started a process, that is seldom. New processes
+    /// are looked for after `within`, but for at most one part in [`ASK_SHARE`] of the time.
+    pub(crate) fn look_if_due(&mut self, within: Duration) -> bool {
+        let now = Instant::now();
+        let passed = self.last_look.map_or(Duration::MAX, |last| now - last.at);
+        let is_due = match self.last_look {
+            None => true,
+            Some(_) if passed >= LOOK_EVERY => true,
+            Some(last) => passed >= within.max(last.took * ASK_SHARE) && proc::newest() != last.newest,
+        };
+        if is_due {
+            // A process that comes during the look is newer.
+            let newest = proc::newest();
+            self.look();
+            self.last_look = Some(LastLook { at: now, took: now.elapsed(), newest });
+        }
+        is_due
     }
 
     /// Finds out which processes there are.

@@ -20,7 +20,7 @@ use crate::programs::rows;
 const NUMPY_ROW: &str = "numpy-sort";
 const NUMPY_BYTES: f64 = 417.0 * 1048576.0;
 /// How often a program reads all that it has, where it fits.
-const PASSES_WHERE_IT_FITS: u64 = 20;
+const PASSES_WHERE_IT_FITS: u64 = 60;
 /// glibc then asks for huge pages, for all memory that it gets from the kernel.
 const ASK_FOR_HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
