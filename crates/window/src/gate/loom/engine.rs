@@ -209,6 +209,20 @@ impl World {
         }
     }
 
+    /// Looks whether a page is there and watched, and takes it over if it is nobody's yet. The kernel is asked to put zeros
+    /// there, and finds the page.
+    pub(super) fn adopt(&self, page: usize) {
+        let look = || {
+            let is_there = self.kernel().pages[page].value.is_some();
+            is_there && self.put_zeros(page)
+        };
+        let is_watched = if self.rules.looks_alone { self.gate.alone(|_| look()) } else { look() };
+        let mut engine = self.settled(page);
+        if is_watched && engine.entries[page] == Empty {
+            engine.entries[page] = Away(DIRTY);
+        }
+    }
+
     // --- afterwards ---
 
     /// The byte that the program would load.

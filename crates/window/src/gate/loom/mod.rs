@@ -36,6 +36,8 @@ struct Rules {
     never_cleans: bool,
     /// A range that arrives where another is still mapped waits for that one's event.
     waits_for_late_events: bool,
+    /// Nothing is moved out while pages to adopt are looked for.
+    looks_alone: bool,
 }
 
 const ALL: Rules = Rules {
@@ -49,6 +51,7 @@ const ALL: Rules = Rules {
     protects_clean: true,
     never_cleans: true,
     waits_for_late_events: true,
+    looks_alone: true,
 };
 
 /// A page that is watched, and there.
@@ -348,4 +351,25 @@ fn loom_where_pages_go_out_during_a_fork_the_child_has_another_page() {
 #[should_panic(expected = "the child has its page twice")]
 fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
     forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
+}
+
+// --- pages that are adopted ---
+
+/// A range is looked through for pages to adopt, while one that was adopted before goes out.
+fn adopted_again(rules: Rules) {
+    let adopter: &[Side] = &[|world| world.adopt(0)];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], adopter, Some(evict), |world| {
+        assert_eq!(world.now(0), 1, "the page got zeros in place of its bytes");
+    });
+}
+
+#[test]
+fn loom_a_page_that_goes_out_beside_adoption_keeps_its_bytes() {
+    adopted_again(ALL);
+}
+
+#[test]
+#[should_panic(expected = "the page got zeros in place of its bytes")]
+fn loom_where_a_page_goes_out_between_the_look_and_the_question_it_gets_zeros() {
+    adopted_again(Rules { looks_alone: false, ..ALL });
 }

@@ -336,6 +336,17 @@ impl World {
         Some(taken.unwrap_or(0))
     }
 
+    /// Puts zeros where nothing is. Returns whether the page is watched.
+    pub(super) fn put_zeros(&self, page: usize) -> bool {
+        let mut kernel = self.kernel();
+        let is_changing = kernel.changing > 0;
+        let there = &mut kernel.pages[page];
+        if !is_changing && there.is_registered {
+            there.value.get_or_insert(0);
+        }
+        !is_changing && there.is_registered
+    }
+
     pub(super) fn register(&self, page: usize) {
         self.kernel().pages[page].is_registered = true;
     }
