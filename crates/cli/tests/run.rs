@@ -1,5 +1,6 @@
 //! `octavo run`, with real programs.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -116,6 +117,28 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
     assert!(text(&output.stderr).contains("give --memory at least 32 MiB"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn the_socket_tells_the_figures_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("figures");
+    let script = "touch $0/started; while [ ! -e $0/enough ]; do sleep 0.01; done";
+    let arguments = ["-c", script, folder.path().to_str().unwrap()];
+    let options = ["--memory", "512M", "--socket", path.to_str().unwrap()];
+    let mut runner = octavo(&options, "/bin/sh", &arguments).spawn().unwrap();
+    while !folder.path().join("started").exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut line = String::new();
+    std::io::Read::read_to_string(&mut UnixStream::connect(&path).unwrap(), &mut line).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(figures["budget_bytes"], 512 << 20);
+    let second = octavo(&options, "/bin/true", &[]).output().unwrap();
+    assert!(text(&second.stderr).contains("give --socket another path"), "{}", text(&second.stderr));
+    fs::write(folder.path().join("enough"), "").unwrap();
+    assert!(runner.wait().unwrap().success());
+    assert!(!path.exists());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `octavo run`: any program, and all its children, in less memory than they need.
 //!
 //! The engine lives outside of the program, as Mach's external pagers did. The runner owns one
-//! [`Manager`](octavo::Manager), and each process that it manages is a space of it. One budget holds for the
+//! [`Manager`], and each process that it manages is a space of it. One budget holds for the
 //! whole tree and for the runner. While the tree fits, nothing is in any process. `docs/pager.md` has the
 //! protocol.
 //!
@@ -13,6 +13,7 @@
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `guardian` | ends the tree if the runner dies |
+//! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
@@ -25,10 +26,12 @@ mod monitor;
 mod priority;
 mod proc;
 mod signals;
+mod socket;
 mod summary;
 mod tree;
 
 use std::io;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +47,7 @@ pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 use ledger::Ledger;
 use monitor::{Failed, Monitor};
 pub use signals::end_by_signal;
+use socket::Socket;
 pub use summary::{Faults, Summary};
 
 /// The end of a run.
@@ -56,18 +60,21 @@ pub enum End {
 }
 
 /// Runs a program and all its children within `limit_bytes` of memory. `make_manager` makes the manager when
-/// the first process is taken over; it gets the budget. Blocks until the program has ended.
+/// the first process is taken over; it gets the budget. Whoever connects to `socket` gets the figures up to then, as a line
+/// of JSON. Blocks until the program has ended.
 ///
 /// # Errors
-/// The kernel's, where the program cannot be started or watched.
+/// The kernel's, where the program cannot be started or watched, and `AddrInUse` where the socket's path is taken.
 pub fn run(
     mut command: Command,
     limit_bytes: u64,
+    socket: Option<&Path>,
     mut make_manager: impl FnMut(u64) -> octavo::Result<Manager>,
 ) -> io::Result<(End, Summary)> {
     // Children whose parents end become the runner's, so that none gets lost.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut signals = Signals::new(signals::PASSED_ON.iter().chain(&signals::LEFT_TO_THE_PROGRAM))?;
+    let socket = socket.map(Socket::listen).transpose()?;
     let ledger = Arc::new(Ledger::new(limit_bytes));
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
@@ -99,6 +106,9 @@ pub fn run(
             }
         }
         status = signals::reap(program).or(status);
+        while let Some(reader) = socket.as_ref().and_then(Socket::reader) {
+            socket::tell(reader, monitor.figures());
+        }
         let wait = match monitor.turn() {
             Ok(wait) => wait,
             Err(Failed(why)) => {

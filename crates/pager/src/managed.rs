@@ -52,6 +52,8 @@ struct Shared {
     /// The ranges that the space maps.
     mapped: Mutex<Vec<(u64, u64)>>,
     failure: Mutex<Option<String>>,
+    /// What the driver has counted.
+    served: Mutex<Served>,
     /// Descriptors of children that cannot be served. While they are open, the children wait, and read no zeros.
     unserved: Mutex<Vec<Userfaultfd>>,
     /// Children of forks, until the monitor takes them.
@@ -66,7 +68,7 @@ pub(crate) struct Managed {
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
     shared: Arc<Shared>,
-    driver: Option<JoinHandle<io::Result<Served>>>,
+    driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     pub(crate) outside_at_look: u64,
     is_refused: bool,
@@ -120,6 +122,7 @@ impl Managed {
             adopted_later: Mutex::default(),
             mapped: Mutex::default(),
             failure: Mutex::default(),
+            served: Mutex::default(),
             unserved: Mutex::default(),
             forks: Mutex::default(),
         });
@@ -284,16 +287,22 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted.
-    pub(crate) fn end(mut self) -> Served {
-        self.stop()
+    /// Returns what the driver has counted, up to about now.
+    pub(crate) fn served(&self) -> Served {
+        *self.shared.served.lock().expect("nobody panics here")
     }
 
-    fn stop(&mut self) -> Served {
+    /// Lets the process go, which has ended, and returns what its driver has counted.
+    pub(crate) fn end(mut self) -> Served {
+        self.stop();
+        self.served()
+    }
+
+    fn stop(&mut self) {
         self.window.reach().end();
         self.bell.end();
-        let served = self.driver.take().and_then(|driver| driver.join().ok());
-        served.and_then(Result::ok).unwrap_or_default()
+        // A driver that has failed was found out by `failure`.
+        let _ = self.driver.take().map(JoinHandle::join);
     }
 }
 
@@ -591,6 +600,10 @@ impl Listener for Adopter<'_> {
         }
         self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
         false
+    }
+
+    fn counted(&mut self, served: Served) {
+        *self.shared.served.lock().expect("nobody panics here") = served;
     }
 
     fn work(&mut self) -> bool {

@@ -179,7 +179,7 @@ impl<'a> Monitor<'a> {
         let own = self.own.read();
         let anonymous = self.tree.measure();
         let total = anonymous + own.anonymous;
-        self.summary.peak_anonymous = self.summary.peak_anonymous.max(anonymous);
+        self.summary.anonymous_peak_bytes = self.summary.anonymous_peak_bytes.max(anonymous);
         self.ledger.note(total);
         total
     }
@@ -361,18 +361,24 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Ends the management of all processes, after the program's end.
-    pub(crate) fn finish(mut self) -> Summary {
+    /// Returns the figures up to now.
+    pub(crate) fn figures(&mut self) -> &Summary {
         self.summary.peak_bytes = self.ledger.peak_bytes();
         self.summary.budget_bytes = self.ledger.limit_bytes();
+        self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.tree);
         }
+        &self.summary
+    }
+
+    /// Ends the management of all processes, after the program's end.
+    pub(crate) fn finish(mut self) -> Summary {
+        self.figures();
         let forks = std::mem::take(&mut self.forks).into_iter();
         for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {
             self.summary.add(managed);
         }
-        self.summary.processes = self.tree.seen;
         if let Some(guardian) = self.guardian.take() {
             guardian.finish();
         }

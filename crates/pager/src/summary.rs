@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use octavo::{Counter, Manager};
+use octavo::{Counter, Manager, PAGE_BYTES, SpaceStats};
+use octavo_window::Served;
 use serde::Serialize;
 
 use crate::managed::Managed;
@@ -35,7 +36,7 @@ pub struct Summary {
     pub anonymous_peak_bytes: u64,
     /// The most memory, present or out, that was managed.
     pub managed_peak_bytes: u64,
-    /// The part of the anonymous memory of managed processes that is managed, when it was least of late.
+    /// The part of the anonymous memory of managed processes that was managed, at that peak.
     pub managed_share: f64,
     /// Pages that went out and came back, in bytes.
     pub swapped_out_bytes: u64,
@@ -45,64 +46,80 @@ pub struct Summary {
     pub faults: Faults,
     /// How long faults waited for room.
     pub waited_seconds: f64,
-    /// Pages compressed, and the bytes that they took.
+    /// The bytes of pages in the compressed pool, by the bytes that they took there, when the pool held most.
     pub compression_ratio: Option<f64>,
     /// Processes that were seen.
     pub processes: u64,
     /// Processes that were managed at some time.
     pub managed_processes: u64,
+    /// Swap traffic and faults of processes that have ended.
     #[serde(skip)]
-    pub(crate) peak_anonymous: u64,
-    /// Swap traffic of processes that have ended, and of those that live.
+    ended: Traffic,
+    /// Pages in the compressed pool when it held most.
     #[serde(skip)]
-    ended: (u64, u64),
-    #[serde(skip)]
-    live: (u64, u64),
+    pool_pages: u64,
 }
 
-impl Summary {
-    /// Takes note of the manager's figures.
-    pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
-        let counters = manager.counters();
-        self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
-        self.anonymous_peak_bytes = self.peak_anonymous;
-        let (mut resident, mut swapped_out, mut swapped_in) = (0, 0, 0);
-        for stats in managed.values().filter_map(|managed| managed.space.stats().ok()) {
-            resident += stats.resident_bytes;
-            swapped_out += stats.swapped_out_bytes;
-            swapped_in += stats.swapped_in_bytes;
-        }
-        self.live = (swapped_out, swapped_in);
-        let anonymous: u64 = managed
-            .keys()
-            .filter_map(|pid| tree.processes.get(pid))
-            .map(|process| process.memory.anonymous)
-            .sum();
-        if let Ok(stats) = manager.stats() {
-            let out = stats.swap_slots * octavo::PAGE_BYTES as u64;
-            self.managed_peak_bytes = self.managed_peak_bytes.max(resident + out);
-            if anonymous + out > 0 && out > 0 {
-                self.managed_share = ((resident + out) as f64 / (anonymous + out) as f64).min(1.0);
-            }
-        }
-        let (swapped_out, swapped_in) = self.live;
-        self.swapped_out_bytes = self.ended.0 + swapped_out;
-        self.swapped_in_bytes = self.ended.1 + swapped_in;
-    }
+/// Swap traffic and faults of some processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Traffic {
+    out_bytes: u64,
+    in_bytes: u64,
+    faults: Faults,
+}
 
-    /// Adds a process that has ended.
-    pub(crate) fn add(&mut self, managed: Managed) {
-        if let Ok(stats) = managed.space.stats() {
-            self.ended.0 += stats.swapped_out_bytes;
-            self.ended.1 += stats.swapped_in_bytes;
+impl Traffic {
+    fn add(&mut self, stats: Option<SpaceStats>, served: Served) {
+        if let Some(stats) = stats {
+            self.out_bytes += stats.swapped_out_bytes;
+            self.in_bytes += stats.swapped_in_bytes;
         }
-        let served = managed.end();
         self.faults.missing += served.missing;
         self.faults.stores += served.stores;
         self.faults.along += served.along;
         self.faults.waited += served.waited;
         self.faults.changes += served.changes;
-        (self.swapped_out_bytes, self.swapped_in_bytes) = self.ended;
+    }
+}
+
+impl Summary {
+    /// Takes note of the figures of the manager and of managed processes.
+    pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
+        let counters = manager.counters();
+        self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
+        let (mut resident, mut anonymous, mut traffic) = (0, 0, self.ended);
+        for (pid, managed) in managed {
+            let stats = managed.space.stats().ok();
+            traffic.add(stats, managed.served());
+            resident += stats.map_or(0, |stats| stats.resident_bytes);
+            anonymous += tree.processes.get(pid).map_or(0, |process| process.memory.anonymous);
+        }
+        self.show(traffic);
+        let Ok(stats) = manager.stats() else { return };
+        // Pages that are here may keep their slots, and pages that were out when they were dropped never come back.
+        let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
+        let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
+        if resident + out > self.managed_peak_bytes {
+            self.managed_peak_bytes = resident + out;
+            self.managed_share = ((resident + out) as f64 / (anonymous + out).max(1) as f64).min(1.0);
+        }
+        if stats.pool_pages > self.pool_pages {
+            self.pool_pages = stats.pool_pages;
+            let ratio = (stats.pool_pages * PAGE_BYTES as u64) as f64 / stats.pool_bytes.max(1) as f64;
+            self.compression_ratio = Some(ratio);
+        }
+    }
+
+    /// Adds a process that has ended.
+    pub(crate) fn add(&mut self, managed: Managed) {
+        let stats = managed.space.stats().ok();
+        self.ended.add(stats, managed.end());
+        self.show(self.ended);
+    }
+
+    fn show(&mut self, traffic: Traffic) {
+        (self.swapped_out_bytes, self.swapped_in_bytes) = (traffic.out_bytes, traffic.in_bytes);
+        self.faults = traffic.faults;
     }
 }
 
@@ -132,6 +149,10 @@ impl fmt::Display for Summary {
             mib(self.swapped_out_bytes),
             mib(self.swapped_in_bytes),
             self.waited_seconds
-        )
+        )?;
+        match self.compression_ratio {
+            Some(ratio) => write!(f, "; pages were packed {ratio:.1} to 1"),
+            None => Ok(()),
+        }
     }
 }

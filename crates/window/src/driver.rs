@@ -69,6 +69,9 @@ pub trait Listener {
     /// A change of the target's mappings cannot be followed. The target must not go on.
     fn lost(&mut self, error: Error);
 
+    /// Hears what has been counted so far, now and then and at the end.
+    fn counted(&mut self, served: Served);
+
     /// Does a piece of other work. Returns whether there is more.
     fn work(&mut self) -> bool;
 }
@@ -229,11 +232,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Serves faults until the bell says that it is over, or the target has ended. Returns what it has counted.
+    /// Serves faults until the bell says that it is over, or the target has ended.
     ///
     /// # Errors
     /// The kernel's, where events cannot be read.
-    pub fn run(mut self) -> std::io::Result<Served> {
+    pub fn run(mut self) -> std::io::Result<()> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
@@ -282,12 +285,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 if !waiting.is_empty() {
                     self.space.leave_driving();
                 }
+                self.listener.counted(self.served);
                 if !self.sleep()? {
                     self.window.reach().look_whether_gone();
                 }
             }
         }
-        Ok(self.served)
+        self.listener.counted(self.served);
+        Ok(())
     }
 
     /// Looks for a moment whether the next fault comes at once, where that was worth it of late. To sleep and to be woken takes

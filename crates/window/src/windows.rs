@@ -45,7 +45,7 @@ struct Serving {
     space: Arc<Space>,
     window: Arc<Window<Own>>,
     bell: Arc<Bell>,
-    driver: Option<JoinHandle<io::Result<Served>>>,
+    driver: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Windows {
@@ -161,6 +161,8 @@ impl Listener for Plain {
         eprintln!("octavo: the windows cannot be served any more, so the process ends: {error}");
         std::process::abort();
     }
+
+    fn counted(&mut self, _: Served) {}
 
     fn work(&mut self) -> bool {
         false

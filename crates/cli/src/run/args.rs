@@ -38,6 +38,9 @@ pub struct RunArgs {
     /// Write the summary as JSON to a file at the end
     #[arg(long, env = "OCTAVO_JSON", value_name = "FILE")]
     pub json: Option<JsonTarget>,
+    /// A socket: whoever connects to it gets the figures up to then, as one line of JSON
+    #[arg(long, env = "OCTAVO_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// The program, and its arguments. Without it, a program of Octavo's own that needs 768 MiB runs in 256 MiB, with --stats
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

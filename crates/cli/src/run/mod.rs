@@ -5,6 +5,7 @@ pub mod demo;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -37,8 +38,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
     let make_manager = |budget_bytes| builder(args, budget_bytes)?.build();
-    let (end, summary) = octavo_pager::run(command, limit_bytes, make_manager)
-        .map_err(|error| Failure::system(format!("cannot run {}", program.display()), error))?;
+    let (end, summary) = octavo_pager::run(command, limit_bytes, args.socket.as_deref(), make_manager)
+        .map_err(|error| match (&args.socket, error.kind()) {
+            (Some(path), ErrorKind::AddrInUse) => Failure::Said(format!(
+                "somebody listens at {}, or it is no socket; give --socket another path",
+                path.display()
+            )),
+            _ => Failure::system(format!("cannot run {}", program.display()), error),
+        })?;
     if args.stats || is_demo {
         eprintln!("{summary}");
     }
