@@ -73,6 +73,20 @@ impl Group {
         let file = if self.is_unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok()
     }
+
+    /// Private memory of the group that is no file's, now.
+    pub fn anonymous_bytes(&self) -> Option<u64> {
+        let stat = fs::read_to_string(self.path.join("memory.stat")).ok()?;
+        let wanted = if self.is_unified { "anon" } else { "rss" };
+        let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+        lines.find(|(name, _)| *name == wanted)?.1.trim().parse().ok()
+    }
+
+    /// The processes of the group.
+    pub fn processes(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
 }
 
 /// Gives the groups below the root the controller, which version 2 does on request only.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::options::Options;
 use super::place::Place;
-use super::results::{End, Outcome, Run};
+use super::results::{Charged, End, Outcome, Run};
 use super::rows::Row;
 use crate::machine;
 use crate::machine::kernel::{self, Group, Purpose};
@@ -90,7 +90,10 @@ impl<'a> Bench<'a> {
             Side::Plain => None,
             Side::Octavo { program, budget_bytes } => {
                 words = [self.octavo_words(program, budget_bytes, &report), words].concat();
-                None
+                // The group only measures. Where none can be made, the run goes on without.
+                let group = Group::new(&mut warden, Purpose::Measure).ok();
+                words = group.as_ref().map_or(words.clone(), |group| group.entering(&words));
+                group
             }
             Side::Kernel { limit_bytes, swap_bytes } => {
                 if swap_bytes > 0 {
@@ -105,8 +108,14 @@ impl<'a> Bench<'a> {
         let environment = [("SHORT_FOLDER", short.display().to_string())];
         let mut child = process::start(&mut warden, &words, &scratch, &environment)?;
         let mut sampler = Sampler::new(child.id());
+        let mut charged =
+            matches!(side, Side::Octavo { .. }).then(Charged::default).filter(|_| group.is_some());
         let begun = Instant::now();
-        let end = self.wait(&mut child, matches!(side, Side::Plain).then_some(&mut sampler), group.as_ref());
+        let end = self.wait(&mut child, group.as_ref(), || match (&mut charged, &group) {
+            (Some(charged), Some(group)) => look(group, charged),
+            _ if matches!(side, Side::Plain) => sampler.look(),
+            _ => {}
+        });
         let seconds = begun.elapsed().as_secs_f64();
         if end == End::TooLong {
             ask_to_end(&mut child);
@@ -119,8 +128,12 @@ impl<'a> Bench<'a> {
             End::Failed(_) => End::Killed,
             end => end,
         };
+        if let (Some(charged), Some(group)) = (&mut charged, &group) {
+            charged.peak_bytes = group.peak_bytes();
+        }
         let run = Run {
             end,
+            charged,
             seconds,
             output: (row.compared)(&said(&scratch, "stdout")),
             peak_bytes: sampler.peak_bytes(),
@@ -145,7 +158,7 @@ impl<'a> Bench<'a> {
 
     /// Waits for the program's end, and samples it meanwhile. A group ends with the first process that the kernel kills in
     /// it, since what is left of a program may wait for that process for ever.
-    fn wait(&self, child: &mut Child, mut sampler: Option<&mut Sampler>, group: Option<&Group>) -> End {
+    fn wait(&self, child: &mut Child, group: Option<&Group>, mut look: impl FnMut()) -> End {
         let latest = Instant::now() + Duration::from_secs(self.options.limit_seconds);
         loop {
             match child.try_wait() {
@@ -158,13 +171,25 @@ impl<'a> Bench<'a> {
             if group.is_some_and(Group::has_killed) {
                 return End::Killed;
             }
-            if let Some(sampler) = sampler.as_mut() {
-                sampler.look();
-            }
+            look();
             thread::sleep(LOOK_EVERY);
         }
     }
 }
+
+/// Looks at the group that Octavo runs in.
+fn look(group: &Group, charged: &mut Charged) {
+    charged.anonymous_peak_bytes = charged.anonymous_peak_bytes.max(group.anonymous_bytes().unwrap_or(0));
+    let is_helper = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        OCTAVOS_OWN.contains(&name.trim_end())
+    };
+    let processes = group.processes().iter().filter(|pid| !is_helper(pid)).count();
+    charged.processes = charged.processes.max(processes as u64);
+}
+
+/// The names of the runner, of a mover, and of the guardian.
+const OCTAVOS_OWN: [&str; 3] = ["octavo", "octavo-mover", "exe"];
 
 /// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden removes it.
 fn short_folder() -> PathBuf {

@@ -25,6 +25,26 @@ pub struct Run {
     pub peak_bytes: u64,
     /// What `octavo run --json` wrote.
     pub report: Option<Value>,
+    /// What the kernel charged to Octavo's group.
+    pub charged: Option<Charged>,
+}
+
+/// What the kernel has charged to a group without a limit, with Octavo's runner and helpers in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charged {
+    /// The peak of all, page cache and page tables too. The kernel keeps it itself, so it is exact.
+    pub peak_bytes: Option<u64>,
+    /// The peak of private memory that is no file's, which is what the budget is about. Sampled.
+    pub anonymous_peak_bytes: u64,
+    /// The most processes at once, without the runner and its helpers. Sampled.
+    pub processes: u64,
+}
+
+impl Charged {
+    /// What a tree may have beyond its budget: 3 %, 16 MiB, and 2 MiB a process.
+    pub fn bound_bytes(&self, budget_bytes: u64) -> u64 {
+        budget_bytes + budget_bytes * 3 / 100 + (16 << 20) + self.processes * (2 << 20)
+    }
 }
 
 /// All runs of one row.
@@ -75,6 +95,16 @@ impl Outcome {
                 End::Well => {}
             }
         }
+        if let Some(charged) = self.octavo.as_ref().and_then(|run| run.charged) {
+            let bound = charged.bound_bytes(self.budget_bytes);
+            if charged.anonymous_peak_bytes > bound {
+                complaints.push(format!(
+                    "had {} MiB of anonymous memory under octavo, where {} MiB is the most for its budget",
+                    charged.anonymous_peak_bytes >> 20,
+                    bound >> 20
+                ));
+            }
+        }
         complaints
     }
 }
@@ -83,7 +113,9 @@ impl Outcome {
 pub fn json(outcomes: &[Outcome]) -> Value {
     let run = |run: &Option<Run>| match run {
         None => Value::Null,
-        Some(run) => json!({ "end": end(&run.end), "seconds": run.seconds, "report": run.report }),
+        Some(run) => {
+            json!({ "end": end(&run.end), "seconds": run.seconds, "report": run.report, "charged": charged(run) })
+        }
     };
     let row = |outcome: &Outcome| {
         json!({
@@ -99,6 +131,16 @@ pub fn json(outcomes: &[Outcome]) -> Value {
         })
     };
     Value::Array(outcomes.iter().map(row).collect())
+}
+
+fn charged(run: &Run) -> Value {
+    run.charged.map_or(Value::Null, |charged| {
+        json!({
+            "peak_bytes": charged.peak_bytes,
+            "anonymous_peak_bytes": charged.anonymous_peak_bytes,
+            "processes": charged.processes,
+        })
+    })
 }
 
 fn end(end: &End) -> String {

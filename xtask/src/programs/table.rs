@@ -5,8 +5,8 @@ use super::rows;
 use crate::machine::document::Marks;
 
 const HEAD: &str = "\
-| program | plain s | octavo s | kernel swap s | peak | budget | managed % | swapped in | same output | killed without |
-|---|---|---|---|---|---|---|---|---|---|
+| program | plain s | octavo s | kernel swap s | peak | budget | octavo peak | managed % | swapped in | same output | killed without |
+|---|---|---|---|---|---|---|---|---|---|---|
 ";
 const MARKS: Marks = Marks { begin: "<!-- programs: begin -->", end: "<!-- programs: end -->" };
 
@@ -31,12 +31,21 @@ pub fn line(outcome: &Outcome) -> String {
         seconds(&outcome.kernel),
         mebibytes(outcome.plain.peak_bytes as f64),
         mebibytes(outcome.budget_bytes as f64),
+        octavo_peak(outcome),
         outcome.reported("managed_share").map_or("–".into(), |share| format!("{:.0}", 100.0 * share)),
         outcome.reported("swapped_in_bytes").map_or("–".into(), mebibytes),
         answer(outcome.octavo_same()).into(),
         answer(outcome.killed_without()).replace('*', ""),
     ];
     format!("| {} |", cells.join(" | "))
+}
+
+/// The anonymous memory of the tree and the runner, in bold where it is more than a tree may have.
+fn octavo_peak(outcome: &Outcome) -> String {
+    let Some(charged) = outcome.octavo.as_ref().and_then(|run| run.charged) else { return "–".into() };
+    let peak = mebibytes(charged.anonymous_peak_bytes as f64);
+    let is_within = charged.anonymous_peak_bytes <= charged.bound_bytes(outcome.budget_bytes);
+    if is_within { peak } else { format!("**{peak}**") }
 }
 
 fn seconds(run: &Run) -> String {
@@ -69,12 +78,22 @@ pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::results::Charged;
     use super::*;
 
     fn outcome(name: &'static str, seconds: f64) -> Outcome {
-        let plain = Run { end: End::Well, seconds, output: "7".into(), peak_bytes: 300 << 20, report: None };
+        let plain = Run {
+            end: End::Well,
+            seconds,
+            output: "7".into(),
+            peak_bytes: 300 << 20,
+            report: None,
+            charged: None,
+        };
         let report = serde_json::json!({ "managed_share": 0.975, "swapped_in_bytes": 5 << 20 });
-        let octavo = Run { seconds: 2.0 * seconds, report: Some(report), ..plain.clone() };
+        let charged = Charged { peak_bytes: None, anonymous_peak_bytes: 160 << 20, processes: 1 };
+        let octavo =
+            Run { seconds: 2.0 * seconds, report: Some(report), charged: Some(charged), ..plain.clone() };
         let killed = Run { end: End::Killed, ..plain.clone() };
         Outcome {
             name,
@@ -88,12 +107,15 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_measured() {
-        let expected = "| redis | 1.5 | 3.0 | – | 300 MiB | 150 MiB | 98 | 5 MiB | yes | yes |";
+        let expected = "| redis | 1.5 | 3.0 | – | 300 MiB | 150 MiB | 160 MiB | 98 | 5 MiB | yes | yes |";
         assert_eq!(line(&outcome("redis", 1.5)), expected);
         let mut wrong = outcome("redis", 1.5);
         wrong.octavo.as_mut().unwrap().output = "8".into();
         assert!(line(&wrong).contains("| **no** |"));
         assert_eq!(wrong.complaints(), ["gave another output under octavo"]);
+        wrong.octavo.as_mut().unwrap().charged.as_mut().unwrap().anonymous_peak_bytes = 180 << 20;
+        assert!(line(&wrong).contains("| **180 MiB** |"));
+        assert_eq!(wrong.complaints().len(), 2);
     }
 
     #[test]

@@ -1,0 +1,185 @@
+//! The budget of `octavo run`, as the kernel counts it.
+//!
+//! Each test runs a tree in a memory control group that has no limit, and asks the kernel for the most that it has ever charged to
+//! the group: the tree, the runner, its helpers, page tables, page cache. That must not be more than the budget with a small share of
+//! it and a little for each process. Where no control group can be made, a test says so and passes.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
+const BUDGET: u64 = 96 << 20;
+const TRIES: usize = 8;
+
+/// What may be charged beyond the budget: 3 %, 16 MiB, and 2 MiB a process.
+fn bound(processes: usize) -> u64 {
+    BUDGET + BUDGET * 3 / 100 + (16 << 20) + processes as u64 * (2 << 20)
+}
+
+/// A group that measures, with a shell that ends its processes and removes it, also if the test is killed.
+struct Group {
+    path: PathBuf,
+    is_unified: bool,
+    cleaner: Child,
+}
+
+/// The greatest figures that were seen, and the kernel's own peak.
+#[derive(Debug, Default)]
+struct Peak {
+    /// All that was charged, page cache and page tables too: the kernel's peak, exact.
+    charged: u64,
+    /// Private memory that is no file's: sampled.
+    anonymous: u64,
+    /// Page cache and shared memory: sampled.
+    file: u64,
+    /// Processes of the program at once, without the runner and its helpers: sampled.
+    processes: usize,
+}
+
+impl Group {
+    /// `None` where this machine or this user cannot make one.
+    fn new(name: &str) -> Option<Self> {
+        let roots = [("/sys/fs/cgroup/memory", false), ("/sys/fs/cgroup", true)];
+        let (root, is_unified) = roots.into_iter().find(|(root, is_unified)| {
+            let file = if *is_unified { "cgroup.subtree_control" } else { "memory.usage_in_bytes" };
+            let text = fs::read_to_string(Path::new(root).join(file));
+            text.is_ok_and(|text| !is_unified || text.split_whitespace().any(|word| word == "memory"))
+        })?;
+        let path = Path::new(root).join(format!("octavo-budget-{name}-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let group = path.display();
+        let script = format!(
+            "read line; for i in $(seq 300); do for p in $(cat {group}/cgroup.procs); do kill -9 $p; done; \
+             rmdir {group} && break; sleep 0.1; done"
+        );
+        let mut cleaner = Command::new("sh");
+        cleaner.args(["-c", &script]).stdin(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let group = Self { cleaner: cleaner.spawn().ok()?, path, is_unified };
+        group.peak().is_some().then_some(group)
+    }
+
+    fn number(&self, file: &str) -> Option<u64> {
+        fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok()
+    }
+
+    fn peak(&self) -> Option<u64> {
+        self.number(if self.is_unified { "memory.peak" } else { "memory.max_usage_in_bytes" })
+    }
+
+    fn look(&self, peak: &mut Peak) {
+        let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        let field = |name: &str| {
+            let mut fields = stat.lines().filter_map(|line| line.split_once(' '));
+            fields.find(|(field, _)| *field == name).map_or(0, |(_, bytes)| bytes.trim().parse().unwrap_or(0))
+        };
+        let (anonymous, file) = if self.is_unified { ("anon", "file") } else { ("rss", "cache") };
+        peak.anonymous = peak.anonymous.max(field(anonymous));
+        peak.file = peak.file.max(field(file));
+        let processes = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let is_ours = |pid: &&str| !["octavo\n", "octavo-mover\n", "exe\n"].contains(&name(pid).as_str());
+        peak.processes = peak.processes.max(processes.lines().filter(is_ours).count());
+    }
+
+    /// Runs a command in the group to its end.
+    fn run(&self, command: &[&str]) -> Peak {
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.path.display());
+        let mut child = Command::new("sh").args(["-c", &enter, "sh"]).args(command).spawn().unwrap();
+        let mut peak = Peak::default();
+        let began = Instant::now();
+        let status = loop {
+            self.look(&mut peak);
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < Duration::from_secs(300), "{command:?} does not end");
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "{command:?}: {status}");
+        peak.charged = self.peak().unwrap();
+        peak
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
+    }
+}
+
+/// Runs a program within the budget, and returns what it was charged and what it may be, with a sentence. `None` where no group can
+/// be made.
+fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
+    let Some(group) = Group::new(name) else {
+        println!(
+            "skipped: no memory control group can be made here, which takes root and a memory controller"
+        );
+        return None;
+    };
+    let budget = BUDGET.to_string();
+    let peak = group.run(&[&[OCTAVO, "run", "--memory", &budget, "--"], program].concat());
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let bound = bound(peak.processes);
+    let said = format!(
+        "{name}: charged {:.1} MiB at the peak (anonymous {:.1}, files {:.1}), {} processes, bound {:.1}",
+        mib(peak.charged),
+        mib(peak.anonymous),
+        mib(peak.file),
+        peak.processes,
+        mib(bound)
+    );
+    println!("{said}");
+    Some((peak, bound, said))
+}
+
+/// Runs a program until it has stayed within the bound once. Whoever measures comes late on a machine that is busy enough, so one
+/// run says little; but something that is always charged too much is found.
+fn stays_within_the_budget(name: &str, program: &[&str]) {
+    let mut all = Vec::new();
+    for _ in 0..TRIES {
+        let Some((peak, bound, said)) = measure(name, program) else { return };
+        if peak.charged <= bound {
+            return;
+        }
+        all.push(said);
+    }
+    panic!("{}", all.join("\n"));
+}
+
+/// The torture program, which is built beside `octavo`.
+fn torture() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
+        let built = Command::new(cargo).args(["build", "--quiet", "--package", "octavo-torture"]).status();
+        assert!(built.unwrap().success(), "the torture program is built");
+        Path::new(OCTAVO).with_file_name("octavo-torture").display().to_string()
+    })
+}
+
+#[test]
+fn a_writer_that_grows_as_fast_as_it_can() {
+    stays_within_the_budget(
+        "writer",
+        &["dd", "if=/dev/zero", "of=/dev/null", "bs=384M", "count=1", "iflag=fullblock", "status=none"],
+    );
+}
+
+/// A tree that forks a large process may be above its limit until the children end, so this shows by how much, and checks that
+/// nothing else goes wrong. `docs/pager.md` says why.
+#[test]
+fn a_tree_of_forks() {
+    let arguments = ["--memory", "192M", "--seconds", "4", "--only", "fork"];
+    measure("forks", &[&[torture()][..], &arguments].concat());
+}
+
+#[test]
+fn a_job_of_several_processes() {
+    let job = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M count=4 iflag=fullblock status=none & done; wait";
+    stays_within_the_budget("job", &["sh", "-c", job]);
+}
