@@ -2,7 +2,7 @@
 //!
 //! The kernel counts a page that a fork shares in every process that shows it. So the processes of one program,
 //! which have forked from each other, are counted together: their shares (PSS) are asked for now and then, and
-//! in between the pages that they get are added. A `vfork` child has no memory of its own.
+//! in between the pages that they get are added, and those that go are taken off. A `vfork` child has no memory of its own.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -145,8 +145,13 @@ impl Tree {
 
     /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the runner, which gets children
     /// whose parents have ended.
-    pub(crate) fn find_fork(&self, stack: u64, parent: u32, is_known: impl Fn(u32) -> bool) -> Option<u32> {
-        let fits = |parent: u32| {
+    pub(crate) fn find_fork(
+        &self,
+        stack: u64,
+        parent: u32,
+        mut is_known: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        let mut fits = |parent: u32| {
             self.processes.iter().find_map(|(pid, process)| {
                 let fits = process.stack == stack && process.parent == parent && !process.is_vforked;
                 (fits && !is_known(*pid)).then_some(*pid)
@@ -173,6 +178,7 @@ impl Tree {
             let processes = &self.processes;
             let anonymous = |pid: &u32| processes.get(pid).map_or(0, |process| process.memory.anonymous);
             let counted: u64 = family.members.iter().map(anonymous).sum();
+            let largest = family.members.iter().map(anonymous).max().unwrap_or(0);
             let now = Instant::now();
             let pause = ASK_EVERY.max(family.took * ASK_SHARE);
             if family.asked_at.is_none_or(|at| now - at >= pause) {
@@ -180,9 +186,33 @@ impl Tree {
                 (family.counted, family.asked_at) = (counted, Some(now));
                 family.took = now.elapsed();
             }
-            let now_shared = (family.shares + counted.saturating_sub(family.counted)).min(counted);
-            sum = sum - counted + now_shared;
+            sum = sum - counted + estimate(family.shares, family.counted, counted, largest);
         }
         sum
+    }
+}
+
+/// Estimates what processes have together: `shares` when the kernel counted `then` for them. It counts `now`, and `largest` for one
+/// of them.
+///
+/// Pages that come are one process's own, and so are those that Octavo takes out. Other pages that go may be left to another process,
+/// as at a process's end. But together they have at least what one has.
+fn estimate(shares: u64, then: u64, now: u64, largest: u64) -> u64 {
+    (shares + now).saturating_sub(then).clamp(largest, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_come_and_go_count_whole_and_one_process_counts_at_least() {
+        // Two processes share 80 pages, and each has 20.
+        let (shares, then) = (120, 200);
+        assert_eq!(estimate(shares, then, then, 100), 120);
+        assert_eq!(estimate(shares, then, then + 30, 130), 150, "one of them grows");
+        assert_eq!(estimate(shares, then, then - 10, 100), 110, "pages of its own go out");
+        assert_eq!(estimate(shares, then, 100, 100), 100, "one of them ends");
+        assert_eq!(estimate(shares, then, 0, 0), 0);
     }
 }
