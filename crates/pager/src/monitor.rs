@@ -60,6 +60,8 @@ pub(crate) struct Monitor<'a> {
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed, each with its program.
     refused: BTreeMap<u32, u64>,
+    /// Of processes that are not managed: whether the memory of each is watched all the same, as a managed one has forked it.
+    watched: BTreeMap<u32, bool>,
     own: Statm,
     /// What the tree could still get without outgrowing its limit, at the last look.
     room: u64,
@@ -115,6 +117,7 @@ impl<'a> Monitor<'a> {
             tree: Tree::default(),
             managed: BTreeMap::new(),
             refused: BTreeMap::new(),
+            watched: BTreeMap::new(),
             own: Statm::of(std::process::id())?,
             room: 0,
             summary: Summary::default(),
@@ -251,7 +254,7 @@ impl<'a> Monitor<'a> {
     }
 
     /// Returns what the kernel says of a process if it is to be taken over.
-    fn find_new(&self, anonymous: u64, pid: u32) -> Option<Stat> {
+    fn find_new(&mut self, anonymous: u64, pid: u32) -> Option<Stat> {
         if anonymous < LEAST_PROCESS || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
             return None;
         }
@@ -268,12 +271,19 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Returns whether a process is the child of a fork whose event has not been taken in yet.
-    fn is_fork_of_managed(&self, pid: u32) -> bool {
+    /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.
+    /// A child from before that process was managed has none of the watched memory, and is taken over like any other.
+    fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let stack = self.tree.processes.get(&pid).map(|process| process.stack);
         let forks = self.forks.iter().map(|(_, fork)| fork);
-        self.tree.is_fork(pid)
-            && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack)
+        let is_related = self.tree.is_fork(pid)
+            && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack);
+        is_related && self.is_watched(pid)
+    }
+
+    /// Returns whether the memory of a process that is not managed is watched. It was so from its start, or never will be.
+    fn is_watched(&mut self, pid: u32) -> bool {
+        *self.watched.entry(pid).or_insert_with(|| proc::is_watched(pid))
     }
 
     fn engage(&mut self, pid: u32, stack: u64) -> Result<(), Failed> {
@@ -314,7 +324,11 @@ impl<'a> Monitor<'a> {
             let more: Vec<_> = fork.take_forks().into_iter().map(|fork| (*parent, fork)).collect();
             let is_current = fork.is_current();
             let stack = fork.stack;
-            let found = self.tree.find_fork(stack, *parent, |pid| self.managed.contains_key(&pid));
+            let (managed, watched) = (&self.managed, &mut self.watched);
+            let found = self.tree.find_fork(stack, *parent, |pid| {
+                let mut is_watched = || *watched.entry(pid).or_insert_with(|| proc::is_watched(pid));
+                managed.contains_key(&pid) || !is_watched()
+            });
             if !is_current {
                 let (_, fork) = self.forks.remove(index);
                 self.summary.add(fork);
@@ -342,6 +356,8 @@ impl<'a> Monitor<'a> {
             }
         }
         self.refused.retain(|pid, _| self.tree.processes.contains_key(pid));
+        self.watched
+            .retain(|pid, _| self.tree.processes.contains_key(pid) && !self.managed.contains_key(pid));
         self.summary.processes = self.tree.seen;
     }
 
