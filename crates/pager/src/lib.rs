@@ -59,9 +59,9 @@ pub enum End {
     Stopped(String),
 }
 
-/// Runs a program and all its children within `limit_bytes` of memory. `make_manager` makes the manager when
-/// the first process is taken over; it gets the budget. Whoever connects to `socket` gets the figures up to then, as a line
-/// of JSON. Blocks until the program has ended.
+/// Runs a program and all its children within `limit_bytes` of memory. `make_manager` makes the manager, in a
+/// thread of its own, before the first process is taken over; it gets the budget. Whoever connects to `socket` gets the
+/// figures up to then, as a line of JSON. Blocks until the program has ended.
 ///
 /// # Errors
 /// The kernel's, where the program cannot be started or watched, and `AddrInUse` where the socket's path is taken.
@@ -69,7 +69,7 @@ pub fn run(
     mut command: Command,
     limit_bytes: u64,
     socket: Option<&Path>,
-    mut make_manager: impl FnMut(u64) -> octavo::Result<Manager>,
+    make_manager: impl FnOnce(u64) -> octavo::Result<Manager> + Send + 'static,
 ) -> io::Result<(End, Summary)> {
     // Children whose parents end become the runner's, so that none gets lost.
     set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -79,16 +79,7 @@ pub fn run(
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make)?;
-    if let Err(Failed(why)) = monitor.prepare_for_start() {
-        return Ok((End::Stopped(why), monitor.finish()));
-    }
-    let child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            monitor.finish();
-            return Err(error);
-        }
-    };
+    let child = command.spawn()?;
     let program = child.id();
     // Each process that is managed takes descriptors. The program has the limit that it was given.
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use octavo::Manager;
@@ -39,7 +40,8 @@ const LEAST_PROCESS: u64 = 8 << 20;
 /// What a managed process may have outside before its mappings are looked at again.
 const LEAST_OUTSIDE: u64 = 2 << 20;
 
-/// A tree that may fill half of its limit in less time finds everything prepared from the start.
+/// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
+/// from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
 fn time_to_fill(bytes: u64) -> Duration {
@@ -50,10 +52,16 @@ fn time_to_fill(bytes: u64) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
 
+/// Makes the manager.
+pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send>;
+
 /// Watches a tree.
-pub(crate) struct Monitor<'a> {
+pub(crate) struct Monitor {
     ledger: Arc<Ledger>,
-    make_manager: Box<dyn FnMut() -> Result<Manager, String> + 'a>,
+    /// `None` from when it is at work.
+    make_manager: Option<MakeManager>,
+    /// A thread that makes the manager.
+    making: Option<JoinHandle<Result<Manager, String>>>,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
     pub(crate) tree: Tree,
@@ -104,14 +112,12 @@ impl Growth {
     }
 }
 
-impl<'a> Monitor<'a> {
-    pub(crate) fn new(
-        ledger: Arc<Ledger>,
-        make_manager: Box<dyn FnMut() -> Result<Manager, String> + 'a>,
-    ) -> std::io::Result<Self> {
+impl Monitor {
+    pub(crate) fn new(ledger: Arc<Ledger>, make_manager: MakeManager) -> std::io::Result<Self> {
         Ok(Self {
             ledger,
-            make_manager,
+            make_manager: Some(make_manager),
+            making: None,
             manager: None,
             guardian: None,
             tree: Tree::default(),
@@ -154,7 +160,10 @@ impl<'a> Monitor<'a> {
         let limit = self.ledger.limit_bytes();
         let coming = self.growth.take_in(Instant::now(), total);
         let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
-        if self.manager.is_none() && total > limit / 2 {
+        let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };
+        if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.finish_preparing()?;
+        } else if self.manager.is_none() && total > limit / early {
             self.prepare()?;
         }
         if total + margin > limit {
@@ -187,22 +196,28 @@ impl<'a> Monitor<'a> {
         total
     }
 
-    /// Prepares for a tree that may need it soon after its start. It takes some 20 ms, in which nobody looks at the tree.
-    pub(crate) fn prepare_for_start(&mut self) -> Result<(), Failed> {
-        if time_to_fill(self.ledger.limit_bytes() / 2) < PREPARE_WITHIN { self.prepare() } else { Ok(()) }
-    }
-
-    /// Makes the manager and the guardian, ahead of the need.
+    /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is watched meanwhile.
     fn prepare(&mut self) -> Result<(), Failed> {
+        let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         // The manager has threads of its own, and the guardian is a process.
         crate::priority::lower();
-        let manager = (self.make_manager)();
         let guardian = Guardian::start();
+        let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make_manager);
         crate::priority::raise();
-        self.manager = Some(manager.map_err(Failed)?);
         let guardian = guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         self.tree.leave_out(guardian.pid());
         self.guardian = Some(guardian);
+        self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
+        Ok(())
+    }
+
+    /// Waits for the manager.
+    fn finish_preparing(&mut self) -> Result<(), Failed> {
+        self.prepare()?;
+        if let Some(making) = self.making.take() {
+            let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
+            self.manager = Some(made.map_err(Failed)?);
+        }
         Ok(())
     }
 
@@ -287,9 +302,7 @@ impl<'a> Monitor<'a> {
     }
 
     fn engage(&mut self, pid: u32, stack: u64) -> Result<(), Failed> {
-        if self.manager.is_none() {
-            self.prepare()?;
-        }
+        self.finish_preparing()?;
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
         match Managed::engage(manager, &self.ledger, guardian, pid) {
@@ -390,6 +403,8 @@ impl<'a> Monitor<'a> {
 
     /// Ends the management of all processes, after the program's end.
     pub(crate) fn finish(mut self) -> Summary {
+        // A program that has ended early does not care whether it could have been served.
+        let _ = self.making.take().map(JoinHandle::join);
         self.figures();
         let forks = std::mem::take(&mut self.forks).into_iter();
         for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {

@@ -37,7 +37,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (program, arguments) = words.split_first().expect("there is a program");
     let mut command = Command::new(program);
     command.args(arguments);
-    let make_manager = |budget_bytes| builder(args, budget_bytes)?.build();
+    let builder = builder(args);
+    let make_manager = |budget_bytes| builder.budget_bytes(budget_bytes).build();
     let (end, summary) = octavo_pager::run(command, limit_bytes, args.socket.as_deref(), make_manager)
         .map_err(|error| match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => Failure::Said(format!(
@@ -77,9 +78,9 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-fn builder(args: &RunArgs, budget_bytes: u64) -> octavo::Result<ManagerBuilder> {
+/// All of the manager's settings but its budget.
+fn builder(args: &RunArgs) -> ManagerBuilder {
     let mut builder = Manager::builder()
-        .budget_bytes(budget_bytes)
         .huge(HugePolicy::Never)
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
@@ -89,7 +90,7 @@ fn builder(args: &RunArgs, budget_bytes: u64) -> octavo::Result<ManagerBuilder> 
     if args.swap.is_empty() {
         builder = builder.swap_file(SwapFile::default());
     }
-    Ok(builder)
+    builder
 }
 
 fn area(place: &SwapPlace) -> SwapArea {
