@@ -37,15 +37,15 @@ pub(crate) fn eligible(mappings: &[Mapping], threads: &Threads) -> Vec<(u64, u64
 
 fn is_a_stack(mapping: &Mapping, threads: &Threads) -> bool {
     let mut places = threads.stacks.iter().chain(&threads.descriptors);
-    // The heap of a static program has the descriptor of its first thread.
-    mapping.len() <= LARGEST_STACK && mapping.name != "[heap]" && places.any(|at| mapping.contains(*at))
+    mapping.len() <= LARGEST_STACK && places.any(|at| mapping.contains(*at))
 }
 
 /// Returns the parts of a mapping that are left without the pages of descriptors. The number of a descriptor's thread is right
 /// before the address that is known of it.
 fn without_descriptors(mapping: &Mapping, threads: &Threads) -> Vec<(u64, u64)> {
     let mut descriptors: Vec<_> =
-        threads.descriptors.iter().copied().filter(|at| mapping.contains(*at)).collect();
+        threads.descriptors.iter().chain(&threads.first_descriptor).copied().collect();
+    descriptors.retain(|at| mapping.contains(*at));
     descriptors.sort_unstable();
     let (mut at, mut parts) = (mapping.start, Vec::new());
     for descriptor in descriptors {
@@ -133,8 +133,14 @@ mod tests {
         let threads = Threads { descriptors: vec![at + PAGE, at, 200 * MIB - 5 * PAGE], ..stacks };
         let rest = (100 * MIB + 2 * PAGE, 200 * MIB - 6 * PAGE);
         assert_eq!(eligible(&heap, &threads), [(0, 100 * MIB - PAGE), rest]);
-        let small = [mapping(0, 2 * MIB, "rw-p", "[heap]"), mapping(99 * MIB, 107 * MIB, "rw-p", "")];
-        let threads = Threads { descriptors: vec![0x2e0, at], ..Threads::default() };
-        assert_eq!(eligible(&small, &threads), [(PAGE, 2 * MIB)]);
+        let small = [mapping(0, 40 * MIB, "rw-p", ""), mapping(99 * MIB, 107 * MIB, "rw-p", "")];
+        let first_descriptor = Some(30 * MIB + 0x2e0);
+        let threads = Threads { descriptors: vec![at], first_descriptor, ..Threads::default() };
+        let rest = (30 * MIB + PAGE, 40 * MIB);
+        assert_eq!(
+            eligible(&small, &threads),
+            [(0, 30 * MIB - PAGE), rest],
+            "the first thread has its own stack"
+        );
     }
 }

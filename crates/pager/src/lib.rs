@@ -20,6 +20,7 @@
 
 mod eligible;
 mod guardian;
+mod layout;
 mod ledger;
 mod managed;
 mod monitor;

@@ -9,8 +9,8 @@
 //! event is read between a look and the adoption of what it has found. A range that the program drops before
 //! it was adopted is not adopted any more: its event comes before its pages go.
 
-use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -22,9 +22,11 @@ use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::Mover;
 use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Window};
+use rangemap::RangeSet;
 
 use crate::eligible::eligible;
 use crate::guardian::Guardian;
+use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::proc::{self, Threads};
 
@@ -45,12 +47,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(5);
 struct Shared {
     ledger: Arc<Ledger>,
     manager: Manager,
-    /// Watched ranges that are to be adopted.
-    adopting: Mutex<VecDeque<(u64, u64)>>,
-    /// For a fork's child without a mover: the ranges that are to be adopted when it has one.
-    adopted_later: Mutex<Vec<(u64, u64)>>,
-    /// The ranges that the space maps.
-    mapped: Mutex<Vec<(u64, u64)>>,
+    layout: Layout,
     failure: Mutex<Option<String>>,
     /// What the driver has counted.
     served: Mutex<Served>,
@@ -95,7 +92,8 @@ impl Managed {
         let mover = Mover::inject(pid, STAGING).map_err(|error| error.to_string())?.mover;
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
-        let mut managed = Self::serve(manager, ledger, name, events, stat.stack, |_| Ok(()))?;
+        let mut managed =
+            Self::serve(manager, ledger, name, events, stat.stack, Layout::default(), |_| Ok(()))?;
         managed.settle(guardian, pid, mover)?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
@@ -109,6 +107,7 @@ impl Managed {
         name: String,
         events: Userfaultfd,
         stack: u64,
+        layout: Layout,
         prepare: impl FnOnce(&Space) -> octavo::Result<()>,
     ) -> Result<Self, String> {
         let window = Arc::new(Window::new(Target::new(events)));
@@ -118,9 +117,7 @@ impl Managed {
         let shared = Arc::new(Shared {
             ledger: Arc::clone(ledger),
             manager: manager.clone(),
-            adopting: Mutex::default(),
-            adopted_later: Mutex::default(),
-            mapped: Mutex::default(),
+            layout,
             failure: Mutex::default(),
             served: Mutex::default(),
             unserved: Mutex::default(),
@@ -163,17 +160,18 @@ impl Managed {
         let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
         self.settle(guardian, pid, injected.mover)?;
-        let later = std::mem::take(&mut *self.shared.adopted_later.lock().expect("nobody panics here"));
         // The child may have unmapped parts before its descriptor told of that, and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
-            for (start, end) in &later {
-                let (start, end) = ((*start).max(mapping.start), (*end).min(mapping.end));
+            let doubtful = self.shared.layout.lock().doubtful.clone();
+            for range in doubtful.overlapping(&(mapping.start..mapping.end)) {
+                let range = range.start.max(mapping.start)..range.end.min(mapping.end);
                 let is_plain = mapping.is_private && !mapping.has_file;
-                if is_plain && start < end && self.window.reach().watch(start, end - start).is_ok() {
-                    self.shared.adopting.lock().expect("nobody panics here").push_back((start, end));
+                if is_plain && self.window.reach().watch(range.start, range.end - range.start).is_ok() {
+                    self.shared.layout.lock().confirm(range);
                 }
             }
         }
+        self.shared.layout.lock().doubtful.clear();
         let _ = self.look();
         Ok(())
     }
@@ -217,34 +215,47 @@ impl Managed {
             if range.0 < own.end && own.start < range.1 {
                 continue;
             }
-            taken.extend(take(&self.space, &self.window, &self.shared, range)?);
+            taken.extend(take(&self.space, &self.window, &self.shared, range.0..range.1)?);
         }
-        self.check_taken(pid, &taken)?;
+        self.confirm(pid, taken)?;
         self.bell.ring();
         Ok(())
     }
 
-    /// Gives ranges back whose mappings were replaced between the look and the watch: by a thread's stack, for instance.
-    fn check_taken(&self, pid: u32, taken: &[(u64, u64)]) -> Result<(), String> {
+    /// Has ranges adopted that are watched now. Mappings may have been replaced between the look and the watch, by a thread's
+    /// stack for instance. Such parts are given back.
+    fn confirm(&self, pid: u32, taken: Vec<Range<u64>>) -> Result<(), String> {
         if taken.is_empty() {
             return Ok(());
         }
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let eligible = eligible(&mappings, &Threads::of(pid));
-        for (start, end) in taken {
-            if eligible.iter().any(|(from, to)| from <= start && end <= to) {
-                continue;
+        let eligible: RangeSet<u64> =
+            eligible(&mappings, &Threads::of(pid)).into_iter().map(|(start, end)| start..end).collect();
+        for range in taken {
+            for part in eligible.overlapping(&range) {
+                let part = part.start.max(range.start)..part.end.min(range.end);
+                self.shared.layout.lock().confirm(part);
             }
-            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-            let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
-            *adopting = subtract(std::mem::take(&mut *adopting), *start, *end).into();
-            *mapped = subtract(std::mem::take(&mut *mapped), *start, *end);
-            drop(adopting);
-            // What was unmapped there meanwhile is registered no longer.
-            let _ = self.window.reach().events().unregister(*start, end - start);
-            self.space.forget_mapping(*start, end - start).map_err(|error| error.to_string())?;
+            for other in eligible.gaps(&range) {
+                self.give_back(other)?;
+            }
         }
         Ok(())
+    }
+
+    /// Gives a range back to the kernel, unless Octavo has bytes of it already. Its pages are not adopted then, and are served on.
+    fn give_back(&self, range: Range<u64>) -> Result<(), String> {
+        let (start, len) = (range.start, range.end - range.start);
+        self.shared.layout.lock().leave(range.clone());
+        if !self.window.withdraw(start, len, || self.space.has_no_bytes_of(start, len)) {
+            return Ok(());
+        }
+        // What was unmapped there meanwhile is registered no longer.
+        let _ = self.window.reach().events().unregister(start, len);
+        self.shared.layout.lock().unmap(range);
+        let forgotten = self.space.forget_mapping(start, len).map_err(|error| error.to_string());
+        self.window.end_withdrawal(start, len);
+        forgotten
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {
@@ -253,8 +264,7 @@ impl Managed {
 
     /// Returns the bytes of watched ranges that have not been looked at yet.
     pub(crate) fn adopting_bytes(&self) -> u64 {
-        let adopting = self.shared.adopting.lock().expect("nobody panics here");
-        adopting.iter().map(|(start, end)| end - start).sum()
+        self.shared.layout.lock().adopting_bytes()
     }
 
     /// Returns whether the process still runs the program that was taken over.
@@ -312,68 +322,34 @@ impl Drop for Managed {
     }
 }
 
-/// Maps the parts of a range that the space does not map yet, and watches them.
+/// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they are confirmed.
 fn take(
     space: &Space,
     window: &Window<Target>,
     shared: &Shared,
-    range: (u64, u64),
-) -> Result<Vec<(u64, u64)>, String> {
+    range: Range<u64>,
+) -> Result<Vec<Range<u64>>, String> {
     let mut taken = Vec::new();
-    let mut mapped = shared.mapped.lock().expect("nobody panics here");
-    for (start, end) in gaps(range, &mapped) {
-        space.map_at(start, end - start, RegionOptions::default()).map_err(|error| error.to_string())?;
-        if window.reach().watch(start, end - start).is_err() {
+    // An event that comes after the watch finds the range in the layout.
+    let mut layout = shared.layout.lock();
+    for gap in layout.mapped.gaps(&range).collect::<Vec<_>>() {
+        let (start, len) = (gap.start, gap.end - gap.start);
+        space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
+        if window.reach().watch(start, len).is_err() {
             // Something else has it, or it has just gone.
-            let _ = space.unmap(start, end - start);
+            let _ = space.unmap(start, len);
             continue;
         }
-        mapped.push((start, end));
-        mapped.sort_unstable();
-        shared.adopting.lock().expect("nobody panics here").push_back((start, end));
-        taken.push((start, end));
+        layout.mapped.insert(gap.clone());
+        layout.doubtful.insert(gap.clone());
+        taken.push(gap);
     }
     Ok(taken)
-}
-
-/// Returns the parts of a range that none of the others has. The others are sorted and do not overlap.
-fn gaps(range: (u64, u64), others: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let (mut at, mut gaps) = (range.0, Vec::new());
-    for (start, end) in others.iter().copied().filter(|(start, end)| *start < range.1 && range.0 < *end) {
-        if at < start {
-            gaps.push((at, start));
-        }
-        at = at.max(end);
-    }
-    if at < range.1 {
-        gaps.push((at, range.1));
-    }
-    gaps
-}
-
-/// Removes a range from ranges.
-fn subtract(ranges: impl IntoIterator<Item = (u64, u64)>, start: u64, end: u64) -> Vec<(u64, u64)> {
-    let rest = ranges.into_iter().flat_map(|(from, to)| [(from, to.min(start)), (from.max(end), to)]);
-    rest.filter(|(from, to)| from < to).collect()
 }
 
 /// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
 fn is_elsewhere(error: &octavo::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
-}
-
-/// Moves what ranges have between `from` and `from + len` to the addresses from `to` on, and drops what they had there.
-fn relocate(ranges: impl IntoIterator<Item = (u64, u64)>, from: u64, len: u64, to: u64) -> Vec<(u64, u64)> {
-    let ranges: Vec<_> = ranges.into_iter().collect();
-    let inside = ranges.iter().map(|(start, end)| ((*start).max(from), (*end).min(from + len)));
-    let moved: Vec<_> = inside
-        .filter(|(start, end)| start < end)
-        .map(|(start, end)| (start - from + to, end - from + to))
-        .collect();
-    let mut ranges = subtract(subtract(ranges, from, from + len), to, to + len);
-    ranges.extend(moved);
-    ranges.sort_unstable();
-    ranges
 }
 
 /// Adopts what is there, between faults.
@@ -403,11 +379,11 @@ impl Adopter<'_> {
         // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
         // went between the look and the question whether it is watched would get zeros there in place of its bytes.
         let found = self.window.hold_still(|| self.look(start, end));
-        self.shared.adopting.lock().expect("nobody panics here").extend(found.changing);
+        for (from, to) in found.changing {
+            self.shared.layout.lock().adopt(from..to);
+        }
         for (from, to) in found.unwatched {
-            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-            *mapped = subtract(std::mem::take(&mut *mapped), from, to);
-            drop(mapped);
+            self.shared.layout.lock().unmap(from..to);
             self.space.forget_mapping(from, to - from)?;
         }
         for (from, to) in found.present {
@@ -466,11 +442,11 @@ impl Adopter<'_> {
     }
 
     /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.
-    fn adopt_again(&self, start: u64, end: u64) -> bool {
-        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
-        let is_last = adopting.is_empty();
+    fn adopt_again(&self, range: Range<u64>) -> bool {
+        let mut layout = self.shared.layout.lock();
+        let is_last = !layout.is_adopting();
         if !is_last {
-            adopting.push_back((start, end));
+            layout.adopt(range);
         }
         !is_last
     }
@@ -515,9 +491,9 @@ impl Adopter<'_> {
 impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
         let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
-        let kept = events.share();
+        let (kept, layout) = (events.share(), self.shared.layout.of_fork());
         let (manager, ledger) = (&self.shared.manager, &self.shared.ledger);
-        let forked = Managed::serve(manager, ledger, "a fork".into(), events, self.stack, |space| {
+        let forked = Managed::serve(manager, ledger, "a fork".into(), events, self.stack, layout, |space| {
             let began = Instant::now();
             loop {
                 match space.fork_from(self.space) {
@@ -532,12 +508,7 @@ impl Listener for Adopter<'_> {
             }
         });
         match forked {
-            Ok(forked) => {
-                let mapped = self.shared.mapped.lock().expect("nobody panics here").clone();
-                *forked.shared.adopted_later.lock().expect("nobody panics here") = mapped.clone();
-                *forked.shared.mapped.lock().expect("nobody panics here") = mapped;
-                self.shared.forks.lock().expect("nobody panics here").push(forked);
-            }
+            Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
             Err(why) => {
                 self.shared.unserved.lock().expect("nobody panics here").extend(kept);
                 self.give_up(format!("a fork of it cannot be served: {why}"));
@@ -546,46 +517,34 @@ impl Listener for Adopter<'_> {
     }
 
     fn unknown(&mut self, address: u64) -> bool {
+        // The kernel has told of the address, so it is watched, and a mapping has grown.
         let Some(pid) = self.window.reach().pid() else {
-            // The kernel has told of the address, so it is watched, and a mapping has grown.
-            let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-            mapped.push((address, address + PAGE));
-            mapped.sort_unstable();
+            self.shared.layout.lock().mapped.insert(address..address + PAGE);
             return self.space.map_at(address, PAGE, RegionOptions::default()).is_ok();
         };
         let Ok(mappings) = proc::mappings(pid) else { return false };
-        let found = mappings.iter().find(|mapping| mapping.start <= address && address < mapping.end);
-        // The kernel has told of this address, so its mapping is watched: it grew.
-        let range = found.map(|mapping| (mapping.start, mapping.end));
-        range.is_some_and(|range| take(self.space, self.window, self.shared, range).is_ok())
+        let Some(mapping) = mappings.iter().find(|mapping| mapping.contains(address)) else { return false };
+        let Ok(taken) = take(self.space, self.window, self.shared, mapping.start..mapping.end) else {
+            return false;
+        };
+        taken.into_iter().for_each(|range| self.shared.layout.lock().confirm(range));
+        true
     }
 
     fn changed(&mut self, start: u64, end: u64) {
-        // Whoever takes a mapping has queued it by then.
-        let _mapped = self.shared.mapped.lock().expect("nobody panics here");
-        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
-        *adopting = subtract(std::mem::take(&mut *adopting), start, end).into();
-        let mut later = self.shared.adopted_later.lock().expect("nobody panics here");
-        *later = subtract(std::mem::take(&mut *later), start, end);
+        self.shared.layout.lock().leave(start..end);
     }
 
     fn is_mapped(&self, start: u64, end: u64) -> bool {
-        let mapped = self.shared.mapped.lock().expect("nobody panics here");
-        mapped.iter().any(|(from, to)| *from < end && start < *to)
+        self.shared.layout.lock().mapped.overlaps(&(start..end))
     }
 
     fn unmapped(&mut self, start: u64, end: u64) {
-        let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-        *mapped = subtract(std::mem::take(&mut *mapped), start, end);
+        self.shared.layout.lock().unmap(start..end);
     }
 
     fn moved(&mut self, from: u64, len: u64, to: u64) {
-        let mut mapped = self.shared.mapped.lock().expect("nobody panics here");
-        *mapped = relocate(std::mem::take(&mut *mapped), from, len, to);
-        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
-        *adopting = relocate(std::mem::take(&mut *adopting), from, len, to).into();
-        let mut later = self.shared.adopted_later.lock().expect("nobody panics here");
-        *later = relocate(std::mem::take(&mut *later), from, len, to);
+        self.shared.layout.lock().relocate(from..from + len, to);
     }
 
     fn lost(&mut self, error: octavo::Error) {
@@ -593,7 +552,7 @@ impl Listener for Adopter<'_> {
     }
 
     fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
-        let is_adopting = !self.shared.adopting.lock().expect("nobody panics here").is_empty();
+        let is_adopting = self.shared.layout.lock().is_adopting();
         if error.kind() == ErrorKind::OutOfMemory && (is_adopting || self.has_patience()) {
             // What is adopted next can go out, and so can pages that a fork has shared, once they have been refused.
             return true;
@@ -607,33 +566,15 @@ impl Listener for Adopter<'_> {
     }
 
     fn work(&mut self) -> bool {
-        let mut adopting = self.shared.adopting.lock().expect("nobody panics here");
-        let Some((start, end)) = adopting.pop_front() else { return false };
-        let piece = end.min((start / PIECE + 1) * PIECE);
-        if piece < end {
-            adopting.push_front((piece, end));
-        }
-        let has_more = !adopting.is_empty();
-        drop(adopting);
-        if let Err(error) = self.adopt(start, piece)
-            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(start, piece))
+        let mut layout = self.shared.layout.lock();
+        let Some(piece) = layout.next_piece(PIECE) else { return false };
+        let has_more = layout.is_adopting();
+        drop(layout);
+        if let Err(error) = self.adopt(piece.start, piece.end)
+            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(piece.clone()))
         {
-            self.give_up(format!("its memory at {start:#x} cannot be taken over: {error}"));
+            self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
         }
         has_more
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_filled_and_cut() {
-        assert_eq!(gaps((0, 10), &[(2, 4), (4, 5), (8, 20)]), [(0, 2), (5, 8)]);
-        assert_eq!(gaps((0, 10), &[(0, 10)]), []);
-        assert_eq!(subtract([(0, 10), (20, 30)], 5, 25), [(0, 5), (25, 30)]);
-        assert_eq!(subtract([(0, 10)], 3, 4), [(0, 3), (4, 10)]);
-        assert_eq!(relocate([(0, 10), (50, 60)], 4, 4, 52), [(0, 4), (8, 10), (50, 52), (52, 56), (56, 60)]);
     }
 }

@@ -105,8 +105,10 @@ impl Growth {
         let passed = (now - self.at).max(SHORTEST / 4).as_nanos() as u64;
         let grown = total.saturating_sub(self.total);
         let at_this_rate = u128::from(grown) * REACTION.as_nanos() / u128::from(passed);
+        // Estimates of shared memory are mended in steps, which are no growth.
+        let most = u128::from(GROWTH) * REACTION.as_nanos() / Duration::from_secs(1).as_nanos();
         // A program that rests for a moment goes on as fast as before.
-        self.in_reaction = (at_this_rate as u64).max(self.in_reaction / 8 * 7);
+        self.in_reaction = (at_this_rate.min(most) as u64).max(self.in_reaction / 8 * 7);
         (self.at, self.total) = (now, total);
         self.in_reaction
     }

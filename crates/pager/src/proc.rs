@@ -138,8 +138,10 @@ pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
 /// Where the threads of a process have what the kernel writes to at their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
-    /// Addresses inside descriptors of the C library.
+    /// Addresses inside descriptors of the C library. They lie at the ends of stacks, but for the first thread's.
     pub(crate) descriptors: Vec<u64>,
+    /// The first thread's, which lies among memory of all kinds.
+    pub(crate) first_descriptor: Option<u64>,
     /// For a thread without such a descriptor that sleeps: an address inside its stack.
     pub(crate) stacks: Vec<u64>,
 }
@@ -150,7 +152,11 @@ impl Threads {
         let mut found = Self::default();
         for thread in threads(pid) {
             if let Some(list) = robust_list(thread) {
-                found.descriptors.push(list);
+                if thread == pid {
+                    found.first_descriptor = Some(list);
+                } else {
+                    found.descriptors.push(list);
+                }
             } else {
                 let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
                 found.stacks.extend(call.ok().and_then(|call| parse_stack(&call)));

@@ -32,10 +32,10 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 /// threads go on. So those that run get one each: the first that takes it stops all. What is left of these signals ends with
 /// the stop.
 pub(crate) fn stop(pid: u32) {
+    kill(pid, Signal::STOP);
     for thread in proc::threads(pid).filter(|thread| proc::runs(pid, *thread)) {
         signal_thread(pid, thread, signal_hook::consts::SIGSTOP);
     }
-    kill(pid, Signal::STOP);
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a

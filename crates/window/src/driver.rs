@@ -12,6 +12,7 @@
 //! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -25,6 +26,7 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{read, write};
 
 use crate::ahead::Ahead;
+use crate::changes::Changes;
 use crate::reach::Reach;
 use crate::window::Window;
 
@@ -33,8 +35,12 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const LEAST_BEFOREHAND: u64 = 32;
 /// Pages that were shown lately. One that is missing again at once was dropped unnoticed.
 const RECENT: usize = 64;
-/// The longest that an event is believed to be late.
-const LATEST: Duration = Duration::from_secs(2);
+/// Between two looks for a page that arrives with a change which waits.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+/// How long a change waits for room, or for a pin to go.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The most pages whose threads wait for each other's.
+const MOST_USABLE: usize = 16;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -173,14 +179,6 @@ struct Fault {
     is_protected: bool,
 }
 
-/// A range that the target has moved.
-#[derive(Clone, Copy, Debug)]
-struct Relocation {
-    from: u64,
-    to: u64,
-    len: u64,
-}
-
 /// Serves one target.
 pub struct Driver<'a, R, L> {
     space: &'a Space,
@@ -197,9 +195,7 @@ pub struct Driver<'a, R, L> {
     usable: Vec<(u64, u64)>,
     lingering: Lingering,
     served: Served,
-    /// Moves to where something is mapped still, and since when there are any.
-    late: Vec<Relocation>,
-    late_since: Option<Instant>,
+    changes: Changes,
 }
 
 impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
@@ -213,7 +209,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
         let (waiting, usable, served) = (Vec::new(), Vec::new(), Served::default());
-        let (late, late_since) = (Vec::new(), None);
         Self {
             space,
             window,
@@ -227,8 +222,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             usable,
             lingering: Lingering::default(),
             served,
-            late,
-            late_since,
+            changes: Changes::default(),
         }
     }
 
@@ -252,12 +246,15 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 if self.end_wait(fault, result) {
                     again.push(fault);
                 }
+                if self.usable.len() >= MOST_USABLE {
+                    self.wake_all();
+                }
             }
             self.wake_all();
             for fault in again.drain(..) {
                 waiting.push(wait(self.space, fault));
             }
-            if !waiting.is_empty() {
+            if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
             if self.read(&mut events)? {
@@ -271,12 +268,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     }
                 }
                 self.wake_all();
-                self.take_late(false);
             }
-            if self.late_since.is_some_and(|since| since.elapsed() > LATEST) {
-                self.take_late(true);
-            }
-            let has_work = self.late.is_empty() && self.listener.work();
+            self.settle();
+            let has_work = self.changes.are_settled() && self.listener.work();
             let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
             if sleeps {
                 if waiting.is_empty() && self.linger()? {
@@ -305,7 +299,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let mut came = false;
         while !came && began.elapsed() < LINGERS {
             let mut events = [PollFd::new(&self.events, PollFlags::IN)];
-            came = poll(&mut events, Some(&NO_TIME))? > 0 || !self.bell.sleeps.load(Ordering::SeqCst);
+            came = match poll(&mut events, Some(&NO_TIME)) {
+                Ok(ready) => ready > 0 || !self.bell.sleeps.load(Ordering::SeqCst),
+                Err(rustix::io::Errno::INTR) => true,
+                Err(error) => return Err(error.into()),
+            };
             std::hint::spin_loop();
         }
         self.lingering.note(came);
@@ -356,7 +354,17 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         // The change may take its time.
         self.wake_all();
         self.served.changes += 1;
-        let result = match event {
+        let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
+        if let Some(change) = self.changes.told(event, is_mapped) {
+            self.take_in(change);
+            self.take_waiting();
+        }
+        None
+    }
+
+    /// Takes a change in.
+    fn take_in(&mut self, change: Event) {
+        let result = match change {
             Event::Fork(child) => {
                 self.listener.forked(child);
                 Ok(())
@@ -372,38 +380,28 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 forgotten
             }
             Event::Remap { from, to, len } => {
-                self.late_since.get_or_insert_with(Instant::now);
-                self.late.push(Relocation { from, to, len });
-                Ok(())
+                self.listener.moved(from, len, to);
+                self.space.relocate(from, len, to)
             }
             Event::Fault { .. } => unreachable!("it was served"),
         };
         if let Err(error) = result {
             self.listener.lost(error);
         }
-        None
     }
 
-    /// Takes in the moves whose destinations are free now, and settles when nothing is left.
-    ///
-    /// The kernel tells of a change after it has made it, so a later change at the same addresses may be told of first. A range
-    /// that moves to where something is mapped still has come before the event that unmaps that. Until this event, all that
-    /// was read stays unsettled.
-    fn take_late(&mut self, at_once: bool) {
-        while let Some(index) =
-            self.late.iter().position(|late| at_once || !self.listener.is_mapped(late.to, late.to + late.len))
-        {
-            let Relocation { from, to, len } = self.late.remove(index);
-            self.listener.moved(from, len, to);
-            if let Err(error) = self.space.relocate(from, len, to) {
-                self.listener.lost(error);
-            }
+    /// Takes in the changes that have waited for others.
+    fn take_waiting(&mut self) {
+        while let Some(change) = self.changes.next(|range| self.listener.is_mapped(range.start, range.end)) {
+            self.take_in(change);
         }
-        if self.late.is_empty() {
-            self.late_since = None;
-            if !self.window.gate().is_settled() {
-                self.window.gate().settle();
-            }
+    }
+
+    /// After all that was read: settles, unless changes wait. Until then, whatever they concern stays unsettled.
+    fn settle(&mut self) {
+        self.take_waiting();
+        if self.changes.are_settled() && !self.window.gate().is_settled() {
+            self.window.gate().settle();
         }
     }
 
@@ -414,7 +412,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             match change(self.space) {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory)
-                        && began.elapsed() < LATEST =>
+                        && began.elapsed() < PATIENCE =>
                 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -527,6 +525,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             return false;
         };
         match error.kind() {
+            // What belongs there has not arrived yet.
+            ErrorKind::NotMapped if self.changes.bring(fault.page) => {
+                std::thread::sleep(BETWEEN_LOOKS);
+                return true;
+            }
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
             // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.
             ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {

@@ -11,10 +11,12 @@
 //! | `reach` | what a window needs of whoever reaches its target: the seam |
 //! | `target` | a process, reached by userfaultfd and a mover inside |
 //! | `own`, `windows` | this process as a target; arrays in its windows |
+//! | `changes` | the order in which changes of mappings are taken in |
 //! | `driver` | the thread that serves a target's faults |
 //! | `ahead` | how many pages a fault brings along |
 
 mod ahead;
+mod changes;
 mod driver;
 mod gate;
 mod own;

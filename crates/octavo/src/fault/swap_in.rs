@@ -211,12 +211,13 @@ impl<'a> Fault<'a> {
         if !holds.load().is_reading() {
             return None;
         }
-        if !self.waiter.is_driven() {
+        let is_too_late = self.waiter.is_too_late();
+        if !self.waiter.is_driven() || is_too_late {
             // The read may have ended, so that a thread only has to take note.
             engine.flush_devices();
             engine.poll_transfers();
         }
-        if self.waiter.is_too_late() && holds.load().is_reading() {
+        if is_too_late && holds.load().is_reading() {
             self.waiter.note_silence();
             return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
         }

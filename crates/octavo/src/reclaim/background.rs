@@ -145,8 +145,13 @@ fn work(engine: &Engine, signal: &Signal) {
     engine.counters.count(Counter::BackgroundRun);
     while (lacks_frames(marks.high_frames) || lacks_away(marks.high_frames)) && !signal.interrupts() {
         if lacks_away(marks.high_frames) {
-            // Frames that lie idle at home are room for pages that are away.
-            give_idle_back(engine, marks.high_frames);
+            // Frames that lie idle at home are room for pages that are away. Where they cannot be given back, more of them are of no
+            // use.
+            if !give_idle_back(engine, marks.high_frames, marks.high_frames)
+                && !lacks_frames(marks.high_frames)
+            {
+                break;
+            }
         } else if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
             continue;

@@ -17,8 +17,8 @@ const DIRECT_TARGET: u64 = 32;
 const MOST_FRUITLESS: u32 = 2;
 /// How often an access takes memory from the compressed pool before it gives up.
 const MOST_TRIES: u32 = 16;
-/// With so many free frames at home above the high watermark, a chunk can be emptied and given back, and pages still find
-/// frames there.
+/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there. The background
+/// thread leaves as many more as its watermark asks for.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -98,7 +98,7 @@ pub(crate) async fn make_room_away(engine: &Engine, waiter: &mut Waiter<'_>) -> 
 async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<Block> {
     let failures = engine.swap.areas.failures();
     let (mut fruitless, mut wanted_pages, mut pool) = (0, DIRECT_TARGET, LastResort::default());
-    give_idle_back(engine, 1);
+    give_idle_back(engine, 0, 1);
     loop {
         if let Some(block) = engine.frames.alloc_away(Order::ZERO) {
             return Ok(block);
@@ -135,11 +135,11 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
     }
 }
 
-/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them.
-pub(super) fn give_idle_back(engine: &Engine, pages: u64) {
-    if engine.frames.free_frames() > engine.frames.watermarks().high_frames + IDLE_AT_HOME {
-        try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(pages));
-    }
+/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them. Home keeps
+/// `kept_frames` and some. Returns false where home has more free frames, but they lie in chunks that cannot be emptied.
+pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) -> bool {
+    engine.frames.free_frames() <= kept_frames + IDLE_AT_HOME
+        || try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(pages))
 }
 
 /// The compressed pool, which gives memory back where nothing else does.

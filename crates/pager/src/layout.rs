@@ -1,0 +1,152 @@
+//! What is known of a process's mappings: the ranges that the space maps, and those whose pages are still to be adopted.
+//!
+//! ```text
+//!   watched ─► doubtful ── seen to be what was meant ─► adopting ─► nothing left to adopt
+//!                 └─────── something else by now ─► given back
+//! ```
+//!
+//! A range is written down as soon as it is watched, so that each event that comes from then on finds it here. The
+//! driver's thread takes events in, and the monitor's thread takes mappings over; one lock keeps the lists together.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+use rangemap::RangeSet;
+
+/// The ranges of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Layout(Mutex<Ranges>);
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges {
+    /// The ranges that the space maps.
+    pub(crate) mapped: RangeSet<u64>,
+    /// Watched ranges that are to be adopted.
+    adopting: RangeSet<u64>,
+    /// Ranges that may be adopted later: those of a fork's child without a mover, and new ones until they have been looked at again.
+    pub(crate) doubtful: RangeSet<u64>,
+    /// Where adoption goes on.
+    at: u64,
+}
+
+impl Layout {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Ranges> {
+        self.0.lock().expect("nobody panics here")
+    }
+
+    /// Makes the layout of a fork's child: it maps what its parent maps, and nothing is adopted yet.
+    pub(crate) fn of_fork(&self) -> Self {
+        let mapped = self.lock().mapped.clone();
+        Self(Mutex::new(Ranges { doubtful: mapped.clone(), mapped, ..Ranges::default() }))
+    }
+}
+
+impl Ranges {
+    /// Has a range adopted.
+    pub(crate) fn adopt(&mut self, range: Range<u64>) {
+        self.doubtful.remove(range.clone());
+        self.adopting.insert(range);
+    }
+
+    /// Has those parts of a range adopted that were in doubt.
+    pub(crate) fn confirm(&mut self, range: Range<u64>) {
+        for part in parts(&self.doubtful, &range) {
+            self.adopt(part);
+        }
+    }
+
+    /// Returns the bytes that are to be adopted.
+    pub(crate) fn adopting_bytes(&self) -> u64 {
+        self.adopting.iter().map(|range| range.end - range.start).sum()
+    }
+
+    pub(crate) fn is_adopting(&self) -> bool {
+        !self.adopting.is_empty()
+    }
+
+    /// Takes the next piece that is to be adopted, which ends at a multiple of `align` at the latest. All are taken in turn.
+    pub(crate) fn next_piece(&mut self, align: u64) -> Option<Range<u64>> {
+        let next = self.adopting.overlapping(&(self.at..u64::MAX)).next();
+        let range = next.or_else(|| self.adopting.iter().next())?;
+        let start = if range.contains(&self.at) { self.at } else { range.start };
+        let piece = start..range.end.min((start / align + 1) * align);
+        self.adopting.remove(piece.clone());
+        self.at = piece.end;
+        Some(piece)
+    }
+
+    /// The pages of a range are not to be adopted any more.
+    pub(crate) fn leave(&mut self, range: Range<u64>) {
+        self.adopting.remove(range.clone());
+        self.doubtful.remove(range);
+    }
+
+    /// A range is mapped no longer.
+    pub(crate) fn unmap(&mut self, range: Range<u64>) {
+        self.leave(range.clone());
+        self.mapped.remove(range);
+    }
+
+    /// Moves what there is in a range to the addresses from `to` on, and drops what was there.
+    pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
+        for ranges in [&mut self.mapped, &mut self.adopting, &mut self.doubtful] {
+            let moved = parts(ranges, &from);
+            ranges.remove(from.clone());
+            ranges.remove(to..to + (from.end - from.start));
+            let moved =
+                moved.into_iter().map(|part| part.start - from.start + to..part.end - from.start + to);
+            ranges.extend(moved);
+        }
+    }
+}
+
+/// Returns the parts of ranges that lie in another.
+fn parts(ranges: &RangeSet<u64>, within: &Range<u64>) -> Vec<Range<u64>> {
+    let cut = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
+    ranges.overlapping(within).map(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(ranges: &RangeSet<u64>) -> Vec<(u64, u64)> {
+        ranges.iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    #[test]
+    fn all_pieces_are_taken_in_turn_and_one_that_is_put_off_comes_last() {
+        let mut layout = Ranges::default();
+        layout.adopt(0..10);
+        layout.adopt(20..22);
+        assert_eq!(layout.adopting_bytes(), 12);
+        let mut taken = Vec::new();
+        while let Some(piece) = layout.next_piece(4) {
+            taken.push((piece.start, piece.end));
+            if taken.len() == 1 {
+                layout.adopt(piece);
+            }
+        }
+        assert_eq!(taken, [(0, 4), (4, 8), (8, 10), (20, 22), (0, 4)]);
+    }
+
+    #[test]
+    fn what_was_dropped_is_not_confirmed() {
+        let mut layout = Ranges::default();
+        layout.doubtful.insert(0..10);
+        layout.leave(2..4);
+        layout.confirm(1..9);
+        assert_eq!(ranges(&layout.adopting), [(1, 2), (4, 9)]);
+        assert_eq!(ranges(&layout.doubtful), [(0, 1), (9, 10)]);
+    }
+
+    #[test]
+    fn ranges_move_and_drop_what_was_there() {
+        let mut layout = Ranges::default();
+        layout.mapped.extend([0..10, 50..60]);
+        layout.relocate(4..8, 52);
+        assert_eq!(ranges(&layout.mapped), [(0, 4), (8, 10), (50, 60)]);
+        layout.unmap(52..54);
+        assert_eq!(ranges(&layout.mapped), [(0, 4), (8, 10), (50, 52), (54, 60)]);
+    }
+}

@@ -1,0 +1,179 @@
+//! The order in which changes of mappings are taken in.
+//!
+//! ```text
+//!   a change ─► nothing that it follows waits, and its destination is free ─► taken in at once
+//!         └───► otherwise it waits, and so does all that follows it
+//! ```
+//!
+//! The kernel tells of a change after it has made it. So a later change at the same addresses may be told of first: a
+//! range that moves to where something is mapped still has come before the event that unmaps that. It waits for that
+//! event. Changes that concern the ranges of a change which waits come after it in time, so they wait behind it. Otherwise
+//! an unmapping of where the range came from would drop its pages before they have moved.
+//!
+//! Only the event that is waited for goes ahead: what is still mapped where a range is to arrive is unmapped, or moves
+//! away. (The same thread may have moved the range on before that event came. Nothing tells the two apart, and this takes
+//! two moves where the other takes one.)
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use octavo_platform::userfaultfd::Event;
+use smallvec::{SmallVec, smallvec};
+
+/// The longest that an event is believed to be late.
+const LATEST: Duration = Duration::from_secs(2);
+
+/// The changes that wait, in the order in which they were told of.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    waiting: Vec<Event>,
+    since: Option<Instant>,
+}
+
+impl Changes {
+    /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether a part of a range
+    /// is mapped as far as changes have been taken in.
+    pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
+        let follows = self.waiting.iter().any(|earlier| is_followed_by(earlier, &change));
+        let waits = is_blocked(&change, &is_mapped) || follows && !self.awaits(&change, &is_mapped);
+        if !waits {
+            return Some(change);
+        }
+        self.since.get_or_insert_with(Instant::now);
+        self.waiting.push(change);
+        None
+    }
+
+    /// Returns a change that has waited and can be taken in now.
+    pub(crate) fn next(&mut self, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
+        let is_over = self.since.is_some_and(|since| since.elapsed() > LATEST);
+        let index = (0..self.waiting.len()).find(|&index| {
+            let (earlier, change) = (&self.waiting[..index], &self.waiting[index]);
+            (is_over || !is_blocked(change, &is_mapped))
+                && !earlier.iter().any(|earlier| is_followed_by(earlier, change))
+        })?;
+        let change = self.waiting.remove(index);
+        if self.waiting.is_empty() {
+            self.since = None;
+        }
+        Some(change)
+    }
+
+    pub(crate) fn are_settled(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Returns whether a page is where a range will arrive.
+    pub(crate) fn bring(&self, page: u64) -> bool {
+        self.waiting.iter().any(|change| destination(change).is_some_and(|to| to.contains(&page)))
+    }
+
+    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in.
+    fn awaits(&self, change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
+        let freed = match *change {
+            Event::Unmap { start, end } => start..end,
+            Event::Remap { from, len, .. } => from..from + len,
+            _ => return false,
+        };
+        let mut destinations = self.waiting.iter().filter_map(destination);
+        destinations.any(|to| {
+            let both = to.start.max(freed.start)..to.end.min(freed.end);
+            !both.is_empty() && is_mapped(&both)
+        })
+    }
+}
+
+/// Returns whether a range is to arrive where something is mapped still.
+fn is_blocked(change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
+    destination(change).is_some_and(|to| is_mapped(&to))
+}
+
+fn destination(change: &Event) -> Option<Range<u64>> {
+    match *change {
+        Event::Remap { to, len, .. } => Some(to..to + len),
+        _ => None,
+    }
+}
+
+/// Returns whether two changes have addresses in common, so that their order counts.
+fn is_followed_by(earlier: &Event, later: &Event) -> bool {
+    let (earlier, later) = (ranges(earlier), ranges(later));
+    earlier.iter().any(|a| later.iter().any(|b| a.start < b.end && b.start < a.end))
+}
+
+fn ranges(change: &Event) -> SmallVec<[Range<u64>; 2]> {
+    match *change {
+        Event::Unmap { start, end } | Event::Remove { start, end } => smallvec![start..end],
+        Event::Remap { from, to, len } => smallvec![from..from + len, to..to + len],
+        Event::Fork(_) => smallvec![0..u64::MAX],
+        Event::Fault { .. } => SmallVec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unmap(start: u64, end: u64) -> Event {
+        Event::Unmap { start, end }
+    }
+
+    fn remap(from: u64, to: u64) -> Event {
+        Event::Remap { from, to, len: 10 }
+    }
+
+    /// What is taken in, of changes that are told of in this order while `mapped` is mapped at first.
+    fn order(mapped: &[(u64, u64)], told: Vec<Event>) -> Vec<String> {
+        let mut mapped: Vec<_> = mapped.iter().map(|(start, end)| *start..*end).collect();
+        let mut changes = Changes::default();
+        let mut taken = Vec::new();
+        for change in told {
+            let is_mapped = |mapped: &[Range<u64>], range: &Range<u64>| {
+                mapped.iter().any(|part| part.start < range.end && range.start < part.end)
+            };
+            let mut next = changes.told(change, |range| is_mapped(&mapped, range));
+            while let Some(change) = next {
+                taken.push(format!("{change:?}"));
+                match change {
+                    Event::Unmap { start, end } => {
+                        mapped.retain(|part| part.end <= start || end <= part.start)
+                    }
+                    Event::Remap { from, to, .. } => {
+                        mapped.retain(|part| part.start != from);
+                        mapped.push(to..to + 10);
+                    }
+                    _ => {}
+                }
+                next = changes.next(|range| is_mapped(&mapped, range));
+            }
+        }
+        assert!(changes.are_settled(), "{changes:?}");
+        taken
+    }
+
+    fn said(changes: &[Event]) -> Vec<String> {
+        changes.iter().map(|change| format!("{change:?}")).collect()
+    }
+
+    #[test]
+    fn what_is_in_order_is_taken_in_at_once() {
+        let told = || vec![remap(0, 100), unmap(0, 10), remap(100, 0), Event::Remove { start: 0, end: 5 }];
+        assert_eq!(order(&[(0, 10)], told()), said(&told()));
+    }
+
+    #[test]
+    fn a_range_waits_for_the_unmapping_of_its_destination_and_what_follows_waits_for_it() {
+        // A thread unmaps 100 and is slow to say so. Another moves 0 there, unmaps 0, and drops pages.
+        let drop = || Event::Remove { start: 102, end: 104 };
+        let told = vec![remap(0, 100), unmap(0, 10), drop(), unmap(500, 510), unmap(100, 110)];
+        let taken = [unmap(500, 510), unmap(100, 110), remap(0, 100), unmap(0, 10), drop()];
+        assert_eq!(order(&[(0, 10), (100, 110), (500, 510)], told), said(&taken));
+    }
+
+    #[test]
+    fn ranges_that_move_in_a_row_arrive_in_a_row() {
+        // 100 has moved to 200 before 0 came to 100, but is told of later.
+        let told = vec![remap(0, 100), remap(100, 200)];
+        assert_eq!(order(&[(0, 10), (100, 110)], told), said(&[remap(100, 200), remap(0, 100)]));
+    }
+}
