@@ -6,6 +6,7 @@ mod shutdown;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 use crate::counters::CounterSnapshot;
 use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
@@ -198,6 +199,16 @@ impl Manager {
         }
         self.running.wake();
         Ok(())
+    }
+
+    /// The files that pages are swapped to, each by a descriptor of its own. Whoever keeps it keeps the file's blocks after the
+    /// manager's end. To give many blocks of an unnamed file back takes the kernel a while, for which the process that closes it last
+    /// waits.
+    ///
+    /// # Errors
+    /// The kernel's, where the process has too many descriptors.
+    pub fn swap_files(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.engine().swap.areas.files().map(|file| file.try_clone_to_owned()).collect()
     }
 
     /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that has to fit beside

@@ -4,6 +4,7 @@
 //! keeps each descriptor open too. It learns of the runner's end by the end of their socket. Programs whose
 //! pages only the runner had are killed then, before they can read a wrong byte, and a sentence says so.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +13,10 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::Signal;
+use rustix::stdio::dup2_stderr;
 
 use crate::proc;
 use crate::signals::kill;
@@ -28,6 +30,8 @@ const MANAGED: u32 = 1;
 const ENDED: u32 = 2;
 /// The runner ends as it should.
 const DONE: u32 = 3;
+/// A file comes along that is to be closed last.
+const KEEP: u32 = 4;
 
 /// The runner's side.
 #[derive(Debug)]
@@ -69,6 +73,13 @@ impl Guardian {
         let _ = self.send(ENDED, pid, &[]);
     }
 
+    /// Has the guardian close a file last. It may take the kernel a while to give the blocks of an unnamed file back, and the runner
+    /// does not wait for that.
+    pub(crate) fn keep(&self, file: BorrowedFd<'_>) {
+        // Otherwise the runner waits.
+        let _ = self.send(KEEP, 0, &[file]);
+    }
+
     fn send(&self, what: u32, pid: u32, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&what.to_ne_bytes());
@@ -85,16 +96,17 @@ impl Guardian {
 
 impl Guardian {
     /// Everything has ended as it should. A guardian that is dropped otherwise ends the tree.
-    pub(crate) fn finish(mut self) {
+    pub(crate) fn finish(self) {
         let _ = self.send(DONE, 0, &[]);
-        let _ = self.child.wait();
+        // The socket ends with the runner, after all else.
+        std::mem::forget(self.socket);
     }
 }
 
 /// The life of a guardian. Its socket is its standard input.
 pub fn guardian_main() {
     let input = io::stdin();
-    let mut watched: Vec<(u32, OwnedFd)> = Vec::new();
+    let (mut watched, mut kept): (Vec<(u32, OwnedFd)>, Vec<OwnedFd>) = (Vec::new(), Vec::new());
     loop {
         let mut bytes = [0; 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -111,7 +123,8 @@ pub fn guardian_main() {
         });
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         match (received, word(0)) {
-            (8, DONE) => return,
+            (8, DONE) => return close_last(input.as_fd(), kept),
+            (8, KEEP) => kept.extend(descriptor),
             (8, MANAGED) => watched.extend(descriptor.map(|descriptor| (word(4), descriptor))),
             (8, ENDED) => watched.retain(|(pid, _)| *pid != word(4)),
             // The runner is gone.
@@ -138,4 +151,13 @@ pub fn guardian_main() {
     }
     // Descriptors are closed only now.
     drop(watched);
+}
+
+/// Closes files after the runner has.
+fn close_last(socket: BorrowedFd<'_>, kept: Vec<OwnedFd>) {
+    // Whoever reads what the runner says does not wait for this process.
+    let _ = File::open("/dev/null").map(|nothing| dup2_stderr(&nothing));
+    // Ends with the runner.
+    let _ = recv(socket, &mut [0; 8], RecvFlags::empty());
+    drop(kept);
 }

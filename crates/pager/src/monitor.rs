@@ -11,6 +11,7 @@
 //! the tree comes to its limit, the more often the monitor looks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -218,7 +219,10 @@ impl Monitor {
         self.prepare()?;
         if let Some(making) = self.making.take() {
             let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
-            self.manager = Some(made.map_err(Failed)?);
+            let manager = made.map_err(Failed)?;
+            let guardian = self.guardian.as_ref().expect("it is started with the thread");
+            manager.swap_files().iter().flatten().for_each(|file| guardian.keep(file.as_fd()));
+            self.manager = Some(manager);
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ const MOST_FAILURES: u32 = 6;
 
 /// A device, its slots, and its health.
 pub(super) struct Area {
-    device: Box<dyn Device>,
+    pub(super) device: Box<dyn Device>,
     /// The device's name, for messages.
     pub(super) name: String,
     pub(super) shape: AreaShape,
