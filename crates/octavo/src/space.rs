@@ -17,7 +17,6 @@ use crate::fault::{
 use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
-use crate::table::entry::{Entry, State};
 use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
 
@@ -192,16 +191,10 @@ impl Space {
     /// Returns whether Octavo has no bytes of a range: each page is empty, zeros, or at the other side of the space's translation. It
     /// says no where that cannot be told now. Waits for nothing. Costs a walk for each page.
     pub fn has_no_bytes_of(&self, address: u64, len: u64) -> bool {
-        let has_none = |entry: Entry| match entry.state() {
-            // A walk that ends at a node has found a tree too small for the page.
-            State::Empty | State::Zero | State::Node(_) => true,
-            State::Present(_) => entry.is_away(),
-            State::Swapped(_) | State::Busy => false,
+        let has_none = |range| {
+            self.engine.table.walks(self.state.id, range).all(|walk| walk.entry().has_no_bytes_here())
         };
-        self.engine.check_process().is_ok()
-            && page_range(address, len).is_ok_and(|range| {
-                self.engine.table.walks(self.state.id, range).all(|walk| has_none(walk.entry()))
-            })
+        self.engine.check_process().is_ok() && page_range(address, len).is_ok_and(has_none)
     }
 
     /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is

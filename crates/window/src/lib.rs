@@ -12,10 +12,12 @@
 //! | `target` | a process, reached by userfaultfd and a mover inside |
 //! | `own`, `windows` | this process as a target; arrays in its windows |
 //! | `changes` | the order in which changes of mappings are taken in |
+//! | `allocator` | the windows of this process as an allocator |
 //! | `driver` | the thread that serves a target's faults |
 //! | `ahead` | how many pages a fault brings along |
 
 mod ahead;
+mod allocator;
 mod changes;
 mod driver;
 mod gate;
@@ -26,6 +28,7 @@ mod target;
 mod window;
 mod windows;
 
+pub use allocator::LEAST_BYTES;
 pub use driver::{Bell, Driver, Listener, Served};
 pub use reach::{Reach, Taken, Taking};
 pub use target::Target;

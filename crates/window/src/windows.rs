@@ -16,15 +16,16 @@
 //! An access to a page that is there costs what it costs in any array. A page that is not there is a fault,
 //! which a thread of the windows serves.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use octavo::{Error, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
+use octavo::{Error, Manager, RegionOptions, Space, SpaceStats};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, Reservation};
 use zerocopy::{FromBytes, IntoBytes};
@@ -34,7 +35,7 @@ use crate::own::Own;
 use crate::window::Window;
 
 /// Windows are aligned to the pages that the kernel likes best.
-const ALIGN: usize = 2 << 20;
+pub(crate) const ALIGN: usize = 2 << 20;
 
 /// The windows of a manager in this process. A clone refers to the same windows. They share one space, and one
 /// thread that serves their faults.
@@ -46,6 +47,8 @@ struct Serving {
     window: Arc<Window<Own>>,
     bell: Arc<Bell>,
     driver: Option<JoinHandle<io::Result<()>>>,
+    /// Windows that are lent as blocks, by their addresses.
+    lent: Mutex<HashMap<usize, Reservation>>,
 }
 
 impl Windows {
@@ -70,7 +73,7 @@ impl Windows {
             let events = served.reach().faults().as_fd();
             Driver::new(&served_space, &served, events, heard, Plain).run()
         })?;
-        Ok(Self(Arc::new(Serving { space, window, bell, driver: Some(driver) })))
+        Ok(Self(Arc::new(Serving { space, window, bell, driver: Some(driver), lent: Mutex::default() })))
     }
 
     /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
@@ -86,7 +89,7 @@ impl Windows {
             ));
         }
         let range = Range::new(&self.0, bytes)?;
-        Ok(WindowVec { start: range.memory.base().cast(), len, _range: range })
+        Ok(WindowVec { start: range.start().cast(), len, _range: range })
     }
 
     /// As [`Windows::vec`], for an array whose length does not change.
@@ -95,6 +98,22 @@ impl Windows {
     /// As [`Windows::vec`].
     pub fn boxed<T: FromBytes + IntoBytes>(&self, len: usize) -> io::Result<WindowBox<[T]>> {
         self.vec(len).map(WindowBox)
+    }
+
+    /// Makes a window of at least `bytes` bytes, for an allocator.
+    pub(crate) fn lend(&self, bytes: usize) -> io::Result<NonNull<[u8]>> {
+        let memory = self.0.open(bytes)?;
+        let block = NonNull::slice_from_raw_parts(memory.base(), memory.len());
+        self.0.lent.lock().expect("nobody panics here").insert(block.addr().get(), memory);
+        Ok(block)
+    }
+
+    /// Ends a window that was lent.
+    pub(crate) fn take_back(&self, block: NonNull<u8>) {
+        let memory = self.0.lent.lock().expect("nobody panics here").remove(&block.addr().get());
+        if let Some(memory) = memory {
+            self.0.close(memory);
+        }
     }
 
     /// The space behind the windows. Its addresses are those of this process, so handles and pins reach the same
@@ -171,36 +190,52 @@ impl Listener for Plain {
 
 /// Addresses of a window, mapped in its space as long as this lives.
 struct Range {
-    memory: Reservation,
+    memory: Option<Reservation>,
     serving: Arc<Serving>,
 }
 
 impl Range {
     fn new(serving: &Arc<Serving>, bytes: usize) -> io::Result<Self> {
-        let memory = Reservation::new(bytes, ALIGN)?;
-        memory.advise_backing(0..memory.len(), Backing::BasePages);
-        // A forked child has no windows: it would read zeros where pages are out.
-        memory.exclude_from_fork()?;
-        let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
-        serving.space.map_at(start, len, RegionOptions::default()).map_err(io::Error::other)?;
-        let range = Self { memory, serving: Arc::clone(serving) };
-        // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver serves.
-        unsafe { range.serving.window.reach().watch(start, len)? };
-        Ok(range)
+        Ok(Self { memory: Some(serving.open(bytes)?), serving: Arc::clone(serving) })
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        self.memory.as_ref().expect("it goes with the range").base()
     }
 }
 
 impl Drop for Range {
     fn drop(&mut self) {
-        let (start, len) = (self.memory.base().as_ptr() as u64, self.memory.len() as u64);
+        self.memory.take().into_iter().for_each(|memory| self.serving.close(memory));
+    }
+}
+
+impl Serving {
+    /// Reserves addresses, maps them in the space, and watches them.
+    fn open(&self, bytes: usize) -> io::Result<Reservation> {
+        let memory = Reservation::new(bytes, ALIGN)?;
+        memory.advise_backing(0..memory.len(), Backing::BasePages);
+        // A forked child has no windows: it would read zeros where pages are out.
+        memory.exclude_from_fork()?;
+        let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
+        self.space.map_at(start, len, RegionOptions::default()).map_err(io::Error::other)?;
+        // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver serves.
+        match unsafe { self.window.reach().watch(start, len) } {
+            Ok(()) => Ok(memory),
+            Err(error) => {
+                self.close(memory);
+                Err(error)
+            }
+        }
+    }
+
+    fn close(&self, memory: Reservation) {
+        let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
         // Nobody uses the pages any more, so they need not be asked for one by one. They go with the reservation.
-        if let Err(error) = self.serving.space.forget_mapping(start, len) {
+        if let Err(error) = self.space.forget_mapping(start, len) {
             // Pinned pages keep the range. Its addresses must not be given to others.
             eprintln!("octavo: a window at {start:#x} stays mapped: {error}");
-            let kept = Reservation::new(PAGE_BYTES, PAGE_BYTES);
-            if let Ok(kept) = kept {
-                std::mem::forget(std::mem::replace(&mut self.memory, kept));
-            }
+            std::mem::forget(memory);
         }
     }
 }

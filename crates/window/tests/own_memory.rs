@@ -93,3 +93,28 @@ fn windows_come_and_go() {
     manager.validate();
     assert!(windows.vec::<u64>(usize::MAX).is_err());
 }
+
+#[test]
+fn collections_grow_in_windows_beyond_the_budget() {
+    let (manager, windows) = windows();
+    let mut numbers = allocator_api2::vec::Vec::new_in(windows.clone());
+    let wanted = 3 * BUDGET / 8;
+    for index in 0..wanted {
+        numbers.push(number(index));
+    }
+    assert!(windows.stats().unwrap().mapped_bytes >= 3 * BUDGET as u64);
+    assert!(numbers.iter().enumerate().all(|(index, element)| *element == number(index)));
+    numbers.truncate(1000);
+    numbers.shrink_to_fit();
+    assert_eq!(windows.stats().unwrap().mapped_bytes, 0, "what is small has no window");
+    assert!(numbers.iter().enumerate().all(|(index, element)| *element == number(index)));
+    let words: allocator_api2::boxed::Box<[String], _> = {
+        let mut words = allocator_api2::vec::Vec::with_capacity_in(MIB, windows.clone());
+        words.extend((0..MIB).map(|index| if index % 1000 == 0 { index.to_string() } else { String::new() }));
+        words.into_boxed_slice()
+    };
+    assert!((0..MIB).step_by(1000).all(|index| words[index] == index.to_string()));
+    drop((words, numbers));
+    assert_eq!(windows.stats().unwrap().mapped_bytes, 0);
+    manager.validate();
+}
