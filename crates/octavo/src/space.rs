@@ -188,15 +188,6 @@ impl Space {
         )
     }
 
-    /// Returns whether Octavo has no bytes of a range: each page is empty, zeros, or at the other side of the space's translation. It
-    /// says no where that cannot be told now. Waits for nothing. Costs a walk for each page.
-    pub fn has_no_bytes_of(&self, address: u64, len: u64) -> bool {
-        let has_none = |range| {
-            self.engine.table.walks(self.state.id, range).all(|walk| walk.entry().has_no_bytes_here())
-        };
-        self.engine.check_process().is_ok() && page_range(address, len).is_ok_and(has_none)
-    }
-
     /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is
     /// the child's. It gets the parent's regions and those of its pages that are not at the other side. Pages there are
     /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.

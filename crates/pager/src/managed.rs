@@ -223,7 +223,10 @@ impl Managed {
     }
 
     /// Has ranges adopted that are watched now. Mappings may have been replaced between the look and the watch, by a thread's
-    /// stack for instance. Such parts are given back.
+    /// stack for instance. What is there in such parts stays as it is, and only pages that come from now on are Octavo's.
+    ///
+    /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
+    /// would read as zeros.
     fn confirm(&self, pid: u32, taken: Vec<Range<u64>>) -> Result<(), String> {
         if taken.is_empty() {
             return Ok(());
@@ -231,31 +234,14 @@ impl Managed {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let eligible: RangeSet<u64> =
             eligible(&mappings, &Threads::of(pid)).into_iter().map(|(start, end)| start..end).collect();
+        let mut layout = self.shared.layout.lock();
         for range in taken {
             for part in eligible.overlapping(&range) {
-                let part = part.start.max(range.start)..part.end.min(range.end);
-                self.shared.layout.lock().confirm(part);
+                layout.confirm(part.start.max(range.start)..part.end.min(range.end));
             }
-            for other in eligible.gaps(&range) {
-                self.give_back(other)?;
-            }
+            eligible.gaps(&range).for_each(|other| layout.leave(other));
         }
         Ok(())
-    }
-
-    /// Gives a range back to the kernel, unless Octavo has bytes of it already. Its pages are not adopted then, and are served on.
-    fn give_back(&self, range: Range<u64>) -> Result<(), String> {
-        let (start, len) = (range.start, range.end - range.start);
-        self.shared.layout.lock().leave(range.clone());
-        if !self.window.withdraw(start, len, || self.space.has_no_bytes_of(start, len)) {
-            return Ok(());
-        }
-        // What was unmapped there meanwhile is registered no longer.
-        let _ = self.window.reach().events().unregister(start, len);
-        self.shared.layout.lock().unmap(range);
-        let forgotten = self.space.forget_mapping(start, len).map_err(|error| error.to_string());
-        self.window.end_withdrawal(start, len);
-        forgotten
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {

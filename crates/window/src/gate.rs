@@ -29,24 +29,12 @@ pub(crate) struct Unsettled {
     is_all: bool,
     /// Ranges whose pages the program has dropped at some time. Its event comes before the pages go.
     dropped: Vec<(u64, u64)>,
-    /// Ranges that are given back to the kernel just now.
-    withdrawn: Vec<(u64, u64)>,
 }
 
 impl Unsettled {
     /// Returns whether a change that Octavo has not taken in concerns the range.
     pub(crate) fn concerns(&self, start: u64, len: u64) -> bool {
-        let mut ranges = self.ranges.iter().chain(&self.withdrawn);
-        self.is_all || ranges.any(|(from, to)| *from < start + len && start < *to)
-    }
-
-    /// Has a range refused until its withdrawal ends.
-    pub(crate) fn withdraw(&mut self, start: u64, end: u64) {
-        self.withdrawn.push((start, end));
-    }
-
-    pub(crate) fn end_withdrawal(&mut self, start: u64, end: u64) {
-        self.withdrawn.retain(|range| *range != (start, end));
+        self.is_all || self.ranges.iter().any(|(from, to)| *from < start + len && start < *to)
     }
 
     /// Notes a change of a range.

@@ -55,23 +55,6 @@ impl<R: Reach> Window<R> {
         self.gate.alone(|_| look())
     }
 
-    /// Shows and takes out no page of a range from here on, until [`Window::end_withdrawal`], if `can_go`. It is asked while nothing
-    /// moves, and must not wait for the engine. Returns its answer.
-    pub fn withdraw(&self, start: u64, len: u64, can_go: impl FnOnce() -> bool) -> bool {
-        self.gate.alone(|unsettled| {
-            let goes = can_go();
-            if goes {
-                unsettled.withdraw(start, start + len);
-            }
-            goes
-        })
-    }
-
-    /// Ends [`Window::withdraw`].
-    pub fn end_withdrawal(&self, start: u64, len: u64) {
-        self.gate.alone(|unsettled| unsettled.end_withdrawal(start, start + len));
-    }
-
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }

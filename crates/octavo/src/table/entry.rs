@@ -195,16 +195,6 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
-    /// Returns whether neither a frame at home nor a store has bytes of the page. A walk that ends at a node has found a tree
-    /// too small for its page. It is not known of an entry that is Busy.
-    pub(crate) fn has_no_bytes_here(self) -> bool {
-        match self.state() {
-            State::Empty | State::Zero | State::Node(_) => true,
-            State::Present(_) => self.is_away(),
-            State::Swapped(_) | State::Busy => false,
-        }
-    }
-
     /// Returns whether the page, or its zeros, are at the translation's side.
     #[inline(always)]
     pub(crate) fn is_away(self) -> bool {
