@@ -32,6 +32,10 @@ const ENDED: u32 = 2;
 const DONE: u32 = 3;
 /// A file comes along that is to be closed last.
 const KEEP: u32 = 4;
+/// A process stands still until it is taken over.
+const STOPPED: u32 = 5;
+/// All that stood still go on.
+const CONTINUED: u32 = 6;
 
 /// The runner's side.
 #[derive(Debug)]
@@ -73,6 +77,16 @@ impl Guardian {
         let _ = self.send(ENDED, pid, &[]);
     }
 
+    /// A process stands still from now on. If the runner dies, the guardian lets it go on.
+    pub(crate) fn stopped(&self, pid: u32) {
+        let _ = self.send(STOPPED, pid, &[]);
+    }
+
+    /// All processes that stood still go on.
+    pub(crate) fn continued(&self) {
+        let _ = self.send(CONTINUED, 0, &[]);
+    }
+
     /// Has the guardian close a file last. It may take the kernel a while to give the blocks of an unnamed file back, and the runner
     /// does not wait for that.
     pub(crate) fn keep(&self, file: BorrowedFd<'_>) {
@@ -107,6 +121,7 @@ impl Guardian {
 pub fn guardian_main() {
     let input = io::stdin();
     let (mut watched, mut kept): (Vec<(u32, OwnedFd)>, Vec<OwnedFd>) = (Vec::new(), Vec::new());
+    let mut stopped = Vec::new();
     loop {
         let mut bytes = [0; 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -125,6 +140,8 @@ pub fn guardian_main() {
         match (received, word(0)) {
             (8, DONE) => return close_last(input.as_fd(), kept),
             (8, KEEP) => kept.extend(descriptor),
+            (8, STOPPED) => stopped.push(word(4)),
+            (8, CONTINUED) => stopped.clear(),
             (8, MANAGED) => watched.extend(descriptor.map(|descriptor| (word(4), descriptor))),
             (8, ENDED) => watched.retain(|(pid, _)| *pid != word(4)),
             // The runner is gone.
@@ -143,6 +160,7 @@ pub fn guardian_main() {
         // It may stand still until it is taken over.
         kill(pid, Signal::CONT);
     }
+    stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
     if !watched.is_empty() {
         eprintln!(
             "octavo: the runner has died, and {} of its processes were killed: pages of theirs were in its hands only",

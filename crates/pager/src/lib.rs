@@ -98,7 +98,8 @@ pub fn run(
             }
         }
         status = signals::reap(program).or(status);
-        while let Some(reader) = socket.as_ref().and_then(Socket::reader) {
+        // One at a time: the tree is looked at in between.
+        if let Some(reader) = socket.as_ref().and_then(Socket::reader) {
             socket::tell(reader, monitor.figures());
         }
         let wait = match monitor.turn() {

@@ -23,6 +23,7 @@ use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::Mover;
 use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Window};
 use rangemap::RangeSet;
+use rustix::io::Errno;
 
 use crate::eligible::eligible;
 use crate::guardian::Guardian;
@@ -38,9 +39,9 @@ const PIECE: u64 = 2 << 20;
 const STAGING: u64 = 2 << 20;
 
 /// How long faults may find no room before the tree is stopped.
-const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a fork waits for room.
-const FORK_PATIENCE: Duration = Duration::from_secs(5);
+const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the driver of a process and the monitor share.
 #[derive(Debug)]
@@ -160,14 +161,18 @@ impl Managed {
         let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
         self.settle(guardian, pid, injected.mover)?;
-        // The child may have unmapped parts before its descriptor told of that, and what it has mapped there since is not watched.
+        // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
             let doubtful = self.shared.layout.lock().doubtful.clone();
             for range in doubtful.overlapping(&(mapping.start..mapping.end)) {
                 let range = range.start.max(mapping.start)..range.end.min(mapping.end);
-                let is_plain = mapping.is_private && !mapping.has_file;
-                if is_plain && self.window.reach().watch(range.start, range.end - range.start).is_ok() {
-                    self.shared.layout.lock().confirm(range);
+                match watches(&self.window, range.start) {
+                    Err(Errno::NOENT) => {
+                        self.shared.layout.lock().unmap(range.clone());
+                        let forgotten = self.space.forget_mapping(range.start, range.end - range.start);
+                        forgotten.map_err(|error| error.to_string())?;
+                    }
+                    _ => self.shared.layout.lock().confirm(range),
                 }
             }
         }
@@ -320,6 +325,10 @@ fn take(
     let mut layout = shared.layout.lock();
     for gap in layout.mapped.gaps(&range).collect::<Vec<_>>() {
         let (start, len) = (gap.start, gap.end - gap.start);
+        // Something may just have moved there. Its event says so, and it is not taken over as if it were new.
+        if watches(window, start) == Err(Errno::AGAIN) || window.is_unsettled(start, len) {
+            continue;
+        }
         space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
         if window.reach().watch(start, len).is_err() {
             // Something else has it, or it has just gone.
@@ -331,6 +340,15 @@ fn take(
         taken.push(gap);
     }
     Ok(taken)
+}
+
+/// Asks the kernel whether a page is watched. It is protected then, at the price of a fault.
+///
+/// # Errors
+/// `AGAIN` where an event is unread, and `NOENT` where the page is not watched.
+fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
+    let protected = window.reach().events().write_protect(page, PAGE, true);
+    protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
@@ -413,13 +431,13 @@ impl Adopter<'_> {
         while rest.0 < rest.1 {
             let (from, to) = rest;
             match self.window.reach().events().zero(from, to - from, true).error {
-                None | Some(rustix::io::Errno::EXIST) => found.present.push((from, to)),
-                Some(rustix::io::Errno::AGAIN) => return found.changing.push((from, end)),
-                Some(rustix::io::Errno::NOENT) if to - from > PAGE => {
+                None | Some(Errno::EXIST) => found.present.push((from, to)),
+                Some(Errno::AGAIN) => return found.changing.push((from, end)),
+                Some(Errno::NOENT) if to - from > PAGE => {
                     rest.1 = from + ((to - from) / PAGE).div_ceil(2) * PAGE;
                     continue;
                 }
-                Some(rustix::io::Errno::NOENT) => found.unwatched.push((from, to)),
+                Some(Errno::NOENT) => found.unwatched.push((from, to)),
                 // The process has ended.
                 _ => return,
             }

@@ -229,8 +229,14 @@ impl Monitor {
 
     /// Lets processes go on that were stopped.
     fn let_go_on(&mut self) {
+        if self.stopped.is_empty() {
+            return;
+        }
         for pid in std::mem::take(&mut self.stopped) {
             crate::signals::kill(pid, rustix::process::Signal::CONT);
+        }
+        if let Some(guardian) = &self.guardian {
+            guardian.continued();
         }
     }
 
@@ -287,6 +293,10 @@ impl Monitor {
         // Whoever has stopped the program itself lets it go on, too.
         let runs = stat.state != b'T' && stat.state != b't';
         if runs && !self.stopped.contains(&pid) {
+            // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
+            if let Some(guardian) = &self.guardian {
+                guardian.stopped(pid);
+            }
             crate::signals::stop(pid);
             self.stopped.push(pid);
         }

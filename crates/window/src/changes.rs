@@ -26,37 +26,31 @@ const LATEST: Duration = Duration::from_secs(2);
 /// The changes that wait, in the order in which they were told of.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    waiting: Vec<Event>,
-    since: Option<Instant>,
+    /// Each with the time when it was told of.
+    waiting: Vec<(Instant, Event)>,
 }
 
 impl Changes {
     /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether a part of a range
     /// is mapped as far as changes have been taken in.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
-        let follows = self.waiting.iter().any(|earlier| is_followed_by(earlier, &change));
+        let follows = self.waiting.iter().any(|(_, earlier)| is_followed_by(earlier, &change));
         let waits = is_blocked(&change, &is_mapped) || follows && !self.awaits(&change, &is_mapped);
         if !waits {
             return Some(change);
         }
-        self.since.get_or_insert_with(Instant::now);
-        self.waiting.push(change);
+        self.waiting.push((Instant::now(), change));
         None
     }
 
     /// Returns a change that has waited and can be taken in now.
     pub(crate) fn next(&mut self, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
-        let is_over = self.since.is_some_and(|since| since.elapsed() > LATEST);
         let index = (0..self.waiting.len()).find(|&index| {
-            let (earlier, change) = (&self.waiting[..index], &self.waiting[index]);
-            (is_over || !is_blocked(change, &is_mapped))
-                && !earlier.iter().any(|earlier| is_followed_by(earlier, change))
+            let (earlier, (told, change)) = (&self.waiting[..index], &self.waiting[index]);
+            let waits = told.elapsed() <= LATEST && is_blocked(change, &is_mapped);
+            !waits && !earlier.iter().any(|(_, earlier)| is_followed_by(earlier, change))
         })?;
-        let change = self.waiting.remove(index);
-        if self.waiting.is_empty() {
-            self.since = None;
-        }
-        Some(change)
+        Some(self.waiting.remove(index).1)
     }
 
     pub(crate) fn are_settled(&self) -> bool {
@@ -65,7 +59,7 @@ impl Changes {
 
     /// Returns whether a page is where a range will arrive.
     pub(crate) fn bring(&self, page: u64) -> bool {
-        self.waiting.iter().any(|change| destination(change).is_some_and(|to| to.contains(&page)))
+        self.waiting.iter().any(|(_, change)| destination(change).is_some_and(|to| to.contains(&page)))
     }
 
     /// Returns whether a change unmaps, or moves away, what keeps another from being taken in.
@@ -75,7 +69,7 @@ impl Changes {
             Event::Remap { from, len, .. } => from..from + len,
             _ => return false,
         };
-        let mut destinations = self.waiting.iter().filter_map(destination);
+        let mut destinations = self.waiting.iter().filter_map(|(_, change)| destination(change));
         destinations.any(|to| {
             let both = to.start.max(freed.start)..to.end.min(freed.end);
             !both.is_empty() && is_mapped(&both)

@@ -55,6 +55,11 @@ impl<R: Reach> Window<R> {
         self.gate.alone(|_| look())
     }
 
+    /// Returns whether a change that was told of, and is not taken in, concerns a range.
+    pub fn is_unsettled(&self, start: u64, len: u64) -> bool {
+        self.gate.hold().concerns(start, len)
+    }
+
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }
