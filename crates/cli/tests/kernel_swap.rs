@@ -221,14 +221,14 @@ fn memory_that_turns_over_at_once_is_no_want_of_memory() {
     // Nearly all pages fit, and pages that come back count as active. The kernel has to see soon that no others are left.
     // On a busy machine it may not. That is the kernel's affair, as long as it comes out well at all.
     let line = "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2";
-    let outputs = std::iter::repeat_with(|| octavo(line).output().unwrap()).take(4);
+    let outputs = std::iter::repeat_with(|| octavo(line).output().unwrap()).take(6);
     let complaints: Vec<_> = outputs
         .map(|output| refusal(&output))
         .take_while(|(code, _)| *code != Some(0))
         .map(|(_, complaint)| complaint)
         .collect();
     let is_killed = |complaint: &String| complaint.contains("killed for want of memory");
-    assert!(complaints.len() < 4 && complaints.iter().all(is_killed), "{complaints:?}");
+    assert!(complaints.len() < 6 && complaints.iter().all(is_killed), "{complaints:?}");
 }
 
 #[test]
