@@ -10,6 +10,9 @@ use serde::Serialize;
 use crate::managed::Managed;
 use crate::tree::Tree;
 
+/// With fewer pages, the pool's first block says nothing of how well they were packed.
+const LEAST_PACKED: u64 = 2048;
+
 /// Faults by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Faults {
@@ -103,7 +106,7 @@ impl Summary {
             self.managed_peak_bytes = resident + out;
             self.managed_share = ((resident + out) as f64 / (anonymous + out).max(1) as f64).min(1.0);
         }
-        if stats.pool_pages > self.pool_pages {
+        if stats.pool_pages > self.pool_pages.max(LEAST_PACKED) {
             self.pool_pages = stats.pool_pages;
             let ratio = (stats.pool_pages * PAGE_BYTES as u64) as f64 / stats.pool_bytes.max(1) as f64;
             self.compression_ratio = Some(ratio);
