@@ -128,6 +128,7 @@ fn the_socket_tells_the_figures_of_a_run() {
     let options = ["--memory", "512M", "--socket", path.to_str().unwrap()];
     let mut runner = octavo(&options, "/bin/sh", &arguments).spawn().unwrap();
     while !folder.path().join("started").exists() {
+        assert!(runner.try_wait().unwrap().is_none(), "the runner has ended");
         thread::sleep(Duration::from_millis(10));
     }
     let mut line = String::new();
