@@ -11,9 +11,7 @@ use crate::engine::{
     protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{
-    InPlace, Via, prefetch, resolve, resolve_async, resolve_driven, resolve_now, show_run, take_over,
-};
+use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_run, take_over};
 use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
@@ -433,7 +431,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(&self.engine, &self.state, address, access, Via::Handle)
+        resolve_async(Waiter::task(&self.engine), &self.engine, &self.state, address, access, Via::Handle)
     }
 
     /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
@@ -447,7 +445,14 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(&self.engine, &self.state, address, access, Via::Translation)
+        resolve_async(
+            Waiter::task(&self.engine),
+            &self.engine,
+            &self.state,
+            address,
+            access,
+            Via::Translation,
+        )
     }
 
     /// As [`Space::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
@@ -461,7 +466,7 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(&self.engine, &self.state, address, access, Via::Missing)
+        resolve_async(Waiter::task(&self.engine), &self.engine, &self.state, address, access, Via::Missing)
     }
 
     /// As [`Space::fault_missing`] for a page that is missing, and as [`Space::fault_translated`] for one that is there, by a thread
@@ -477,7 +482,7 @@ impl Space {
         is_missing: bool,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
         let via = if is_missing { Via::Missing } else { Via::Translation };
-        resolve_driven(&self.engine, &self.state, address, access, via)
+        resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }
 
     /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call for each ring in

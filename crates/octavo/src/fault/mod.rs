@@ -424,27 +424,6 @@ pub(crate) fn resolve_written(
 /// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never blocks the thread that
 /// polls it. To drop it in the middle leaves the page as it was.
 pub(crate) async fn resolve_async(
-    engine: &Engine,
-    space: &SpaceState,
-    address: u64,
-    access: Access,
-    via: Via,
-) -> Result<()> {
-    resolve_with(Waiter::task(engine), engine, space, address, access, via).await
-}
-
-/// As [`resolve_async`], for a thread that polls many faults, and starts and completes their reads together.
-pub(crate) async fn resolve_driven(
-    engine: &Engine,
-    space: &SpaceState,
-    address: u64,
-    access: Access,
-    via: Via,
-) -> Result<()> {
-    resolve_with(Waiter::driven(engine), engine, space, address, access, via).await
-}
-
-async fn resolve_with(
     waiter: Waiter<'_>,
     engine: &Engine,
     space: &SpaceState,

@@ -110,9 +110,7 @@ impl<'a> Fault<'a> {
         }
         if let Some(window) = self.look_ahead(region, hit) {
             read_ahead(engine, self.space, window, region);
-            if !self.waiter.is_driven() {
-                engine.flush_devices();
-            }
+            self.start_collected();
         }
         if holds.is_reading() {
             self.reading = Some(reading);
@@ -164,16 +162,21 @@ impl<'a> Fault<'a> {
         let (engine, frame) = (self.engine, transfer.frame());
         let Some(window) = self.look_ahead(region, Hit::None) else {
             engine.start_read(slot.stored(), [transfer], self.urgency());
-            if !self.waiter.is_driven() && engine.frames.words(frame).holds.load().is_reading() {
-                engine.flush_devices();
+            if engine.frames.words(frame).holds.load().is_reading() {
+                self.start_collected();
             }
             return false;
         };
         read_with(engine, self.space, (slot, transfer), window, region);
-        if !self.waiter.is_driven() {
-            engine.flush_devices();
-        }
+        self.start_collected();
         true
+    }
+
+    /// Starts the reads that devices have collected, unless the thread that polls this fault does so for many.
+    fn start_collected(&self) {
+        if !self.waiter.is_driven() {
+            self.engine.flush_devices();
+        }
     }
 
     fn look_ahead(&self, region: &Region, hit: Hit) -> Option<Window> {

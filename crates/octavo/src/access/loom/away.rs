@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::task::Context;
 
 use super::{Model, WordDevice, bounded, race};
+use crate::engine::Waiter;
 use crate::fault::{Via, resolve_async};
 use crate::reclaim::evict_batch;
 use crate::sync::park::block_until;
@@ -122,7 +123,14 @@ impl Sides {
 
 /// A fault of the other side. False: the page is not mapped, or not for this.
 fn fault(model: &Model, access: Access) -> bool {
-    let mut fault = pin!(resolve_async(&model.engine, &model.spaces[0], 0, access, Via::Translation));
+    let mut fault = pin!(resolve_async(
+        Waiter::task(&model.engine),
+        &model.engine,
+        &model.spaces[0],
+        0,
+        access,
+        Via::Translation
+    ));
     block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker))).is_ok()
 }
 

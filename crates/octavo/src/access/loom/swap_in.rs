@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::task::Context;
 
 use super::{Model, WordDevice, bounded, race};
+use crate::engine::Waiter;
 use crate::fault::{Via, prefetch, resolve_async};
 use crate::reclaim::evict_batch;
 use crate::sync::Arc;
@@ -144,8 +145,14 @@ fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
             &shared,
             |model| {
                 let address = PageNumber(0).address();
-                let mut fault =
-                    pin!(resolve_async(&model.engine, &model.spaces[0], address, Access::Read, Via::Handle));
+                let mut fault = pin!(resolve_async(
+                    Waiter::task(&model.engine),
+                    &model.engine,
+                    &model.spaces[0],
+                    address,
+                    Access::Read,
+                    Via::Handle
+                ));
                 let outcome = block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker)));
                 assert!(outcome.is_ok());
             },
