@@ -33,6 +33,11 @@ pub fn cgroup_memory_limit_bytes() -> Option<u64> {
     )
 }
 
+/// Returns the machine's memory as far as the control groups of this process allow it, in bytes.
+pub fn usable_memory_bytes() -> u64 {
+    machine_memory_bytes().min(cgroup_memory_limit_bytes().unwrap_or(u64::MAX))
+}
+
 /// Returns the number of processors that this process may run on.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -63,8 +63,7 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
     let bytes = match memory {
         Memory::Bytes(bytes) => *bytes,
         Memory::Auto => {
-            let machine = usage::machine_memory_bytes();
-            let limit = usage::cgroup_memory_limit_bytes().map_or(machine, |limit| limit.min(machine));
+            let limit = usage::usable_memory_bytes();
             limit.saturating_sub(limit / 32 + MARGIN_BYTES)
         }
     };

@@ -20,9 +20,7 @@ pub(crate) fn time() -> Duration {
 }
 
 pub(crate) fn memory() -> Memory {
-    let bytes = usage::machine_memory_bytes();
-    let limit_bytes = usage::cgroup_memory_limit_bytes().unwrap_or(u64::MAX);
-    Memory { bytes, usable_bytes: limit_bytes.min(bytes) }
+    Memory { bytes: usage::machine_memory_bytes(), usable_bytes: usage::usable_memory_bytes() }
 }
 
 pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
