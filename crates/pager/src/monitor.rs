@@ -115,6 +115,12 @@ impl Growth {
     }
 }
 
+/// Returns whether the memory of a process that is not managed is watched. It was so from its start, or never will be, so it is
+/// asked once.
+fn is_watched(known: &mut BTreeMap<u32, bool>, pid: u32) -> bool {
+    *known.entry(pid).or_insert_with(|| proc::is_watched(pid))
+}
+
 impl Monitor {
     pub(crate) fn new(ledger: Arc<Ledger>, make_manager: MakeManager) -> std::io::Result<Self> {
         Ok(Self {
@@ -309,12 +315,7 @@ impl Monitor {
         let forks = self.forks.iter().map(|(_, fork)| fork);
         let is_related = self.tree.is_fork(pid)
             && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack);
-        is_related && self.is_watched(pid)
-    }
-
-    /// Returns whether the memory of a process that is not managed is watched. It was so from its start, or never will be.
-    fn is_watched(&mut self, pid: u32) -> bool {
-        *self.watched.entry(pid).or_insert_with(|| proc::is_watched(pid))
+        is_related && is_watched(&mut self.watched, pid)
     }
 
     fn engage(&mut self, pid: u32, stack: u64) -> Result<(), Failed> {
@@ -354,10 +355,9 @@ impl Monitor {
             let is_current = fork.is_current();
             let stack = fork.stack;
             let (managed, watched) = (&self.managed, &mut self.watched);
-            let found = self.tree.find_fork(stack, *parent, |pid| {
-                let mut is_watched = || *watched.entry(pid).or_insert_with(|| proc::is_watched(pid));
-                managed.contains_key(&pid) || !is_watched()
-            });
+            let found = self
+                .tree
+                .find_fork(stack, *parent, |pid| managed.contains_key(&pid) || !is_watched(watched, pid));
             if !is_current {
                 let (_, fork) = self.forks.remove(index);
                 self.summary.add(fork);
