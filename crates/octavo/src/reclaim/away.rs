@@ -81,8 +81,9 @@ fn bring_home(
             left.push(away);
         });
     }
+    left.sort_unstable();
     for (_, frame) in batch {
-        if left.contains(&frame.frame()) {
+        if left.binary_search(&frame.frame()).is_ok() {
             engine.unpin(frame.into_pin());
         } else {
             engine.putback(frame, Place::Cold);
