@@ -1,7 +1,10 @@
 //! The public face of an address space.
 
+mod ranges;
+
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 
 use octavo_platform::Word;
 
@@ -11,12 +14,15 @@ use crate::engine::{
     protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_run, take_over};
+use crate::fault::{
+    InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_around, show_run, take_over,
+};
 use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
-use crate::table::{Access, MAX_PAGES, PageNumberRange, Protection};
-use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_BYTES, PAGE_SHIFT, PageNumber, pages_of};
+use crate::table::{Access, PageNumberRange, Protection};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
+use ranges::{page_count, page_range, whole_pages};
 
 /// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and late walkers hold a
 /// block for a moment.
@@ -123,7 +129,7 @@ impl Space {
     }
 
     /// Unmaps a range. Its pages are gone, and a read of them is an error. Parts that were not mapped are no error. Pinned memory
-    /// lives on until its pins are dropped. Only whole pages can go. So `len` is a multiple of [`PAGE_BYTES`], even where
+    /// lives on until its pins are dropped. Only whole pages can go. So `len` is a multiple of [`PAGE_BYTES`](crate::PAGE_BYTES), even where
     /// [`Space::map`] rounded the length up.
     ///
     /// # Errors
@@ -525,6 +531,16 @@ impl Space {
         show_run(&self.engine, &self.state, range, access)
     }
 
+    /// Makes the neighbours of a page usable at the other side that a fault at `address` has brought along, where neighbours are
+    /// wanted often enough near by. It waits for nothing. Returns the addresses that the page and its neighbours have, and how many
+    /// neighbours are usable now.
+    ///
+    /// # Errors
+    /// `Unsupported` where the space has no translation; `ForkedChild` in a forked child.
+    pub fn show_around(&self, address: u64, access: Access) -> Result<(Range<u64>, u64)> {
+        show_around(&self.engine, &self.state, PageNumber::containing(address), access)
+    }
+
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
     /// then on they count against the budget, and may be evicted. Makes room for them where there is none.
     ///
@@ -649,45 +665,4 @@ fn pinned(block: PageNumber) -> Error {
         block.address()
     );
     Error::new(ErrorKind::Busy, message)
-}
-
-fn page_count(len: u64) -> Result<u64> {
-    if len == 0 || len > MAX_PAGES << PAGE_SHIFT {
-        let what = if len == 0 { "holds no page" } else { "is larger than an address space" };
-        let message = format!("a range of {len} bytes {what}; give a length of up to 256 TiB");
-        return Err(Error::new(ErrorKind::InvalidRange, message));
-    }
-    Ok(len.div_ceil(PAGE_BYTES as u64))
-}
-
-fn page_range(address: u64, len: u64) -> Result<PageNumberRange> {
-    page_count(len)?;
-    if !address.is_multiple_of(PAGE_BYTES as u64) {
-        let message =
-            format!("the address {address:#x} is not at the start of a page; align it to {PAGE_BYTES}");
-        return Err(Error::new(ErrorKind::InvalidRange, message));
-    }
-    let end = address.checked_add(len).filter(|end| *end <= MAX_PAGES << PAGE_SHIFT);
-    if end.is_none() {
-        let message =
-            format!("{len} bytes from {address:#x} run past the end of the address space (256 TiB)");
-        return Err(Error::new(ErrorKind::InvalidRange, message));
-    }
-    let pages = pages_of(address, len);
-    Ok(PageNumberRange { start: PageNumber(pages.start), end: PageNumber(pages.end) })
-}
-
-/// Refuses a range that ends inside a page, since the call would change the rest of that page unasked.
-fn whole_pages(address: u64, len: u64, what: &str) -> Result<PageNumberRange> {
-    let range = page_range(address, len)?;
-    let end = address + len;
-    if end.is_multiple_of(PAGE_BYTES as u64) {
-        return Ok(range);
-    }
-    let page = PageNumber::containing(end).address();
-    let message = format!(
-        "the range ends at {end:#x}, inside the page at {page:#x}, and pages are {what} whole; give a length that is a \
-         multiple of {PAGE_BYTES}"
-    );
-    Err(Error::new(ErrorKind::InvalidRange, message))
 }

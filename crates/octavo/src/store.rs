@@ -121,6 +121,9 @@ pub(crate) trait PageStore {
         each: &mut dyn FnMut(Evicted),
     );
 
+    /// A page that was in use without a frame in the store is out again. It keeps the shadow until it comes back.
+    fn leave(&self, page: StoredPage, shadow: Shadow);
+
     // --- the way in ---
 
     /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Or finds that another

@@ -177,10 +177,12 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         let away = pair.away_pages() * PAGE;
         assert!(away > BUDGET / 2, "most of the budget is away: {away}");
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
-        // A handle's pages take the place of those that are away.
+        // A handle's pages that come back take the place of those that are away.
         let at = pair.space.map(2 * BUDGET, RegionOptions::default()).unwrap();
-        for page in 0..2 * BUDGET / PAGE {
-            pair.space.store(at + page * PAGE, page).unwrap();
+        for turn in 0..3 {
+            for page in 0..2 * BUDGET / PAGE {
+                pair.space.store(at + page * PAGE, page + turn).unwrap();
+            }
         }
         assert!(pair.away_pages() * PAGE < BUDGET / 2);
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));

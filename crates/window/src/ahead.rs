@@ -2,11 +2,13 @@
 //! memory in order.
 //!
 //! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page only, so a program that touches pages at random pays for no others. Several runs are followed
-//! at once, as threads and arrays take turns.
+//! its own page, and the neighbours that Octavo says are wanted with it ([`Ahead::came_around`]). Several runs are followed at
+//! once, as threads and arrays take turns.
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
+
+use std::ops::Range;
 
 /// Runs followed at once.
 const RUNS: usize = 16;
@@ -93,7 +95,7 @@ impl Ahead {
             self.runs[index] = Run::default();
             (index, Way::Either)
         });
-        let stores_follow = self.read >= MEMORY / 8 && self.stored * 2 > self.read;
+        let stores_follow = self.stores_follow();
         let run = &mut self.runs[index];
         run.used_at = self.now;
         run.way = way;
@@ -106,10 +108,22 @@ impl Ahead {
         Advice { run: index, first, pages, writes }
     }
 
+    /// Returns whether most pages that were shown for reading of late were stored to.
+    pub(crate) fn stores_follow(&self) -> bool {
+        self.read >= MEMORY / 8 && self.stored * 2 > self.read
+    }
+
     /// Takes note of pages that came beforehand, behind those of the last fault of their run.
     pub(crate) fn came_beforehand(&mut self, first: u64, pages: u64) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.end == first && run.way == Way::Up) {
             run.end += pages;
+        }
+    }
+
+    /// Takes note that the block of a fault's page came with it. The block may lack a page.
+    pub(crate) fn came_around(&mut self, page: u64, block: Range<u64>) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.start == page && run.end == page + 1) {
+            (run.start, run.end) = (block.start, block.end);
         }
     }
 

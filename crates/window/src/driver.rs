@@ -193,6 +193,8 @@ pub struct Driver<'a, R, L> {
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
+    /// Faults that have brought one page each, whose neighbours are to be shown.
+    brought: Vec<Fault>,
     lingering: Lingering,
     served: Served,
     changes: Changes,
@@ -208,7 +210,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         listener: L,
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
-        let (waiting, usable, served) = (Vec::new(), Vec::new(), Served::default());
+        let (waiting, usable, brought, served) = (Vec::new(), Vec::new(), Vec::new(), Served::default());
         Self {
             space,
             window,
@@ -220,6 +222,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             failing,
             waiting,
             usable,
+            brought,
             lingering: Lingering::default(),
             served,
             changes: Changes::default(),
@@ -257,6 +260,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
+            // The reads that others wait for are under way.
+            self.show_neighbours();
             if self.read(&mut events)? {
                 is_idle = false;
                 let is_alone = events.len() == 1 && waiting.is_empty();
@@ -469,6 +474,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.ahead.came(advice, came.0, came.1, is_open);
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
+        if !is_protected && pages == 1 {
+            self.brought.push(fault);
+        }
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
             self.wake_all();
             self.show_beforehand((came.0 + pages) * PAGE, pages, access);
@@ -498,6 +506,18 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
+    /// Shows the neighbours of pages that faults have brought, while the threads that wanted these go on.
+    fn show_neighbours(&mut self) {
+        for fault in self.brought.drain(..) {
+            let access = if self.ahead.stores_follow() { Access::Write } else { Access::Read };
+            // An error is met by the next fault.
+            if let Ok((block, pages @ 1..)) = self.space.show_around(fault.page, access) {
+                self.served.along += pages;
+                self.ahead.came_around(fault.page / PAGE, block.start / PAGE..block.end / PAGE);
+            }
+        }
+    }
+
     /// Shows pages that a program in order wants soon, while it uses those that it has just got.
     fn show_beforehand(&mut self, start: u64, pages: u64, access: Access) {
         if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
@@ -522,6 +542,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
         let Err(error) = result else {
             self.wake(fault, fault.page, PAGE);
+            if !fault.is_protected {
+                self.brought.push(fault);
+            }
             return false;
         };
         match error.kind() {

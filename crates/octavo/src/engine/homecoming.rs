@@ -215,6 +215,7 @@ impl Engine {
                 let place = kept.page().expect("a clean page keeps its place");
                 // The frame's reference becomes the entry's.
                 kept.set(None);
+                self.store(place).leave(place, self.lru.shadow());
                 self.publish(word, self.store(place).entry(busy, place));
                 self.space_use.add(owner.space, Figure::SwapOut, 1);
                 Came::Out

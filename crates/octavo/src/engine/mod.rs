@@ -24,6 +24,7 @@
 //! Locking: only a split holds the LRU's lock while it calls another structure. The table in
 //! `docs/locking.md` has the order in which locks may nest.
 
+mod around;
 mod batch;
 mod build;
 mod busy;
@@ -71,6 +72,7 @@ use crate::units::{
     CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
 };
 
+pub(crate) use around::{addresses_around, probe_beside, shown_with};
 pub(crate) use batch::{Batch, ask_for};
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;
@@ -254,10 +256,11 @@ impl Engine {
         frame
     }
 
-    /// Does what [`Engine::adopt`] does, for a page whose bytes a store keeps as well.
-    pub(crate) fn adopt_clean(&self, block: Block, owner: Owner) -> FrameId {
-        let frame = self.begin(block, owner, false);
-        self.lru.add(&self.frames, frame);
+    /// Does what [`Engine::adopt`] does, for a page that was in the frame `from`. The policy keeps what it knows of the page. One
+    /// that is not dirty has its bytes in a store as well.
+    pub(crate) fn adopt_from(&self, from: FrameId, block: Block, owner: Owner, dirty: bool) -> FrameId {
+        let frame = self.begin(block, owner, dirty);
+        self.lru.add_in_place_of(&self.frames, from, frame);
         frame
     }
 

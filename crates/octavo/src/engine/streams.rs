@@ -25,6 +25,7 @@
 //! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If that page had
 //! been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
 
+use crate::engine::around::{Around, block_end, block_of};
 use crate::engine::stretches::{Stretches, pays};
 use crate::region::AccessPattern;
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -60,18 +61,43 @@ pub(crate) struct Window {
     pub(crate) first: PageNumber,
     pub(crate) count: u32,
     pub(crate) stride: i64,
-    /// The place of its stream, and when the stream began.
-    stream: usize,
-    began_at: u64,
+    /// The place of its stream, and when the stream began. `None`: the pages are neighbours of one that a fault wants.
+    stream: Option<(usize, u64)>,
+    /// Neighbours before the wanted page.
+    before: u32,
+    /// The neighbour that is not shown.
+    probe: Option<PageNumber>,
 }
 
 impl Window {
-    /// The pages, in the order in which they will be wanted.
+    /// The neighbours of a page: so many before it, and so many behind it.
+    pub(super) fn around(page: PageNumber, before: u32, behind: u32, probe: u64) -> Self {
+        let (first, probe) = (page.plus(1), Some(PageNumber(probe)));
+        Self { first, count: behind, stride: 1, stream: None, before, probe }
+    }
+
+    /// The probe of a block alone.
+    pub(super) fn probe(page: PageNumber) -> Self {
+        Self { first: page, count: 1, stride: 1, stream: None, before: 0, probe: Some(page) }
+    }
+
+    /// The pages, in the order in which they will be wanted. Neighbours come from the wanted page outwards.
     pub(crate) fn pages(self) -> impl Iterator<Item = PageNumber> {
-        (0..i64::from(self.count)).map_while(move |index| {
+        let ahead = (0..i64::from(self.count)).map_while(move |index| {
             let page = (self.first.0 as i64).checked_add(index * self.stride)?;
             (page >= 0).then_some(PageNumber(page as u64))
-        })
+        });
+        ahead.chain((0..u64::from(self.before)).map(move |index| PageNumber(self.first.0 - 2 - index)))
+    }
+
+    /// Returns whether the pages are neighbours of one that a fault wants.
+    pub(crate) fn is_around(self) -> bool {
+        self.stream.is_none()
+    }
+
+    /// Returns whether a page is the neighbour that is not shown.
+    pub(crate) fn is_probe(self, page: PageNumber) -> bool {
+        self.probe == Some(page)
     }
 
     /// The page after so many of the window's.
@@ -94,6 +120,8 @@ struct Stream {
     used: u32,
     /// The first page that has not been asked for.
     ahead: u64,
+    /// The other pages of the last one's block have come along.
+    has_block: bool,
     began_at: u64,
     used_at: u64,
 }
@@ -108,6 +136,27 @@ impl Stream {
     /// Pages asked for beyond `page`.
     fn left_after(&self, page: u64) -> i64 {
         (self.ahead.wrapping_sub(page) as i64) / self.stride - 1
+    }
+
+    /// Returns the way in which a fault leaves the block that has come along for one beside it. 0: it is inside.
+    fn way_by_block(&self, page: u64) -> Option<i64> {
+        if !self.has_block {
+            return None;
+        }
+        match page {
+            page if block_of(page) == block_of(self.last) => Some(0),
+            page if page == block_end(self.last) => Some(1),
+            page if page + 1 == block_of(self.last) => Some(-1),
+            _ => None,
+        }
+    }
+
+    /// A fault goes this way by the block that has come along.
+    fn go_by_block(&mut self, way: i64) {
+        if way != 0 {
+            self.run = if self.stride == way { self.run.saturating_add(1) } else { 2 };
+            self.stride = way;
+        }
     }
 
     fn continues_at(&self, page: u64) -> bool {
@@ -129,18 +178,26 @@ enum Worth {
 struct State {
     streams: [Stream; STREAMS],
     stretches: Stretches,
+    around: Around,
     faults: u64,
 }
 
 /// The streams of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
+    /// Neighbours come along where faults are in no order.
+    has_neighbours: bool,
     state: Mutex<State>,
     /// Pages that were read ahead and wanted by faults that found the lock taken.
     unseen: AtomicU32,
 }
 
 impl Streams {
+    /// Makes the streams of a space. With `has_neighbours`, neighbours come along where faults are in no order.
+    pub(crate) fn new(has_neighbours: bool) -> Self {
+        Self { has_neighbours, ..Self::default() }
+    }
+
     /// A fault wants a page that went out. Says which pages to read ahead now, at most `most`.
     pub(crate) fn on_fault(
         &self,
@@ -160,21 +217,55 @@ impl Streams {
             return None;
         };
         let at = state.follow(page.0, hit, pattern);
-        let State { streams, stretches, .. } = &mut *state;
+        let State { streams, stretches, around, faults } = &mut *state;
         let stream = &mut streams[at];
         if stream.read > 0 {
             stream.claim(page.0, &self.unseen);
         }
-        let window = stream.plan(page.0, hit, pattern, most, stretches)?;
-        Some(Window { stream: at, began_at: stream.began_at, ..window })
+        if let Some(window) = stream.plan(page.0, hit, pattern, most, stretches) {
+            stream.has_block = false;
+            return Some(Window { stream: Some((at, stream.began_at)), ..window });
+        }
+        let is_alone = hit == Hit::None && stream.window == 0;
+        let window = around.window(page.0, *faults, most).filter(|_| self.has_neighbours && is_alone)?;
+        stream.has_block = window.count + window.before > 1;
+        Some(window)
+    }
+
+    /// The probe of a page's block is left in memory, compressed.
+    pub(crate) fn note_left(&self, page: PageNumber) {
+        if self.has_neighbours
+            && let Some(mut state) = self.state.try_lock()
+        {
+            state.around.note_left(page.0);
+        }
+    }
+
+    /// A fault has found its page in memory, compressed.
+    pub(crate) fn note_packed(&self, page: PageNumber) {
+        if self.has_neighbours
+            && let Some(mut state) = self.state.try_lock()
+        {
+            state.around.note_wanted(page.0);
+        }
+    }
+
+    /// Returns whether the neighbours of a page are to be shown with it, but for the block's probe.
+    pub(crate) fn shows_around(&self, page: PageNumber) -> bool {
+        self.has_neighbours && self.state.try_lock().is_some_and(|state| state.around.pays(page.0))
     }
 
     /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.
-    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
+    /// `probed` says whether the window's probe is among those that are being read.
+    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32, probed: bool) {
         if let Some(mut state) = self.state.try_lock() {
-            let stream = &mut state.streams[window.stream];
+            if probed {
+                state.around.note_left(window.first.0);
+            }
+            let Some((at, began_at)) = window.stream else { return };
+            let stream = &mut state.streams[at];
             // By now another stream may have its place.
-            if stream.began_at == window.began_at {
+            if stream.began_at == began_at {
                 stream.read += pages;
                 if reached < window.count && stream.ahead == window.after(window.count) {
                     stream.cut(window.after(reached));
@@ -188,8 +279,16 @@ impl State {
     /// The place of the stream that the fault belongs to, or begins.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> usize {
         self.faults += 1;
+        if hit == Hit::ReadAhead {
+            self.around.note_wanted(page);
+        }
         let streams = &mut self.streams;
-        let at = if let Some(at) =
+        let by_block =
+            streams.iter().enumerate().find_map(|(at, stream)| Some((at, stream.way_by_block(page)?)));
+        let at = if let Some((at, way)) = by_block {
+            streams[at].go_by_block(way);
+            at
+        } else if let Some(at) =
             streams.iter().position(|stream| stream.used_at > 0 && stream.continues_at(page))
         {
             streams[at].run = streams[at].run.saturating_add(1);
@@ -357,320 +456,10 @@ impl Stream {
 
     /// A window of this stream. The caller adds the place.
     fn window_at(&self, first: u64, count: u32) -> Window {
-        Window { first: PageNumber(first), count, stride: self.stride, stream: 0, began_at: 0 }
+        let (first, stride) = (PageNumber(first), self.stride);
+        Window { first, count, stride, stream: None, before: 0, probe: None }
     }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const MOST: u32 = 512;
-
-    /// Faults on `pages` in turn, with every page asked for read at once; says what was asked for, and how many pages had
-    /// not been.
-    fn run_on(
-        streams: &Streams,
-        pages: impl IntoIterator<Item = u64>,
-        pattern: AccessPattern,
-    ) -> (Vec<Window>, u32) {
-        let mut ahead = std::collections::HashSet::new();
-        let (mut windows, mut misses) = (Vec::new(), 0);
-        for page in pages {
-            let hit = if ahead.remove(&page) { Hit::ReadAhead } else { Hit::None };
-            misses += u32::from(hit == Hit::None);
-            if let Some(window) = streams.on_fault(PageNumber(page), hit, pattern, MOST) {
-                let before = ahead.len();
-                ahead.extend(window.pages().map(|page| page.0));
-                streams.note_read(window, window.count, (ahead.len() - before) as u32);
-                windows.push(window);
-            }
-        }
-        (windows, misses)
-    }
-
-    fn run(pages: impl IntoIterator<Item = u64>, pattern: AccessPattern) -> (Vec<Window>, u32) {
-        run_on(&Streams::default(), pages, pattern)
-    }
-
-    fn place(window: Window) -> (u64, u32, i64) {
-        (window.first.0, window.count, window.stride)
-    }
-
-    #[test]
-    fn windows_grow_to_the_limit_and_a_steady_reader_never_misses_again() {
-        for (pages, stride) in [
-            ((1000..9000).collect::<Vec<_>>(), 1),
-            ((1000..9000).rev().collect(), -1),
-            ((0..3000).map(|index| 1000 + 7 * index).collect(), 7),
-        ] {
-            let (windows, misses) = run(pages, AccessPattern::Normal);
-            assert!(windows.iter().all(|window| window.stride == stride), "{stride}: {windows:?}");
-            assert_eq!(windows.iter().map(|window| window.count).max(), Some(MOST));
-            assert!(windows[0].count < windows[1].count, "{windows:?}");
-            assert!(misses <= 3, "stride {stride}: {misses} misses");
-        }
-    }
-
-    #[test]
-    fn each_page_is_asked_for_once() {
-        let (windows, _) = run(0..5000, AccessPattern::Normal);
-        let mut pages: Vec<_> = windows.iter().flat_map(|window| window.pages()).collect();
-        let count = pages.len();
-        pages.sort_unstable();
-        pages.dedup();
-        assert_eq!(pages.len(), count);
-    }
-
-    #[test]
-    fn a_window_is_asked_for_with_half_of_the_last_one_left() {
-        let (streams, mut last) = (Streams::default(), None::<Window>);
-        for page in 0..4000 {
-            let hit = if last.is_some() { Hit::ReadAhead } else { Hit::None };
-            let window = streams.on_fault(PageNumber(page), hit, AccessPattern::Normal, MOST);
-            if let (Some(last), Some(_)) = (last, window) {
-                let left = last.first.0 + u64::from(last.count) - (page + 1);
-                assert_eq!(left, u64::from(last.count / 2), "at page {page} of {last:?}");
-            }
-            last = window.or(last);
-        }
-    }
-
-    #[test]
-    fn a_stream_that_overtakes_its_window_is_read_ahead_of_where_it_is() {
-        let streams = Streams::default();
-        let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
-        assert_eq!(fault(0), None);
-        assert_eq!(fault(1).map(place), Some((2, FIRST_WINDOW, 1)));
-        let beyond = 2 + u64::from(FIRST_WINDOW);
-        assert_eq!(fault(beyond).map(|window| window.first), Some(PageNumber(beyond + 1)));
-    }
-
-    #[test]
-    fn faults_in_no_order_read_nothing_ahead() {
-        let mut page = 1_u64;
-        let pages = (0..5000).map(|_| {
-            page = page.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-            page >> 30
-        });
-        let (windows, _) = run(pages.collect::<Vec<_>>(), AccessPattern::Normal);
-        assert!(windows.len() < 10, "{windows:?}");
-        assert!(run(0..100, AccessPattern::Random).0.is_empty());
-    }
-
-    /// Bursts of `length` neighbours at random places, far apart, whose stretches share the first one's account.
-    fn bursts(count: u64, length: u64) -> Vec<u64> {
-        let mut place = 1_u64;
-        let mut next = || {
-            place = place.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-            ((place >> 33) % 4000) + ((place >> 45) << 19)
-        };
-        (0..count).map(|_| next()).flat_map(|page| page..page + length).collect()
-    }
-
-    #[test]
-    fn short_bursts_in_no_order_shut_the_window() {
-        for length in 2..=5 {
-            let pages = bursts(5000, length);
-            let wanted = pages.len() as u32;
-            let asked: u32 = run(pages, AccessPattern::Normal).0.iter().map(|window| window.count).sum();
-            assert!(asked < wanted / 5, "bursts of {length}: {asked} pages asked for, {wanted} wanted");
-        }
-    }
-
-    #[test]
-    fn a_window_is_no_longer_than_its_run_where_readahead_did_not_pay() {
-        let streams = Streams::default();
-        run_on(&streams, bursts(1000, 2), AccessPattern::Normal);
-        let (windows, misses) = run_on(&streams, 0..64, AccessPattern::Normal);
-        assert_eq!(misses, LONG_RUN, "{windows:?}");
-        assert!(windows.iter().all(|window| u64::from(window.count) <= window.first.0), "{windows:?}");
-    }
-
-    #[test]
-    fn a_long_reader_gets_its_windows_back_among_bursts() {
-        let streams = Streams::default();
-        run_on(&streams, bursts(1000, 2), AccessPattern::Normal);
-        let (windows, misses) = run_on(&streams, 0..4000, AccessPattern::Normal);
-        assert_eq!(windows.iter().map(|window| window.count).max(), Some(MOST));
-        assert!(misses <= LONG_RUN, "{misses}");
-        // And so does each that reads there afterwards.
-        let (_, misses) = run_on(&streams, (0..4000).rev(), AccessPattern::Normal);
-        assert!(misses <= 2, "{misses}");
-    }
-
-    #[test]
-    fn another_fault_nearby_does_not_end_a_run() {
-        let streams = Streams::default();
-        run_on(&streams, bursts(1000, 2), AccessPattern::Normal);
-        let (windows, _) = run_on(&streams, [0, 1, 2, 13, 3, 4, 5, 6, 7], AccessPattern::Normal);
-        assert_eq!(windows.into_iter().map(place).collect::<Vec<_>>(), [(8, FIRST_WINDOW, 1)]);
-    }
-
-    #[test]
-    fn a_stream_that_passes_its_pages_over_is_shut() {
-        let (windows, _) = run([0, 1, 6, 12], AccessPattern::Normal);
-        assert_eq!(windows.into_iter().map(place).collect::<Vec<_>>(), [(2, FIRST_WINDOW, 1)]);
-    }
-
-    #[test]
-    fn pages_that_are_wanted_after_their_stream_is_gone_count() {
-        let later = (0..100_u64).flat_map(|turn| {
-            let at = turn << 19;
-            let elsewhere = (1..=STREAMS as u64).map(move |stretch| at + (stretch << 12));
-            // Too far from each other for a stream.
-            let wanted = (0..u64::from(FIRST_WINDOW)).map(move |index| at + 2 + index * 3 % 8);
-            [at, at + 1].into_iter().chain(elsewhere.clone()).chain(wanted.flat_map(move |page| {
-                std::iter::once(page).chain(elsewhere.clone().map(move |other| other + page % 8 * 100))
-            }))
-        });
-        let (windows, _) = run(later, AccessPattern::Normal);
-        assert!(windows.len() >= 100, "{}", windows.len());
-    }
-
-    #[test]
-    fn a_region_read_in_order_is_not_judged() {
-        let streams = Streams::default();
-        run_on(&streams, bursts(1000, 2), AccessPattern::Normal);
-        let (windows, _) = run_on(&streams, 4000..4002, AccessPattern::Sequential);
-        assert_eq!(windows.first().map(|window| window.count), Some(MOST));
-    }
-
-    #[test]
-    fn several_tasks_in_one_space_are_followed_apart() {
-        let pages = (0..2000_u64).flat_map(|index| (0..8).map(move |task| (task << 30) + index));
-        let (_, misses) = run(pages.collect::<Vec<_>>(), AccessPattern::Normal);
-        assert!(misses <= 8 * 3, "{misses}");
-    }
-
-    #[test]
-    fn pages_gone_before_they_were_used_shrink_the_window() {
-        let streams = Streams::default();
-        let mut last = 0;
-        for page in 0..3000 {
-            let window = streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
-            if let Some(window) = window {
-                streams.note_read(window, window.count, window.count);
-                last = window.count;
-            }
-        }
-        assert_eq!(last, MOST);
-        let shrunk: Vec<_> = (3000..4600)
-            .filter_map(|page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST))
-            .collect();
-        assert!(shrunk.iter().any(|window| window.count < MOST), "{shrunk:?}");
-    }
-
-    #[test]
-    fn a_region_read_in_order_begins_with_the_largest_window() {
-        let (windows, _) = run([5, 6], AccessPattern::Sequential);
-        assert_eq!(place(windows[0]), (6, MOST, 1));
-    }
-
-    /// Reads `pages` in order, with all that is asked for read at once, until the stream has its largest window. Returns
-    /// that window.
-    fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
-        pages
-            .into_iter()
-            .find_map(|page| {
-                let window =
-                    streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST)?;
-                streams.note_read(window, window.count, window.count);
-                (window.count == MOST).then_some(window)
-            })
-            .expect("the window grows")
-    }
-
-    #[test]
-    fn pages_wanted_by_faults_that_found_the_lock_taken_are_no_waste() {
-        let streams = Streams::default();
-        let fault = |page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
-        let mut asked = 0;
-        for page in 0..8000 {
-            // Every second fault comes while another thread has the lock.
-            let held = (page > 3 && page % 2 == 0).then(|| streams.state.lock());
-            let window = fault(page);
-            drop(held);
-            if let Some(window) = window {
-                streams.note_read(window, window.count, window.count);
-                asked += window.count;
-            }
-        }
-        assert!(asked >= 8000, "{asked}");
-        assert!(streams.state.lock().stretches.pays(7999));
-    }
-
-    #[test]
-    fn pages_wanted_unseen_do_not_grow_without_bound() {
-        let streams = Streams::default();
-        let held = streams.state.lock();
-        for page in 0..u64::from(MOST_UNSEEN) * 2 {
-            streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
-        }
-        drop(held);
-        assert_eq!(streams.unseen.load(Ordering::Relaxed), MOST_UNSEEN);
-    }
-
-    #[test]
-    fn one_page_gone_early_does_not_condemn_the_pages_to_come() {
-        let streams = Streams::default();
-        let window = warm(&streams, 0..2000);
-        let gone = window.first.0 - u64::from(MOST) / 8;
-        let again = streams.on_fault(PageNumber(gone), Hit::None, AccessPattern::Normal, MOST);
-        // It is asked for what may be gone with it, and no page is asked for twice later.
-        assert_eq!(again.map(place), Some((gone + 1, MOST / 2, 1)));
-        streams.note_read(again.unwrap(), MOST / 2, 0);
-        assert!(streams.state.lock().stretches.pays(gone));
-        let next = (gone + 1..gone + 2000)
-            .find_map(|page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST));
-        assert_eq!(next.map(|next| next.first.0), Some(window.after(window.count)));
-    }
-
-    #[test]
-    fn pages_that_are_all_gone_early_shut_the_window() {
-        let streams = Streams::default();
-        let window = warm(&streams, 0..2000);
-        let mut asked = 0;
-        for page in window.first.0..window.after(window.count) {
-            if let Some(window) = streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST) {
-                streams.note_read(window, window.count, window.count);
-                asked += window.count;
-            }
-        }
-        assert!(asked < 2 * MOST, "{asked}");
-        assert!(!streams.state.lock().stretches.pays(window.first.0));
-    }
-
-    #[test]
-    fn pages_without_room_are_asked_for_again_in_a_smaller_window() {
-        let streams = Streams::default();
-        let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
-        fault(0);
-        let window = fault(1).unwrap();
-        streams.note_read(window, 3, 3);
-        // Two of the three pages that found room are used.
-        for page in 2..4 {
-            let hit = Hit::ReadAhead;
-            if let Some(next) = streams.on_fault(PageNumber(page), hit, AccessPattern::Normal, MOST) {
-                assert_eq!(next.first.0, window.first.0 + 3);
-                return;
-            }
-        }
-        panic!("nothing is asked for behind the pages that found room");
-    }
-
-    #[test]
-    fn pages_read_for_a_stream_that_is_gone_are_not_charged_to_the_one_in_its_place() {
-        let streams = Streams::default();
-        let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
-        fault(0);
-        let window = fault(1).unwrap();
-        // Others take all places.
-        for other in 1..=STREAMS as u64 {
-            fault(other << 20);
-        }
-        streams.note_read(window, 0, 7);
-        let state = streams.state.lock();
-        assert!(state.streams.iter().all(|stream| stream.read == 0 && stream.window == 0));
-    }
-}
+mod tests;

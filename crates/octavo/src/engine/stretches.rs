@@ -18,7 +18,7 @@
 /// log2 of the pages of a stretch.
 const STRETCH_SHIFT: u32 = 12;
 /// Accounts of a space: stretches of 2 GiB in all have one each.
-const ACCOUNTS: usize = 128;
+pub(super) const ACCOUNTS: usize = 128;
 /// Pages read, up to which a stretch is believed to pay: two first windows.
 const ON_TRUST: u32 = 16;
 /// An account remembers at most so many pages that were read.

@@ -80,9 +80,9 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Brief)
     }
 
-    /// Returns whether the waiter waits for nothing but a read.
-    pub(crate) fn is_brief(&self) -> bool {
-        self.how == How::Brief
+    /// Returns whether the waiter waits until others let go of a page. One that does not may have these others wait for its thread.
+    pub(crate) fn waits_for_holders(&self) -> bool {
+        !matches!(self.how, How::Brief | How::Never)
     }
 
     /// A waiter that never waits: the caller goes on without.

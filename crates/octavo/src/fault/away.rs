@@ -578,7 +578,7 @@ impl<'a> Fault<'a> {
             let message = format!("the page at {page:#x} cannot be shown, or kept back, at its address");
             return Step::End(Outcome::Failed(Error::new(ErrorKind::Unsupported, message)));
         }
-        if self.waiter.is_brief() {
+        if !self.waiter.waits_for_holders() {
             return Step::End(Outcome::NotNow);
         }
         let now = self.engine.machine.clock.now();

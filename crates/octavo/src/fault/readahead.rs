@@ -29,8 +29,10 @@ struct ReadAheadRun<'e> {
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
     /// Pages that were collected so far to be read ahead.
     started: u64,
-    /// One of the frames is for a page that a fault wants.
-    has_wanted: bool,
+    /// One of the frames is for a page that a fault wants, as urgently as this says.
+    wanted: Option<Urgency>,
+    /// The pages are neighbours of the wanted one.
+    is_around: bool,
     /// The device was full, so more reads are of no use.
     is_refused: bool,
     /// Pages to be read ahead for which it had no room.
@@ -40,35 +42,41 @@ struct ReadAheadRun<'e> {
 impl<'e> ReadAheadRun<'e> {
     fn new(engine: &'e Engine) -> Self {
         let (frames, started) = (SmallVec::new(), 0);
-        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, is_refused: false, refused: 0 }
+        let (wanted, is_around, is_refused, refused) = (None, false, false, 0);
+        Self { engine, first: SwapSlot(0), frames, started, wanted, is_around, is_refused, refused }
     }
 
     /// Begins with the page that a fault wants.
-    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame) -> Self {
+    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame, urgency: Urgency) -> Self {
         let mut run = Self::new(engine);
         run.first = slot;
         run.frames.push(pin);
-        run.has_wanted = true;
+        run.wanted = Some(urgency);
         run
     }
 
     /// Adds a frame under READING, with the pin that is the transfer's.
     fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
-        let follows = slot.0 as usize == self.first.0 as usize + self.frames.len();
-        if self.frames.is_empty() || !follows || self.frames.len() == WRITE_BATCH {
+        self.started += 1;
+        let is_short = !self.frames.is_empty() && self.frames.len() < WRITE_BATCH;
+        if is_short && slot.0 + 1 == self.first.0 {
+            self.first = slot;
+            return self.frames.insert(0, pin);
+        }
+        if !is_short || slot.0 as usize != self.first.0 as usize + self.frames.len() {
             self.submit();
             self.first = slot;
         }
         self.frames.push(pin);
-        self.started += 1;
     }
 
     /// Hands the frames that are left over to the device. Pages for which it has no room are left out.
     fn submit(&mut self) {
         if !self.frames.is_empty() {
-            let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
-            if !self.engine.start_read(self.first.stored(), std::mem::take(&mut self.frames), Urgency::Queued)
-            {
+            let wanted = self.wanted.take();
+            let pages = self.frames.len() as u64 - u64::from(wanted.is_some());
+            let (frames, urgency) = (std::mem::take(&mut self.frames), wanted.unwrap_or(Urgency::Queued));
+            if !self.engine.start_read(self.first.stored(), frames, urgency) {
                 self.started -= pages;
                 self.is_refused = true;
                 self.refused += pages;
@@ -93,8 +101,11 @@ pub(super) fn read_with(
     (slot, pin): (SwapSlot, PinnedFrame),
     window: Window,
     region: &Region,
+    urgency: Urgency,
 ) {
-    ReadAheadRun::with_wanted(engine, slot, pin).read(space, window, region);
+    // A long run would keep the fault waiting, were it read in place.
+    let urgency = if window.is_around() { urgency } else { Urgency::Queued };
+    ReadAheadRun::with_wanted(engine, slot, pin, urgency).read(space, window, region);
 }
 
 /// Collects reads of the pages of a window.
@@ -107,17 +118,23 @@ impl ReadAheadRun<'_> {
     /// streams how many the devices took.
     fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
         let table = &self.engine.table;
-        let mut reached = 0;
+        let (mut reached, mut probed) = (0, false);
+        self.is_around = window.is_around();
         for page in window.pages() {
             let walk = table.walk(space.id, page);
+            let before = self.started;
+            if window.is_around() && !region.contains(page) {
+                continue;
+            }
             if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
                 break;
             }
             reached += 1;
+            probed |= window.is_probe(page) && self.started > before;
         }
         self.submit();
         let reached = reached - self.refused as u32;
-        space.streams.note_read(window, reached, self.started as u32);
+        space.streams.note_read(window, reached, self.started as u32, probed);
     }
 }
 
@@ -160,7 +177,11 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
-    engine.admit(frame, shadow);
+    if run.is_around {
+        engine.admit_along(frame);
+    } else {
+        engine.admit(frame, shadow);
+    }
     // The content is asked again, since the first answer was a guess. It does not change while the frame is
     // in the cache.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {

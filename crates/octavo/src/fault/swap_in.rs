@@ -150,7 +150,12 @@ impl<'a> Fault<'a> {
                 }
                 // The device has read the page in place.
             }
-            Brought::Here => engine.end_read_of(slot.stored(), transfer, None),
+            Brought::Here => {
+                engine.end_read_of(slot.stored(), transfer, None);
+                if !self.alone {
+                    self.space.streams.note_packed(self.page);
+                }
+            }
             Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
             Brought::Gone => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.freed(slot))),
         }
@@ -167,7 +172,7 @@ impl<'a> Fault<'a> {
             }
             return false;
         };
-        read_with(engine, self.space, (slot, transfer), window, region);
+        read_with(engine, self.space, (slot, transfer), window, region, self.urgency());
         self.start_collected();
         true
     }

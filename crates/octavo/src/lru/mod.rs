@@ -35,8 +35,8 @@ use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator, PinnedFrame};
-pub(crate) use crate::policy::Place;
-use crate::policy::{self, Arrival, Links, Policy, Shadow, Verdict};
+use crate::policy::{self, Links, Policy, Shadow, Verdict};
+pub(crate) use crate::policy::{Arrival, Place};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, Cpus, Mutex, Ordering, fence};
 use crate::units::FrameId;
@@ -113,6 +113,16 @@ impl Lru {
         frames.words(frame).state.set_lru_flags_unshared(PENDING);
         if self.batches.push(0, frame.0) != Push::Done {
             self.drain_and_list(frames, frame);
+        }
+    }
+
+    /// Adds a fresh frame that has the page of the frame `from` from now on, as young as any. The policy gets the tag of `from`,
+    /// which stays where it is.
+    pub(crate) fn add_in_place_of(&self, frames: &FrameAllocator, from: FrameId, frame: FrameId) {
+        let flags = frames.words(from).state.load().lru_flags();
+        match flags >> TAG_SHIFT {
+            0 => self.add(frames, frame),
+            tag => self.policy.lock().insert(&EngineLinks::new(frames), frame.0, tag),
         }
     }
 
@@ -286,11 +296,11 @@ impl Lru {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// Admits a page that comes back, and that left this shadow when it went. Its frame is not listed yet.
-    /// Returns the place where the page belongs; [`Lru::arrive`] puts it there once it has been read.
-    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
+    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs; [`Lru::arrive`] puts
+    /// it there once it has been read.
+    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
         let mut policy = self.policy.lock();
-        let tag = policy.admit(Arrival::Back(shadow));
+        let tag = policy.admit(arrival);
         if tag == 0 {
             return Place::Cold;
         }

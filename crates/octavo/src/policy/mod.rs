@@ -81,6 +81,8 @@ pub enum Arrival {
     Fresh,
     /// The page returns after it was evicted.
     Back(Shadow),
+    /// The page comes along with a neighbour. Until it is shown to somebody, it is to go before others.
+    Along,
 }
 
 /// The part of a policy's queues that a page belongs to.
@@ -109,7 +111,8 @@ pub trait Policy: std::fmt::Debug + Send {
     /// and is 0 for a fresh page.
     fn admit(&mut self, arrival: Arrival) -> u8;
 
-    /// Takes in an admitted page that is in memory now. The mark of its first use says nothing.
+    /// Takes in an admitted page that is in memory now, or one that was on a queue in another frame, with its tag there. The mark
+    /// of its first use says nothing.
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
 
     /// Admits a page and inserts its frame.

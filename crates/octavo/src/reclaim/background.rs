@@ -22,6 +22,8 @@ const ZERO_BATCH: usize = 32;
 const POOL_BATCH: usize = 512;
 /// The most blocks that a starved pool gets at once.
 const MOST_FED: u64 = 4;
+/// Blocks of the pool that are given back at once for their holes.
+const MOST_CLOSED: u32 = 4;
 /// Frames that the thread frees between two looks at the watermark.
 const RECLAIM_BATCH: u64 = 256;
 
@@ -106,6 +108,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
                 break;
             }
         }
+        close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
             work(engine, signal);
@@ -113,6 +116,17 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
             engine.frames.decay();
         }
         while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.is_pressing() {}
+    }
+}
+
+/// Gives blocks of the pool back that are mostly holes.
+fn close_holes(engine: &Engine, signal: &Signal) {
+    let Some(pool) = engine.swap.pool() else { return };
+    for _ in 0..MOST_CLOSED {
+        let retarget = |slot, from, to| engine.swap.retarget(slot, from, to);
+        if signal.interrupts() || !pool.close_holes(&engine.frames, retarget) {
+            return;
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks that are tried for one request, emptiest first.
 const TRIED: usize = 8;
-/// Rounds of migration for one chunk. A frame that is in use for a moment is met again.
+/// Rounds of migration for one chunk. A frame that is in use for a moment is met again, unless nothing is to go for the chunk.
 const ROUNDS: usize = 6;
 /// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
@@ -94,7 +94,12 @@ pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere)
         };
         for index in 0..CHUNK_FRAMES {
             let frame = chunk.first().plus(index);
-            if move_page(engine, frame, elsewhere) == Moved::MustGoOut
+            let moved = move_page(engine, frame, elsewhere);
+            if moved == Moved::Stuck {
+                // To move the others would be in vain.
+                return false;
+            }
+            if moved == Moved::MustGoOut
                 && let Some(frame) = engine.isolate(frame)
             {
                 out.push(&engine.frames, frame);
@@ -123,17 +128,25 @@ enum Moved {
     Done,
     /// The page has no frame to move to, or it is a huge block, which eviction splits.
     MustGoOut,
+    /// The page stays, and nothing is to be made to go for it.
+    Stuck,
 }
 
 fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
+    if was_read_for_nobody(engine, frame) {
+        engine.evict_clean(frame);
+        return Moved::Done;
+    }
     for _ in 0..2 {
         let Some(isolated) = engine.isolate(frame) else { return Moved::Done };
         if engine.frames.words(frame).order() != Order::ZERO {
             engine.unpin(engine.lru.putback(&engine.frames, isolated, Place::Cold));
             break;
         }
-        if migrate(engine, isolated) != Migrated::NoFrame {
-            return Moved::Done;
+        match migrate(engine, isolated) {
+            Migrated::Kept if elsewhere == Elsewhere::Free => return Moved::Stuck,
+            Migrated::Moved | Migrated::Kept => return Moved::Done,
+            Migrated::NoFrame => {}
         }
         // With a device that fails for one page, each further page would be tried in vain.
         if elsewhere == Elsewhere::Free
@@ -143,5 +156,14 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
             break;
         }
     }
-    if elsewhere == Elsewhere::Made { Moved::MustGoOut } else { Moved::Done }
+    if elsewhere == Elsewhere::Made { Moved::MustGoOut } else { Moved::Stuck }
+}
+
+/// Returns whether a frame has a page that was read ahead and is in no entry. It is a hint.
+fn was_read_for_nobody(engine: &Engine, frame: FrameId) -> bool {
+    let words = engine.frames.words(frame);
+    let holds = words.holds.load();
+    let is_idle = holds.is_live() && !holds.is_dirty() && !holds.is_writeback() && !holds.is_reading();
+    // The one use is the store's.
+    is_idle && words.stored.page().is_some() && words.uses.get() == 1
 }

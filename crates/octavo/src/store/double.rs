@@ -148,6 +148,12 @@ impl PageStore for Double {
         }
     }
 
+    fn leave(&self, page: StoredPage, shadow: Shadow) {
+        if let Some(Kept::Shadow(kept)) = self.pages.lock().get_mut(&page) {
+            *kept = shadow;
+        }
+    }
+
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {
         let mut pages = self.pages.lock();
         let shadow = match pages.get(&page) {

@@ -100,6 +100,10 @@ impl PageStore for Swap {
         self.cache.evict_run(frames, slots, Some(shadow), |_, evicted| each(evicted));
     }
 
+    fn leave(&self, page: StoredPage, shadow: Shadow) {
+        self.cache.leave(SwapSlot::named(page), shadow);
+    }
+
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {
         forget_queue(frames, fresh.frame());
         self.cache.begin_read(frames, SwapSlot::named(page), fresh)

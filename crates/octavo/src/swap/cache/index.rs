@@ -105,6 +105,20 @@ impl Index {
         }
     }
 
+    /// Leaves another shadow where there is one.
+    pub(super) fn replace_shadow(&self, slot: SwapSlot, words: &SlotWords, left: PageWord) {
+        let Some((mapping, index)) = self.mapping(slot) else {
+            if words.frame().as_shadow().is_some() {
+                words.set_frame(left);
+            }
+            return;
+        };
+        let mut changes = mapping.lock();
+        if let Some(place) = changes.find(index).filter(|place| changes.word(place).as_shadow().is_some()) {
+            changes.replace(&place, left);
+        }
+    }
+
     /// Removes the frame and leaves a shadow, if `gone` then still agrees. Meanwhile look-ups find nothing. `gone`
     /// sees a look-up that has pinned the frame. A look-up that comes later sees that the frame is not there.
     pub(super) fn forget_if(

@@ -426,6 +426,16 @@ impl Cache {
         Evicted::Freed
     }
 
+    /// The page of a slot was in use without a frame here, and is out again. A shadow that it left before gives way to this one,
+    /// unless others, after a fork, have the same page: it is out for them since then.
+    pub(crate) fn leave(&self, slot: SwapSlot, shadow: Shadow) {
+        let (_lock, words) = (self.lock(slot), self.words(slot));
+        self.counters.count(Counter::SwapLockOther);
+        if words.references() == 1 {
+            self.index.replace_shadow(slot, words, PageWord::left(Some(shadow)));
+        }
+    }
+
     /// The last entry that showed the frame is gone. If no entry says Swapped to its slot, both go.
     pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
         match self.lock_cached(frames.words(frame)) {

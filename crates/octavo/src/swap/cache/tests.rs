@@ -201,6 +201,29 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
 }
 
 #[test]
+fn a_page_that_is_out_again_leaves_a_fresh_shadow_unless_others_have_it() {
+    let (before, after) = (Shadow::at(16), Shadow::at(32));
+    for (form, is_shared) in FORMS.into_iter().flat_map(|form| [(form, false), (form, true)]) {
+        let setup = setup(form, &[0], 512);
+        let Setup { cache, frames, .. } = &setup;
+        let (slot, frame) = (SwapSlot(7), setup.shown());
+        setup.move_out(slot, frame, 99);
+        if is_shared {
+            assert!(cache.add_reference(frames, slot, frame));
+        }
+        cache.leave(slot, after);
+        assert_eq!(setup.look_up(slot), Some(frame), "its frame is there");
+        assert!(!setup.unpin(frame));
+        assert_eq!(cache.try_evict(frames, frame, Some(before)), Evicted::Freed);
+        frames.free(frame, Order::ZERO).unwrap();
+        cache.leave(slot, after);
+        let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
+        let shadow = if is_shared { before } else { after };
+        assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(shadow)), "{form:?}");
+    }
+}
+
+#[test]
 fn a_page_under_writeback_stays_with_its_slot() {
     for form in FORMS {
         let setup = setup(form, &[0], 512);

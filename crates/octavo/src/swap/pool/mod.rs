@@ -62,7 +62,7 @@ use crate::frame::{Block, FrameAllocator};
 use crate::sizes::WEIGHED_SPACES;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
-use crate::units::{FrameId, Order, PAGE_BYTES, SwapSlot};
+use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
 use classes::SPAN_ORDER;
 use codec::Codec;
@@ -79,6 +79,9 @@ const STARVED_STORES: u64 = 32;
 const REFUSALS: u32 = 32;
 /// Stores of a class after which the clock advances, by all of them at once.
 const TICK_STORES: u32 = 16;
+/// A pool may have holes of so many bytes, and of one byte in so many of its objects': its classes are coarse.
+const MOST_HOLES_BYTES: u64 = 2 * CHUNK_BYTES as u64;
+const HOLES_SHARE: u64 = 4;
 /// One of so many slots is timed. The second number is for waits for a page from a device, which take longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
@@ -128,6 +131,8 @@ pub(crate) struct Pool {
     /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
     starved_until: AtomicU64,
+    /// Holes are closed when objects take no more than this.
+    close_below_bytes: AtomicU64,
     /// Stores to refuse untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
     /// By space. The last are those of pages whose space is not known.
@@ -168,6 +173,7 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
+            close_below_bytes: AtomicU64::new(u64::MAX),
             refusals: AtomicU32::new(0),
             weights: std::array::from_fn(|_| Weights::default()),
             pace: WritePace::default(),
@@ -432,6 +438,27 @@ impl Pool {
     pub(crate) fn is_short(&self) -> bool {
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
         self.is_starved() || 2 * used_bytes > limit_bytes
+    }
+
+    /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills them where no more pages
+    /// go into the pool. After an attempt in vain, it tries again when objects of a block's size have left. Returns whether it gave
+    /// one back.
+    pub(crate) fn close_holes(
+        &self,
+        frames: &FrameAllocator,
+        retarget: impl FnMut(SwapSlot, Handle, Handle) -> bool,
+    ) -> bool {
+        let used_bytes = self.used_bytes.load(Ordering::Relaxed);
+        let packed_bytes = self.spans.contents().1;
+        let is_sparse = used_bytes > packed_bytes + packed_bytes / HOLES_SHARE + MOST_HOLES_BYTES;
+        // Relaxed: one thread comes here, and a stale value costs an attempt.
+        if !is_sparse || packed_bytes > self.close_below_bytes.load(Ordering::Relaxed) {
+            return false;
+        }
+        let is_closed = self.give_back(frames, 1, retarget) > 0;
+        let below = if is_closed { u64::MAX } else { packed_bytes.saturating_sub(CHUNK_BYTES as u64) };
+        self.close_below_bytes.store(below, Ordering::Relaxed);
+        is_closed
     }
 
     /// Returns whether the pool is within a 16th of its limit: the shrinker should write some of it out.
