@@ -193,8 +193,8 @@ pub struct Driver<'a, R, L> {
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
-    /// Faults that have brought one page each, whose neighbours are to be shown.
-    brought: Vec<Fault>,
+    /// Addresses of single pages that faults have brought, whose neighbours are to be shown.
+    brought: Vec<u64>,
     lingering: Lingering,
     served: Served,
     changes: Changes,
@@ -475,7 +475,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
         if !is_protected && pages == 1 {
-            self.brought.push(fault);
+            self.brought.push(fault.page);
         }
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
             self.wake_all();
@@ -508,12 +508,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Shows the neighbours of pages that faults have brought, while the threads that wanted these go on.
     fn show_neighbours(&mut self) {
-        for fault in self.brought.drain(..) {
+        for page in self.brought.drain(..) {
             let access = if self.ahead.stores_follow() { Access::Write } else { Access::Read };
             // An error is met by the next fault.
-            if let Ok((block, pages @ 1..)) = self.space.show_around(fault.page, access) {
+            if let Ok((block, pages @ 1..)) = self.space.show_around(page, access) {
                 self.served.along += pages;
-                self.ahead.came_around(fault.page / PAGE, block.start / PAGE..block.end / PAGE);
+                self.ahead.came_around(page / PAGE, block.start / PAGE..block.end / PAGE);
             }
         }
     }
@@ -543,7 +543,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let Err(error) = result else {
             self.wake(fault, fault.page, PAGE);
             if !fault.is_protected {
-                self.brought.push(fault);
+                self.brought.push(fault.page);
             }
             return false;
         };

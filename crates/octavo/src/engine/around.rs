@@ -20,13 +20,11 @@
 use std::ops::Range;
 
 use crate::engine::streams::Window;
-use crate::engine::stretches::ACCOUNTS;
+use crate::engine::stretches::{ACCOUNTS, account_of};
 use crate::units::PageNumber;
 
 /// Pages of a block.
 const BLOCK: u64 = 8;
-/// log2 of the pages of a stretch.
-const STRETCH_SHIFT: u32 = 12;
 /// Probes that were left, up to which a stretch is believed to pay.
 const ON_TRUST: u16 = 3;
 /// An account remembers at most so many probes.
@@ -75,12 +73,12 @@ impl Around {
 
     /// Returns whether the neighbours of a page are to be shown with it.
     pub(super) fn pays(&self, page: u64) -> bool {
-        self.accounts[Self::index(page)].pays()
+        self.accounts[account_of(page)].pays()
     }
 
     /// The probe of a page's block has been left in memory.
     pub(super) fn note_left(&mut self, page: u64) {
-        let account = &mut self.accounts[Self::index(page)];
+        let account = &mut self.accounts[account_of(page)];
         account.left += 1;
         if account.left > REMEMBERED {
             account.left /= 2;
@@ -91,13 +89,9 @@ impl Around {
     /// A fault has found its page in memory.
     pub(super) fn note_wanted(&mut self, page: u64) {
         if probe_of(page) == page {
-            let account = &mut self.accounts[Self::index(page)];
+            let account = &mut self.accounts[account_of(page)];
             account.wanted = (account.wanted + 1).min(account.left);
         }
-    }
-
-    fn index(page: u64) -> usize {
-        (page >> STRETCH_SHIFT) as usize % ACCOUNTS
     }
 }
 
@@ -136,6 +130,7 @@ pub(super) fn probe_of(page: u64) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::engine::stretches::STRETCH_SHIFT;
 
     fn pages(window: Window) -> Vec<u64> {
         let mut pages: Vec<_> = window.pages().map(|page| page.0).collect();

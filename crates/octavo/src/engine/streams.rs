@@ -227,32 +227,33 @@ impl Streams {
             return Some(Window { stream: Some((at, stream.began_at)), ..window });
         }
         let is_alone = hit == Hit::None && stream.window == 0;
-        let window = around.window(page.0, *faults, most).filter(|_| self.has_neighbours && is_alone)?;
+        if !self.has_neighbours || !is_alone {
+            return None;
+        }
+        let window = around.window(page.0, *faults, most)?;
         stream.has_block = window.count + window.before > 1;
         Some(window)
     }
 
     /// The probe of a page's block is left in memory, compressed.
     pub(crate) fn note_left(&self, page: PageNumber) {
-        if self.has_neighbours
-            && let Some(mut state) = self.state.try_lock()
-        {
-            state.around.note_left(page.0);
-        }
+        self.with_around(|around| around.note_left(page.0));
     }
 
     /// A fault has found its page in memory, compressed.
     pub(crate) fn note_packed(&self, page: PageNumber) {
-        if self.has_neighbours
-            && let Some(mut state) = self.state.try_lock()
-        {
-            state.around.note_wanted(page.0);
-        }
+        self.with_around(|around| around.note_wanted(page.0));
     }
 
     /// Returns whether the neighbours of a page are to be shown with it, but for the block's probe.
     pub(crate) fn shows_around(&self, page: PageNumber) -> bool {
-        self.has_neighbours && self.state.try_lock().is_some_and(|state| state.around.pays(page.0))
+        self.with_around(|around| around.pays(page.0)).unwrap_or(false)
+    }
+
+    /// Uses the accounts of neighbours, unless the space has none or another uses them.
+    fn with_around<R>(&self, run: impl FnOnce(&mut Around) -> R) -> Option<R> {
+        let mut state = self.has_neighbours.then(|| self.state.try_lock()).flatten()?;
+        Some(run(&mut state.around))
     }
 
     /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.

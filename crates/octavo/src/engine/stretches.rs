@@ -16,7 +16,7 @@
 //! Locking: the accounts stand under the lock of the streams.
 
 /// log2 of the pages of a stretch.
-const STRETCH_SHIFT: u32 = 12;
+pub(super) const STRETCH_SHIFT: u32 = 12;
 /// Accounts of a space: stretches of 2 GiB in all have one each.
 pub(super) const ACCOUNTS: usize = 128;
 /// Pages read, up to which a stretch is believed to pay: two first windows.
@@ -44,7 +44,7 @@ impl Default for Stretches {
 impl Stretches {
     /// `read` pages were read ahead near `page`, and faults wanted `used` of them.
     pub(super) fn note(&mut self, page: u64, read: u32, used: u32) {
-        let account = &mut self.accounts[Self::index(page)];
+        let account = &mut self.accounts[account_of(page)];
         account.read += read;
         // A page that was read ahead may be wanted after its stream was given up.
         account.used = (account.used + used).min(account.read);
@@ -56,14 +56,14 @@ impl Stretches {
 
     /// Whether pages read ahead near `page` are wanted.
     pub(super) fn pays(&self, page: u64) -> bool {
-        let account = self.accounts[Self::index(page)];
+        let account = self.accounts[account_of(page)];
         account.read < ON_TRUST || pays(account.read, account.used)
     }
+}
 
-    fn index(page: u64) -> usize {
-        // The next stretches have the next accounts.
-        (page >> STRETCH_SHIFT) as usize % ACCOUNTS
-    }
+/// Returns the place of the account of a page's stretch. The next stretches have the next accounts.
+pub(super) fn account_of(page: u64) -> usize {
+    (page >> STRETCH_SHIFT) as usize % ACCOUNTS
 }
 
 /// Whether it was worth reading `read` pages of which `used` were wanted.

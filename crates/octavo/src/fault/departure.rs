@@ -28,7 +28,7 @@ use crate::store::Reference;
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translation};
 use crate::table::{Access, PageNumberRange, Protection, SpaceId};
-use crate::units::{FrameId, PageNumber};
+use crate::units::{FrameId, PageNumber, SwapSlot};
 
 /// The things that a page takes along.
 #[derive(Debug)]
@@ -310,7 +310,7 @@ fn prepare<'e>(
 
 /// Returns whether a page was read and nobody has wanted it yet, or is in memory compressed. It is a hint.
 fn has_come_along(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
-    let State::Swapped(slot) = engine.table.walk(space.id, page).entry().state() else { return false };
+    let Some(slot) = swapped(engine, space, page) else { return false };
     match engine.find_swapped(slot) {
         Some(pin) => {
             let holds = engine.frames.words(pin.frame()).holds.load();
@@ -323,15 +323,21 @@ fn has_come_along(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool
 
 /// Returns whether a page is out, and needs no device to come back. It is a hint.
 fn is_packed(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
-    let State::Swapped(slot) = engine.table.walk(space.id, page).entry().state() else { return false };
+    let Some(slot) = swapped(engine, space, page) else { return false };
     engine.swap.cache.is_out(slot) && !engine.swap.is_on_device(slot)
 }
 
 /// Returns whether a fault need not read the page from a device. It is a hint.
 fn is_at_hand(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
+    swapped(engine, space, page)
+        .is_none_or(|slot| !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot))
+}
+
+/// Returns the slot that a page's entry names, if it names one.
+fn swapped(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<SwapSlot> {
     match engine.table.walk(space.id, page).entry().state() {
-        State::Swapped(slot) => !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot),
-        _ => true,
+        State::Swapped(slot) => Some(slot),
+        _ => None,
     }
 }
 

@@ -121,12 +121,14 @@ impl ReadAheadRun<'_> {
         let (mut reached, mut probed) = (0, false);
         self.is_around = window.is_around();
         for page in window.pages() {
-            let walk = table.walk(space.id, page);
             let before = self.started;
-            if window.is_around() && !region.contains(page) {
+            if !region.contains(page) && self.is_around {
                 continue;
             }
-            if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
+            if !region.contains(page)
+                || self.is_refused
+                || !add(&mut self, &table.walk(space.id, page), Room::Free)
+            {
                 break;
             }
             reached += 1;
