@@ -48,12 +48,12 @@ impl Account {
 /// The accounts of a space.
 #[derive(Debug)]
 pub(super) struct Around {
-    accounts: Box<[Account]>,
+    accounts: [Account; ACCOUNTS],
 }
 
 impl Default for Around {
     fn default() -> Self {
-        Self { accounts: vec![Account::default(); ACCOUNTS].into() }
+        Self { accounts: [Account::default(); ACCOUNTS] }
     }
 }
 

@@ -187,7 +187,8 @@ struct State {
 pub(crate) struct Streams {
     /// Neighbours come along where faults are in no order.
     has_neighbours: bool,
-    state: Mutex<State>,
+    /// Apart, since spaces are moved while they are made, and stacks may be small.
+    state: Mutex<Box<State>>,
     /// Pages that were read ahead and wanted by faults that found the lock taken.
     unseen: AtomicU32,
 }
@@ -217,7 +218,7 @@ impl Streams {
             return None;
         };
         let at = state.follow(page.0, hit, pattern);
-        let State { streams, stretches, around, faults } = &mut *state;
+        let State { streams, stretches, around, faults } = &mut **state;
         let stream = &mut streams[at];
         if stream.read > 0 {
             stream.claim(page.0, &self.unseen);
