@@ -35,6 +35,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
 
+/// What a process may have outside before its mappings are looked at again.
+const LEAST_OUTSIDE: u64 = 2 << 20;
 /// The bytes of a process that are on their way out at once.
 const STAGING: u64 = 2 << 20;
 
@@ -68,7 +70,7 @@ pub(crate) struct Managed {
     shared: Arc<Shared>,
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
-    pub(crate) outside_at_look: u64,
+    outside_at_look: u64,
     is_refused: bool,
 }
 
@@ -247,6 +249,16 @@ impl Managed {
             eligible.gaps(&range).for_each(|other| layout.leave(other));
         }
         Ok(())
+    }
+
+    /// Returns whether much more is outside of management than at the last look at the mappings, if the process has `anonymous`
+    /// bytes. Then it is to be looked at again.
+    pub(crate) fn has_grown_outside(&mut self, anonymous: u64) -> bool {
+        let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
+        let outside = anonymous.saturating_sub(resident);
+        let has_grown = outside > self.outside_at_look + LEAST_OUTSIDE;
+        self.outside_at_look = if has_grown { outside } else { self.outside_at_look.min(outside) };
+        has_grown
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {

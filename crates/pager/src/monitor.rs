@@ -38,8 +38,8 @@ const LEAST_GROWTH: u64 = 512 << 10;
 const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// What a managed process may have outside before its mappings are looked at again.
-const LEAST_OUTSIDE: u64 = 2 << 20;
+/// How long processes stand still at most. They may be waiting for what others do.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
@@ -47,6 +47,12 @@ const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
 fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
+}
+
+/// Returns whether what the manager has, and what it was told is outside, are within its budget. A page that a fork shares is in
+/// each of its spaces, as if each had a copy already. So once they fit, the tree cannot outgrow its limit by writing to them.
+fn fits(manager: &Manager) -> bool {
+    manager.stats().is_ok_and(|stats| stats.used_bytes <= stats.budget_bytes)
 }
 
 /// Why a run ended by itself.
@@ -76,8 +82,9 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Processes that stand still until they are taken over.
+    /// Processes that stand still until they are taken over, and since when.
     stopped: Vec<u32>,
+    stopped_at: Option<Instant>,
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
     tidied_at: Option<Instant>,
@@ -138,6 +145,7 @@ impl Monitor {
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
             stopped: Vec::new(),
+            stopped_at: None,
             forks: Vec::new(),
             tidied_at: None,
             outside: 0,
@@ -176,14 +184,16 @@ impl Monitor {
             self.prepare()?;
         }
         if total + margin > limit {
-            self.take_over(total + (margin / 2).max(coming) > limit)?;
+            self.take_over(total, coming.max(margin / 2))?;
             total = self.measure();
         }
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
             self.summary.note(manager, &self.managed, &self.tree);
-            if total + margin / 4 < limit || adopting == 0 {
+            let is_apart = !self.tree.has_families() && total + margin / 4 < limit;
+            let is_settled = (adopting == 0 || is_apart) && fits(manager);
+            if is_settled || self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE) {
                 self.let_go_on();
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
@@ -198,7 +208,8 @@ impl Monitor {
 
     fn measure(&mut self) -> u64 {
         let own = self.own.read();
-        let anonymous = self.tree.measure();
+        let managed = &self.managed;
+        let anonymous = self.tree.measure(|pid| managed.get(&pid).is_some_and(Managed::is_equipped));
         let total = anonymous + own.anonymous;
         self.summary.anonymous_peak_bytes = self.summary.anonymous_peak_bytes.max(anonymous);
         self.ledger.note(total);
@@ -238,6 +249,7 @@ impl Monitor {
         if self.stopped.is_empty() {
             return;
         }
+        self.stopped_at = None;
         for pid in std::mem::take(&mut self.stopped) {
             crate::signals::kill(pid, rustix::process::Signal::CONT);
         }
@@ -246,44 +258,58 @@ impl Monitor {
         }
     }
 
-    /// Takes processes over, the largest first, and new mappings of those that are managed. Where it is `urgent`, processes stand
-    /// still until they are taken over.
-    fn take_over(&mut self, urgent: bool) -> Result<(), Failed> {
+    /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
+    /// `coming` more before it stands still. Where these would outgrow the limit, and where pages are shared, processes that are to be
+    /// taken over stand still until they are, and until the manager has made room. Processes with new mappings do so where the limit
+    /// is outgrown already.
+    fn take_over(&mut self, mut total: u64, coming: u64) -> Result<(), Failed> {
+        let limit = self.ledger.limit_bytes();
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
         pids.sort_unstable();
-        if urgent {
-            // All of them at first: to take one over takes long enough for the others to fill the memory.
-            pids.iter().rev().for_each(|(anonymous, pid)| self.stop_if_new(*anonymous, *pid));
-        }
-        for (anonymous, pid) in pids.into_iter().rev() {
-            if let Some(managed) = self.managed.get_mut(&pid)
-                && !managed.is_equipped()
-            {
-                if anonymous < LEAST_PROCESS || managed.is_refused() {
-                    continue;
+        pids.reverse();
+        for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
+            if total + coming > limit || self.tree.has_families() {
+                // All of them at first: to take one over takes long enough for the others to fill the memory.
+                for (anonymous, pid) in pids[index..].iter().copied() {
+                    if self.is_to_be_equipped(anonymous, pid) || self.find_new(anonymous, pid).is_some() {
+                        self.stop(pid);
+                    }
                 }
-                let guardian = self.guardian.as_ref().expect("something is managed");
-                match managed.equip(guardian, pid) {
-                    Ok(()) => self.tree.leave_out(managed.mover_pid()),
-                    // Its faults are served all the same. What it has itself counts as outside.
-                    Err(why) => managed.refuse(why),
-                }
+            }
+            if self.is_to_be_equipped(anonymous, pid) {
+                self.equip(pid);
+                total = self.measure();
             } else if let Some(managed) = self.managed.get_mut(&pid) {
-                let resident = managed.space.stats().map_or(0, |stats| stats.resident_bytes);
-                let outside = anonymous.saturating_sub(resident);
-                if outside > managed.outside_at_look + LEAST_OUTSIDE {
+                if managed.is_equipped() && managed.has_grown_outside(anonymous) {
+                    if total > limit {
+                        self.stop(pid);
+                    }
                     // The process may have ended, or look different by now.
-                    let _ = managed.look();
-                    managed.outside_at_look = outside;
-                } else {
-                    managed.outside_at_look = managed.outside_at_look.min(outside);
+                    let _ = self.managed.get_mut(&pid).map(Managed::look);
                 }
             } else if let Some(stat) = self.find_new(anonymous, pid) {
                 self.engage(pid, stat.stack)?;
+                total = self.measure();
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
+    fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
+        let is_child = |managed: &Managed| !managed.is_equipped() && !managed.is_refused();
+        anonymous >= LEAST_PROCESS && self.managed.get(&pid).is_some_and(is_child)
+    }
+
+    fn equip(&mut self, pid: u32) {
+        let guardian = self.guardian.as_ref().expect("something is managed");
+        let managed = self.managed.get_mut(&pid).expect("it was just found");
+        match managed.equip(guardian, pid) {
+            Ok(()) => self.tree.leave_out(managed.mover_pid()),
+            // Its faults are served all the same. What it has itself counts as outside.
+            Err(why) => managed.refuse(why),
+        }
     }
 
     /// Returns what the kernel says of a process if it is to be taken over.
@@ -294,10 +320,10 @@ impl Monitor {
         proc::stat(pid).filter(|stat| self.refused.get(&pid) != Some(&stat.stack))
     }
 
-    fn stop_if_new(&mut self, anonymous: u64, pid: u32) {
-        let Some(stat) = self.find_new(anonymous, pid) else { return };
+    /// Has a process stand still until it is taken over.
+    fn stop(&mut self, pid: u32) {
         // Whoever has stopped the program itself lets it go on, too.
-        let runs = stat.state != b'T' && stat.state != b't';
+        let runs = proc::stat(pid).is_some_and(|stat| stat.state != b'T' && stat.state != b't');
         if runs && !self.stopped.contains(&pid) {
             // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
             if let Some(guardian) = &self.guardian {
@@ -305,6 +331,7 @@ impl Monitor {
             }
             crate::signals::stop(pid);
             self.stopped.push(pid);
+            self.stopped_at.get_or_insert_with(Instant::now);
         }
     }
 

@@ -106,6 +106,8 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
+    /// Faults that needed no device, of all of its threads so far.
+    pub(crate) faults: u64,
     /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
     pub(crate) stack: u64,
 }
@@ -126,7 +128,8 @@ fn read_stat(path: &str) -> Option<Stat> {
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 2..];
     let fields: Vec<_> = rest.split(|byte| *byte == b' ').collect();
     let field = |index: usize| fields.get(index).map(|digits| number(digits));
-    Some(Stat { state: *fields.first()?.first()?, parent: field(1)? as u32, stack: field(25)? })
+    let state = *fields.first()?.first()?;
+    Some(Stat { state, parent: field(1)? as u32, faults: field(7)?, stack: field(25)? })
 }
 
 /// Returns the threads of a process.

@@ -2,11 +2,14 @@
 //!
 //! The kernel counts a page that a fork shares in every process that shows it. So the processes of one program,
 //! which have forked from each other, are counted together: their shares (PSS) are asked for now and then, and
-//! in between the pages that they get are added, and those that go are taken off. A `vfork` child has no memory of its own.
+//! in between the pages that they get are added, and those that go are taken off. A store to a shared page gets a page that
+//! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until the shares are
+//! asked for again. A `vfork` child has no memory of its own.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use octavo::PAGE_BYTES;
 use octavo_platform::process_memory::share_memory;
 
 use crate::proc::{self, Memory, Statm};
@@ -36,6 +39,8 @@ struct Family {
     /// What they had when they were last asked, and the sum of what the kernel counted for each.
     shares: u64,
     counted: u64,
+    /// Their faults until then.
+    faults: u64,
     asked_at: Option<Instant>,
     took: Duration,
 }
@@ -167,8 +172,14 @@ impl Tree {
         process.is_vforked || parent.is_some_and(|parent| parent.stack == process.stack)
     }
 
-    /// Measures the processes, and returns their anonymous memory together.
-    pub(crate) fn measure(&mut self) -> u64 {
+    /// Returns whether processes may share pages that a store would copy.
+    pub(crate) fn has_families(&self) -> bool {
+        !self.families.is_empty()
+    }
+
+    /// Measures the processes, and returns their anonymous memory together. `has_copies` tells of a process whether its shared pages
+    /// count as copies already, so that stores to them are not looked for.
+    pub(crate) fn measure(&mut self, has_copies: impl Fn(u32) -> bool) -> u64 {
         let mut sum = 0;
         for process in self.processes.values_mut().filter(|process| !process.is_vforked) {
             process.memory = process.statm.read();
@@ -179,26 +190,36 @@ impl Tree {
             let anonymous = |pid: &u32| processes.get(pid).map_or(0, |process| process.memory.anonymous);
             let counted: u64 = family.members.iter().map(anonymous).sum();
             let largest = family.members.iter().map(anonymous).max().unwrap_or(0);
-            let now = Instant::now();
+            let (now, has_copies) = (Instant::now(), family.members.iter().all(|pid| has_copies(*pid)));
+            let faults = if has_copies { 0 } else { family.count_faults() };
             let pause = ASK_EVERY.max(family.took * ASK_SHARE);
             if family.asked_at.is_none_or(|at| now - at >= pause) {
                 family.shares = family.members.iter().map(|pid| proc::anonymous_share(*pid)).sum();
-                (family.counted, family.asked_at) = (counted, Some(now));
+                (family.counted, family.faults, family.asked_at) = (counted, faults, Some(now));
                 family.took = now.elapsed();
             }
-            sum = sum - counted + estimate(family.shares, family.counted, counted, largest);
+            let stores = faults.saturating_sub(family.faults) * PAGE_BYTES as u64;
+            sum = sum - counted + estimate(family.shares, family.counted, counted, largest, stores);
         }
         sum
     }
 }
 
+impl Family {
+    fn count_faults(&self) -> u64 {
+        self.members.iter().filter_map(|pid| proc::stat(*pid)).map(|stat| stat.faults).sum()
+    }
+}
+
 /// Estimates what processes have together: `shares` when the kernel counted `then` for them. It counts `now`, and `largest` for one
-/// of them.
+/// of them. They have met faults that may have got them `faulted` bytes since.
 ///
 /// Pages that come are one process's own, and so are those that Octavo takes out. Other pages that go may be left to another process,
 /// as at a process's end. But together they have at least what one has.
-fn estimate(shares: u64, then: u64, now: u64, largest: u64) -> u64 {
-    (shares + now).saturating_sub(then).clamp(largest, now)
+fn estimate(shares: u64, then: u64, now: u64, largest: u64, faulted: u64) -> u64 {
+    // A page that comes is a fault too.
+    let unseen = faulted.saturating_sub(now.saturating_sub(then));
+    (shares + now + unseen).saturating_sub(then).clamp(largest, now)
 }
 
 #[cfg(test)]
@@ -209,10 +230,18 @@ mod tests {
     fn pages_that_come_and_go_count_whole_and_one_process_counts_at_least() {
         // Two processes share 80 pages, and each has 20.
         let (shares, then) = (120, 200);
-        assert_eq!(estimate(shares, then, then, 100), 120);
-        assert_eq!(estimate(shares, then, then + 30, 130), 150, "one of them grows");
-        assert_eq!(estimate(shares, then, then - 10, 100), 110, "pages of its own go out");
-        assert_eq!(estimate(shares, then, 100, 100), 100, "one of them ends");
-        assert_eq!(estimate(shares, then, 0, 0), 0);
+        assert_eq!(estimate(shares, then, then, 100, 0), 120);
+        assert_eq!(estimate(shares, then, then + 30, 130, 30), 150, "one of them grows");
+        assert_eq!(estimate(shares, then, then - 10, 100, 0), 110, "pages of its own go out");
+        assert_eq!(estimate(shares, then, 100, 100, 0), 100, "one of them ends");
+        assert_eq!(estimate(shares, then, 0, 0, 0), 0);
+    }
+
+    #[test]
+    fn stores_to_shared_pages_show_as_faults_and_get_no_more_than_a_copy_for_each() {
+        let (shares, then) = (120, 200);
+        assert_eq!(estimate(shares, then, then, 100, 25), 145);
+        assert_eq!(estimate(shares, then, then + 30, 130, 55), 175, "some faults got new pages");
+        assert_eq!(estimate(shares, then, then, 100, 500), 200);
     }
 }

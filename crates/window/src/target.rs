@@ -17,9 +17,11 @@
 //!
 //! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
 //! again. Such a page is protected first, and then asked about: the kernel's page map knows whether it still
-//! is shared. If it is not, the mover makes it the program's own again, and moves it.
+//! is shared. If it is not, the mover makes it the program's own again, and moves it. Its copy has taken memory, so it moves
+//! within the same batch.
 //!
-//! Costs: a batch takes one round trip to the mover, and one system call to read it.
+//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes two more round
+//! trips, and a scan and a change of protection for each stretch of them.
 
 use std::io;
 use std::ops::Range;
@@ -269,11 +271,55 @@ impl Target {
         Some(Taken::All)
     }
 
-    /// Takes one batch out. Returns false where the program has ended, or its mover.
+    /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or its mover.
     ///
     /// # Safety
     /// As [`Reach::take_out`].
     unsafe fn take_batch(&self, inside: &mut Inside, runs: &[Taking], outcomes: &mut Vec<Taken>) -> bool {
+        let (first, mut movable) = (outcomes.len(), Vec::new());
+        // SAFETY: as of this call.
+        let is_taken = unsafe { self.take_movable(inside, runs, outcomes, &mut movable) };
+        if !is_taken || movable.is_empty() {
+            return is_taken;
+        }
+        // What is the program's own now has taken memory. So it goes at once.
+        let (mut rest, mut of) = (Vec::new(), Vec::new());
+        for (index, run) in runs.iter().enumerate() {
+            let Taken::Part(done) = outcomes[first + index] else { continue };
+            let start = run.address + done;
+            let range = movable.iter().find(|range| range.contains(&start) && !run.to.is_null());
+            if let Some(range) = range {
+                let len = (run.len - done).min(range.end - start);
+                rest.push(Taking { address: start, len, to: run.to.wrapping_add(done as usize) });
+                of.push((first + index, done, run.len));
+            }
+        }
+        let mut later = Vec::with_capacity(rest.len());
+        // SAFETY: as of this call; these are parts of its runs.
+        let is_taken = unsafe { self.take_movable(inside, &rest, &mut later, &mut Vec::new()) };
+        for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
+            let more = match taken {
+                Taken::All => run.len,
+                Taken::Part(more) => more,
+                Taken::Never => 0,
+            };
+            outcomes[index] = if done + more == len { Taken::All } else { Taken::Part(done + more) };
+        }
+        is_taken
+    }
+
+    /// Takes out what can be moved as it is, and makes what a fork has shared movable, which it adds to `movable`. Returns false where
+    /// the program has ended, or its mover.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`].
+    unsafe fn take_movable(
+        &self,
+        inside: &mut Inside,
+        runs: &[Taking],
+        outcomes: &mut Vec<Taken>,
+        movable: &mut Vec<Range<u64>>,
+    ) -> bool {
         // Pages that lie together move together.
         let mut parts: Vec<Part> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -314,7 +360,7 @@ impl Target {
                 at += run.len;
             }
             if part.error == Some(Errno::BUSY) && part.wants_bytes && part.done < part.run.len {
-                self.unshare(inside, part);
+                movable.extend(self.unshare(inside, part));
             }
         }
         if remote.is_empty() {
@@ -326,11 +372,11 @@ impl Target {
         read.is_ok_and(|read| read as u64 == wanted)
     }
 
-    /// Makes pages that a fork has shared movable, for the next time. Octavo wants their bytes, so it counts them as written, and
-    /// they need no protection any more.
-    fn unshare(&self, inside: &Inside, part: &Part) {
+    /// Makes pages that a fork has shared movable, and returns which. Octavo wants their bytes, so it counts them as written, and they
+    /// need no protection any more.
+    fn unshare(&self, inside: &Inside, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
-        let Some(process) = self.process.get() else { return };
+        let process = self.process.get()?;
         let told = Categories::PRESENT | Categories::ZERO;
         let mut next = start;
         let found =
@@ -342,10 +388,9 @@ impl Target {
         // A missing page would keep the mover waiting for a fault, so only pages that are there are touched. They stay there: an
         // event that drops them cannot be read meanwhile.
         let len = next - start;
-        if found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok() {
-            // A refusal leaves the pages where they are.
-            let _ = inside.mover.unshare(Run { address: start, len });
-        }
+        let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
+        // A refusal leaves the pages where they are.
+        (is_open && inside.mover.unshare(Run { address: start, len }).is_ok()).then_some(start..next)
     }
 }
 
