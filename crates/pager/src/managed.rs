@@ -35,6 +35,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
 
+/// A process that gets more within one turn of the monitor grows.
+const LEAST_GROWTH: u64 = 512 << 10;
 /// What a process may have outside before its mappings are looked at again.
 const LEAST_OUTSIDE: u64 = 2 << 20;
 /// The bytes of a process that are on their way out at once.
@@ -71,6 +73,9 @@ pub(crate) struct Managed {
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
+    /// What it had at the last note of its growth, and what of that was outside.
+    before: (u64, u64),
+    growth: u64,
     is_refused: bool,
 }
 
@@ -127,9 +132,18 @@ impl Managed {
             forks: Mutex::default(),
         });
         let bell = Bell::new().map_err(|error| error.to_string())?;
-        let (space, driver, outside_at_look) = (Arc::new(space), None, 0);
-        let mut managed =
-            Self { stack, space, window, bell, shared, driver, outside_at_look, is_refused: false };
+        let mut managed = Self {
+            stack,
+            space: Arc::new(space),
+            window,
+            bell,
+            shared,
+            driver: None,
+            outside_at_look: 0,
+            before: (0, 0),
+            growth: 0,
+            is_refused: false,
+        };
         managed.start().map_err(|error| error.to_string())?;
         Ok(managed)
     }
@@ -251,11 +265,34 @@ impl Managed {
         Ok(())
     }
 
+    /// Returns whether its pages are those that the space has, but for what is outside: all changes of its mappings are taken in. A
+    /// look at its mappings would wait for that.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.window.is_settled()
+    }
+
+    /// Takes note that the process has `anonymous` bytes now, and of what it got since the last call that is outside of management.
+    /// While a change of its mappings is not taken in, all that it gets counts.
+    pub(crate) fn note_growth(&mut self, anonymous: u64) {
+        let outside = if self.is_settled() { self.outside(anonymous) } else { anonymous };
+        let before = std::mem::replace(&mut self.before, (anonymous, outside));
+        self.growth = (anonymous.saturating_sub(before.0)).min(outside.saturating_sub(before.1));
+    }
+
+    /// Returns whether it got much outside of management between the last two notes.
+    pub(crate) fn grows(&self) -> bool {
+        self.growth > LEAST_GROWTH
+    }
+
+    fn outside(&self, anonymous: u64) -> u64 {
+        let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
+        anonymous.saturating_sub(resident)
+    }
+
     /// Returns whether much more is outside of management than at the last look at the mappings, if the process has `anonymous`
     /// bytes. Then it is to be looked at again.
     pub(crate) fn has_grown_outside(&mut self, anonymous: u64) -> bool {
-        let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
-        let outside = anonymous.saturating_sub(resident);
+        let outside = self.outside(anonymous);
         let has_grown = outside > self.outside_at_look + LEAST_OUTSIDE;
         self.outside_at_look = if has_grown { outside } else { self.outside_at_look.min(outside) };
         has_grown

@@ -176,6 +176,10 @@ impl Monitor {
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
         let coming = self.growth.take_in(Instant::now(), total);
+        for (pid, managed) in &mut self.managed {
+            let process = self.tree.processes.get(pid);
+            managed.note_growth(process.map_or(0, |process| process.memory.anonymous));
+        }
         let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
         let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };
         if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
@@ -192,8 +196,8 @@ impl Monitor {
             let outside = self.ledger.tell(manager, total, adopting);
             self.summary.note(manager, &self.managed, &self.tree);
             let is_apart = !self.tree.has_families() && total + margin / 4 < limit;
-            let is_settled = (adopting == 0 || is_apart) && fits(manager);
-            if is_settled || self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE) {
+            let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
+            if is_known && fits(manager) || self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE) {
                 self.let_go_on();
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
@@ -260,8 +264,8 @@ impl Monitor {
 
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
     /// `coming` more before it stands still. Where these would outgrow the limit, and where pages are shared, processes that are to be
-    /// taken over stand still until they are, and until the manager has made room. Processes with new mappings do so where the limit
-    /// is outgrown already.
+    /// taken over stand still until they are, and until the manager has made room. So do managed processes that grow outside of
+    /// management: they have new mappings, and a look at these may have to wait.
     fn take_over(&mut self, mut total: u64, coming: u64) -> Result<(), Failed> {
         let limit = self.ledger.limit_bytes();
         let mut pids: Vec<_> =
@@ -281,10 +285,12 @@ impl Monitor {
                 self.equip(pid);
                 total = self.measure();
             } else if let Some(managed) = self.managed.get_mut(&pid) {
-                if managed.is_equipped() && managed.has_grown_outside(anonymous) {
-                    if total > limit {
-                        self.stop(pid);
-                    }
+                let is_known = managed.is_equipped() && managed.is_settled();
+                let has_more = is_known && managed.has_grown_outside(anonymous);
+                if (has_more || managed.grows()) && total + coming > limit {
+                    self.stop(pid);
+                }
+                if has_more {
                     // The process may have ended, or look different by now.
                     let _ = self.managed.get_mut(&pid).map(Managed::look);
                 }

@@ -60,6 +60,11 @@ impl<R: Reach> Window<R> {
         self.gate.hold().concerns(start, len)
     }
 
+    /// Returns whether all changes that were told of are taken in.
+    pub fn is_settled(&self) -> bool {
+        self.gate.is_settled()
+    }
+
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }
