@@ -21,7 +21,7 @@ use octavo_platform::pagemap::{Categories, Wanted};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::Mover;
-use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Window};
+use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Watch, Window};
 use rangemap::RangeSet;
 use rustix::io::Errno;
 
@@ -69,6 +69,7 @@ pub(crate) struct Managed {
     pub(crate) space: Arc<Space>,
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
+    watch: Arc<Watch>,
     shared: Arc<Shared>,
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
@@ -137,6 +138,7 @@ impl Managed {
             space: Arc::new(space),
             window,
             bell,
+            watch: Arc::default(),
             shared,
             driver: None,
             outside_at_look: 0,
@@ -151,13 +153,14 @@ impl Managed {
     fn start(&mut self) -> io::Result<()> {
         let (space, window) = (Arc::clone(&self.space), Arc::clone(&self.window));
         let (bell, shared, stack) = (Arc::clone(&self.bell), Arc::clone(&self.shared), self.stack);
+        let watch = Arc::clone(&self.watch);
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
         self.driver = Some(thread.spawn(move || {
             crate::priority::lower();
             let lacked_room = None;
             let adopter = Adopter { space: &space, window: &window, shared: &shared, stack, lacked_room };
             let events = window.reach().events().as_fd();
-            Driver::new(&space, &window, events, bell, adopter).run()
+            Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
         })?);
         Ok(())
     }
@@ -216,6 +219,11 @@ impl Managed {
     /// Takes the children that have been forked since the last call.
     pub(crate) fn take_forks(&self) -> Vec<Managed> {
         std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"))
+    }
+
+    /// Sees to it that the driver gets its CPU, if it is awaited.
+    pub(crate) fn watch(&self) {
+        self.watch.look(|| self.bell.is_awaited(self.window.reach().events().as_fd()));
     }
 
     /// Gives back what is left of the last pages that went out.

@@ -169,6 +169,7 @@ impl Monitor {
             self.managed.values().for_each(Managed::tidy);
         }
         for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
+            managed.watch();
             if let Some(failure) = managed.failure() {
                 return Err(Failed(failure));
             }

@@ -24,6 +24,8 @@ pub struct Faults {
     pub along: u64,
     /// Faults that waited for a device or for room.
     pub waited: u64,
+    /// Faults that were served on the CPU of the thread that met them.
+    pub beside: u64,
     /// Changes of mappings: unmapped, moved, dropped, forked.
     pub changes: u64,
 }
@@ -81,6 +83,7 @@ impl Traffic {
         self.faults.stores += served.stores;
         self.faults.along += served.along;
         self.faults.waited += served.waited;
+        self.faults.beside += served.beside;
         self.faults.changes += served.changes;
     }
 }
@@ -139,10 +142,11 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "octavo: faults: {} missing, {} first stores, {} waited; {} pages came along; {} changes of mappings",
+            "octavo: faults: {} missing, {} first stores, {} waited, {} on the CPU of their thread; {} pages came along; {} changes of mappings",
             self.faults.missing,
             self.faults.stores,
             self.faults.waited,
+            self.faults.beside,
             self.faults.along,
             self.faults.changes
         )?;

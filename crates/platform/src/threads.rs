@@ -1,4 +1,9 @@
-//! Threads of other processes: where they keep their lists of robust mutexes, and signals to them.
+//! Threads: where they keep their lists of robust mutexes, signals to them, and threads that give way to all others.
+
+use std::io;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Sends a signal to one thread of a process. Returns whether the thread was there, and this process may send it signals.
 pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
@@ -13,6 +18,26 @@ pub fn robust_list(tid: u32) -> Option<u64> {
     // SAFETY: the kernel writes to these two numbers only, which are live for the call.
     let answer = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
     (answer == 0 && head != 0).then_some(head)
+}
+
+/// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The kernel takes a CPU
+/// that runs such a thread for idle when it looks for one for another thread.
+///
+/// # Errors
+/// The kernel's: the thread has ended, or this process may not change it back ([`may_leave_idle`]).
+pub fn set_idle(thread: u32, on: bool) -> io::Result<()> {
+    let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the number, which is live for the call.
+    let answer = unsafe { libc::sched_setscheduler(thread as libc::pid_t, policy, &raw const priority) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns whether this thread may have one that gives way to all others run as others do again.
+pub fn may_leave_idle() -> bool {
+    // To a nice value of 0, which is 20 for this limit.
+    let may_be_nice = getrlimit(Resource::Nice).current.is_none_or(|most| most >= 20);
+    may_be_nice || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE))
 }
 
 #[cfg(test)]
@@ -31,6 +56,24 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(robust_list(tid), None);
+    }
+
+    #[test]
+    fn a_thread_that_gives_way_to_all_others_can_be_called_back() {
+        std::thread::spawn(|| {
+            if may_leave_idle() {
+                // SAFETY: the call takes a number only.
+                let policy = || unsafe { libc::sched_getscheduler(own() as libc::pid_t) };
+                let before = policy();
+                set_idle(own(), true).unwrap();
+                assert_eq!(policy(), libc::SCHED_IDLE);
+                set_idle(own(), false).unwrap();
+                assert_eq!(policy(), before);
+            }
+        })
+        .join()
+        .unwrap();
+        assert!(set_idle(u32::MAX >> 1, true).is_err());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use rustix::io::{read, write};
 
 use crate::ahead::Ahead;
 use crate::changes::Changes;
+use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
 use crate::window::Window;
 
@@ -117,6 +118,13 @@ impl Bell {
         self.ring();
     }
 
+    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event, or a ring.
+    pub fn is_awaited(&self, events: BorrowedFd<'_>) -> bool {
+        let mut descriptors =
+            [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut descriptors, Some(&NO_TIME)).is_ok_and(|ready| ready > 0)
+    }
+
     fn silence(&self) {
         let _ = read(&self.descriptor, &mut [0; 8]);
     }
@@ -143,6 +151,8 @@ pub struct Served {
     pub along: u64,
     /// Faults that waited for a device or for room.
     pub waited: u64,
+    /// Faults that the driver served beside the thread that met them.
+    pub beside: u64,
     /// Changes of mappings.
     pub changes: u64,
 }
@@ -196,6 +206,8 @@ pub struct Driver<'a, R, L> {
     /// Addresses of single pages that faults have brought, whose neighbours are to be shown.
     brought: Vec<u64>,
     lingering: Lingering,
+    /// `None`: it stays where the kernel puts it.
+    placement: Option<Placement>,
     served: Served,
     changes: Changes,
 }
@@ -224,9 +236,18 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             usable,
             brought,
             lingering: Lingering::default(),
+            placement: None,
             served,
             changes: Changes::default(),
         }
+    }
+
+    /// Has the driver run beside the thread that faults, where that is better. The calling thread is the one that runs it, and
+    /// somebody calls [`Watch::look`] every few milliseconds.
+    #[must_use]
+    pub fn watched_by(mut self, watch: Arc<Watch>) -> Self {
+        self.placement = Placement::new(watch);
+        self
     }
 
     /// Serves faults until the bell says that it is over, or the target has ended.
@@ -241,6 +262,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         while !self.bell.ends.load(Ordering::SeqCst) && !self.window.reach().is_gone() {
             // A waker that is called from here on is noticed before the driver sleeps.
             self.bell.sleeps.store(true, Ordering::SeqCst);
+            self.placement.iter().for_each(Placement::turn);
             let mut is_idle = true;
             while let Poll::Ready(Some((fault, result))) =
                 std::pin::Pin::new(&mut waiting).poll_next(&mut context)
@@ -252,6 +274,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 if self.usable.len() >= MOST_USABLE {
                     self.wake_all();
                 }
+            }
+            if self.is_beside() {
+                // Once the thread is awake, it has the CPU.
+                self.show_neighbours();
             }
             self.wake_all();
             for fault in again.drain(..) {
@@ -272,13 +298,16 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                         waiting.push(wait(self.space, fault));
                     }
                 }
+                if self.is_beside() {
+                    self.show_neighbours();
+                }
                 self.wake_all();
             }
             self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
             let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
             if sleeps {
-                if waiting.is_empty() && self.linger()? {
+                if waiting.is_empty() && !self.is_beside() && self.linger()? {
                     continue;
                 }
                 if !waiting.is_empty() {
@@ -292,6 +321,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
         self.listener.counted(self.served);
         Ok(())
+    }
+
+    fn is_beside(&self) -> bool {
+        self.placement.as_ref().is_some_and(Placement::is_beside)
     }
 
     /// Looks for a moment whether the next fault comes at once, where that was worth it of late. To sleep and to be woken takes
@@ -353,7 +386,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Serves a fault, or takes a change in. Returns a fault that has to wait.
     fn take(&mut self, event: Event) -> Option<Fault> {
-        if let Event::Fault { address, write, protected, .. } = event {
+        if let Event::Fault { address, write, protected, thread } = event {
+            if let (Some(placement), Some(thread)) = (&mut self.placement, thread) {
+                placement.note(thread);
+                self.served.beside += u64::from(placement.is_beside());
+            }
             return self.serve(address & !(PAGE - 1), write, protected);
         }
         // The change may take its time.

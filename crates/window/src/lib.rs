@@ -15,6 +15,7 @@
 //! | `allocator` | the windows of this process as an allocator |
 //! | `driver` | the thread that serves a target's faults |
 //! | `ahead` | how many pages a fault brings along |
+//! | `placement` | where the driver runs |
 
 mod ahead;
 mod allocator;
@@ -22,6 +23,7 @@ mod changes;
 mod driver;
 mod gate;
 mod own;
+mod placement;
 mod reach;
 mod sync;
 mod target;
@@ -30,6 +32,7 @@ mod windows;
 
 pub use allocator::LEAST_BYTES;
 pub use driver::{Bell, Driver, Listener, Served};
+pub use placement::Watch;
 pub use reach::{Reach, Taken, Taking};
 pub use target::Target;
 pub use window::Window;
