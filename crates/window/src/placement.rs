@@ -91,7 +91,8 @@ impl Choice {
             self.epochs_left = self.pause;
         } else if place == self.better {
             self.usual = cost;
-            self.epochs_left -= 1;
+            // 0: a trial did not take place, as another thread came.
+            self.epochs_left = self.epochs_left.saturating_sub(1);
             self.is_trial = self.epochs_left == 0;
             if self.is_trial {
                 return place.other();
@@ -373,6 +374,21 @@ mod tests {
         places(&mut choice, 5, cost);
         // Its first epoch is apart, as it was not known yet.
         assert_eq!(choice.judge(Place::Apart, SLOW), Place::Beside);
+    }
+
+    #[test]
+    fn a_trial_that_another_thread_ends_is_made_up_for() {
+        for better in [Place::Apart, Place::Beside] {
+            let cost = |place| if place == better { FAST } else { SLOW };
+            let mut choice = Choice::new();
+            let mut at = Place::Apart;
+            while !choice.is_trial || at == better {
+                at = choice.judge(at, cost(at));
+            }
+            let again = choice.judge(better, FAST);
+            assert_eq!((again, choice.is_trial), (better.other(), true));
+            assert_eq!(choice.judge(again, SLOW), better);
+        }
     }
 
     #[test]
