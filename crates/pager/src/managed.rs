@@ -359,6 +359,7 @@ impl Managed {
     fn stop(&mut self) {
         self.window.reach().end();
         self.bell.end();
+        self.watch.call_back();
         // A driver that has failed was found out by `failure`.
         let _ = self.driver.take().map(JoinHandle::join);
     }

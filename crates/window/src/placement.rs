@@ -133,6 +133,14 @@ impl Watch {
         }
         let turns = self.turns.load(Ordering::Relaxed);
         if self.awaited_at.swap(turns, Ordering::Relaxed) == turns && wants_cpu(thread) {
+            self.call_back();
+        }
+    }
+
+    /// Calls the driver back from beside a thread. To be called before one waits for the driver.
+    pub fn call_back(&self) {
+        let thread = self.beside.load(Ordering::Relaxed);
+        if thread != 0 {
             self.is_called_back.store(true, Ordering::Relaxed);
             self.leave(thread);
         }
@@ -242,7 +250,8 @@ impl Placement {
 
     /// A thread has met a fault, which is still to be served.
     pub(crate) fn note(&mut self, thread: u32) {
-        if self.watch.is_called_back.swap(false, Ordering::Relaxed) {
+        if self.watch.is_called_back.load(Ordering::Relaxed) {
+            self.watch.is_called_back.store(false, Ordering::Relaxed);
             self.choice.forbid();
             self.move_to(Place::Apart);
         }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::jobs;
+use crate::machine;
 
 pub const USAGE: &str = "\
 Usage: cargo xtask against-kernel [NAME...] [OPTIONS]     (as root)
@@ -60,7 +61,7 @@ impl Options {
                 "--rounds" => options.rounds = size(argument, value()?)? as usize,
                 "--reads" => options.reads = size(argument, value()?)?,
                 "--limit" => options.limit_seconds = size(argument, value()?)?,
-                "--octavo" => options.octavo = value()?.into(),
+                "--octavo" => options.octavo = machine::absolute(value()?)?,
                 "--swap" => options.swap = Some(value()?.clone()),
                 "--compression" => options.compression = Some(value()?.clone()),
                 "--no-install" => options.install = false,

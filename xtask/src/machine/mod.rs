@@ -21,6 +21,11 @@ pub fn cache() -> Result<PathBuf, String> {
     Ok(cache)
 }
 
+/// The path of a file from anywhere: programs run in folders of their own.
+pub fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("cannot tell where {path} is: {error}"))
+}
+
 /// Whether this is an `octavo` that can run programs. If not, says how to make one.
 pub fn is_octavo(program: &Path) -> bool {
     let mut help = std::process::Command::new(program);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::rows;
+use crate::machine;
 
 pub const USAGE: &str = "\
 Usage: cargo xtask programs [NAME...] [OPTIONS]
@@ -58,7 +59,7 @@ impl Options {
                 "--limit" => options.limit_seconds = positive(argument, value()?)?.ceil() as u64,
                 "--against" if value()? == "kernel" => options.against_kernel = true,
                 "--against" => return Err("--against knows only `kernel`".into()),
-                "--octavo" => options.octavo = Some(value()?.into()),
+                "--octavo" => options.octavo = Some(machine::absolute(value()?)?),
                 "--compression" => options.compression = Some(value()?.clone()),
                 "--no-octavo" => options.octavo = None,
                 "--no-install" => options.install = false,
