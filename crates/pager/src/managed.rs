@@ -35,9 +35,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
 
-/// A process that gets more within one turn of the monitor grows.
-const LEAST_GROWTH: u64 = 512 << 10;
-/// What a process may have outside before its mappings are looked at again.
+/// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
 const LEAST_OUTSIDE: u64 = 2 << 20;
 /// The bytes of a process that are on their way out at once.
 const STAGING: u64 = 2 << 20;
@@ -279,17 +277,19 @@ impl Managed {
         self.window.is_settled()
     }
 
-    /// Takes note that the process has `anonymous` bytes now, and of what it got since the last call that is outside of management.
-    /// While a change of its mappings is not taken in, all that it gets counts.
+    /// Takes note that the process has `anonymous` bytes now, and of what it got since the last note that is outside of management.
     pub(crate) fn note_growth(&mut self, anonymous: u64) {
-        let outside = if self.is_settled() { self.outside(anonymous) } else { anonymous };
-        let before = std::mem::replace(&mut self.before, (anonymous, outside));
-        self.growth = (anonymous.saturating_sub(before.0)).min(outside.saturating_sub(before.1));
+        self.growth = 0;
+        if self.is_settled() {
+            let now = (anonymous, self.outside(anonymous));
+            let before = std::mem::replace(&mut self.before, now);
+            self.growth = now.0.saturating_sub(before.0).min(now.1.saturating_sub(before.1));
+        }
     }
 
     /// Returns whether it got much outside of management between the last two notes.
     pub(crate) fn grows(&self) -> bool {
-        self.growth > LEAST_GROWTH
+        self.growth > LEAST_OUTSIDE
     }
 
     fn outside(&self, anonymous: u64) -> u64 {

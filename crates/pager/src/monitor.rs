@@ -7,8 +7,8 @@
 //!      └────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process. The nearer
-//! the tree comes to its limit, the more often the monitor looks.
+//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some ten for one that shares
+//! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -85,6 +85,8 @@ pub(crate) struct Monitor {
     /// Processes that stand still until they are taken over, and since when.
     stopped: Vec<u32>,
     stopped_at: Option<Instant>,
+    /// They stood still in vain, and nothing fits yet.
+    stops_none: bool,
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
     tidied_at: Option<Instant>,
@@ -146,6 +148,7 @@ impl Monitor {
             managed_pids: BTreeSet::new(),
             stopped: Vec::new(),
             stopped_at: None,
+            stops_none: false,
             forks: Vec::new(),
             tidied_at: None,
             outside: 0,
@@ -198,7 +201,11 @@ impl Monitor {
             self.summary.note(manager, &self.managed, &self.tree);
             let is_apart = !self.tree.has_families() && total + margin / 4 < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
-            if is_known && fits(manager) || self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE) {
+            let fits = is_known && fits(manager);
+            let is_too_long = self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE);
+            // What cannot go out need not stand still again and again.
+            self.stops_none = !fits && (self.stops_none || is_too_long);
+            if fits || is_too_long {
                 self.let_go_on();
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
@@ -273,8 +280,10 @@ impl Monitor {
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
         pids.sort_unstable();
         pids.reverse();
+        let (mut has_stopped, has_families) = (false, self.tree.has_families());
         for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
-            if total + coming > limit || self.tree.has_families() {
+            if !has_stopped && (total + coming > limit || has_families) {
+                has_stopped = true;
                 // All of them at first: to take one over takes long enough for the others to fill the memory.
                 for (anonymous, pid) in pids[index..].iter().copied() {
                     if self.is_to_be_equipped(anonymous, pid) || self.find_new(anonymous, pid).is_some() {
@@ -329,9 +338,12 @@ impl Monitor {
 
     /// Has a process stand still until it is taken over.
     fn stop(&mut self, pid: u32) {
+        if self.stops_none || self.stopped.contains(&pid) {
+            return;
+        }
         // Whoever has stopped the program itself lets it go on, too.
         let runs = proc::stat(pid).is_some_and(|stat| stat.state != b'T' && stat.state != b't');
-        if runs && !self.stopped.contains(&pid) {
+        if runs {
             // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
             if let Some(guardian) = &self.guardian {
                 guardian.stopped(pid);
@@ -455,6 +467,7 @@ impl Monitor {
     pub(crate) fn finish(mut self) -> Summary {
         // A program that has ended early does not care whether it could have been served.
         let _ = self.making.take().map(JoinHandle::join);
+        self.let_go_on();
         self.figures();
         let forks = std::mem::take(&mut self.forks).into_iter();
         for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {

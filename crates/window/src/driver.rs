@@ -395,6 +395,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
         // The change may take its time.
         self.wake_all();
+        self.placement.iter_mut().for_each(Placement::leave);
         self.served.changes += 1;
         let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
         if let Some(change) = self.changes.told(event, is_mapped) {

@@ -37,6 +37,10 @@ impl Unsettled {
         self.is_all || self.ranges.iter().any(|(from, to)| *from < start + len && start < *to)
     }
 
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && !self.is_all
+    }
+
     /// Notes a change of a range.
     pub(crate) fn add(&mut self, start: u64, end: u64) {
         self.ranges.push((start, end));
@@ -90,10 +94,14 @@ impl Gate {
         unsettled.is_all = false;
     }
 
-    /// Returns whether Octavo has to take in something.
+    /// Returns whether Octavo has taken in all that was read.
     pub(crate) fn is_settled(&self) -> bool {
-        let unsettled = self.hold();
-        unsettled.ranges.is_empty() && !unsettled.is_all
+        self.hold().is_empty()
+    }
+
+    /// As [`Gate::is_settled`], without waiting for anybody: false where that is not known just now.
+    pub(crate) fn is_known_settled(&self) -> bool {
+        self.0.try_read().is_ok_and(|unsettled| unsettled.is_empty())
     }
 }
 

@@ -33,7 +33,7 @@ const EPOCH: u32 = 128;
 /// Faults from one look at where the thread runs to the next.
 const LOOK_EVERY: u32 = 16;
 /// Faults of other threads in an epoch that end it.
-const FEW: u32 = 16;
+const FEW: u32 = 4;
 /// Epochs until the other place is tried: at first, after it won, and at most.
 const FIRST_TRIAL: u32 = 1;
 const PAUSE: u32 = 8;
@@ -219,7 +219,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Makes the placement of the thread that calls. `None`: it has to stay apart.
+    /// Makes the placement of the thread that calls, which has not run beside another. `None`: it has to stay apart.
     pub(crate) fn new(watch: Arc<Watch>) -> Option<Self> {
         let cpus = sched_getaffinity(None).ok().filter(|_| may_leave_idle())?;
         let _ = watch.cpus.set(cpus);
@@ -257,7 +257,8 @@ impl Placement {
         }
         if self.faulter.as_ref().is_none_or(|faulter| faulter.thread != thread) {
             self.others += 1;
-            if self.faulter.is_none() || self.others > FEW {
+            // At first, and where a thread cannot be asked about, few tries are enough.
+            if self.others > FEW {
                 self.move_to(Place::Apart);
                 self.faulter = Faulter::new(thread);
                 self.begin();
@@ -270,6 +271,11 @@ impl Placement {
         } else if self.is_beside() && self.faults.is_multiple_of(LOOK_EVERY) {
             self.follow();
         }
+    }
+
+    /// Something else than a fault is to be done: it may take its time, and start threads, which would inherit the place.
+    pub(crate) fn leave(&mut self) {
+        self.move_to(Place::Apart);
     }
 
     fn begin(&mut self) {
@@ -430,7 +436,7 @@ mod tests {
             let before = sched_getaffinity(None).unwrap();
             let Some(mut placement) = Placement::new(Arc::default()) else { return };
             let thread = std::process::id();
-            for _ in 0..=EPOCH {
+            for _ in 0..=EPOCH + FEW {
                 placement.note(thread);
             }
             assert!(placement.is_beside());

@@ -60,9 +60,9 @@ impl<R: Reach> Window<R> {
         self.gate.hold().concerns(start, len)
     }
 
-    /// Returns whether all changes that were told of are taken in.
+    /// Returns whether all changes that were told of are taken in. It waits for nobody: false where that is not known just now.
     pub fn is_settled(&self) -> bool {
-        self.gate.is_settled()
+        self.gate.is_known_settled()
     }
 
     pub(crate) fn gate(&self) -> &Gate {
