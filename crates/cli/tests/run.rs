@@ -183,9 +183,10 @@ fn comm(pid: u32) -> String {
 fn wait_for_mover(runner: u32) -> (u32, u32) {
     let began = Instant::now();
     loop {
-        // The third child is the guardian, which is `octavo` again. The mover has the name of the thread that it came from.
-        let named: Vec<_> = children(runner).into_iter().filter(|pid| comm(*pid) != "exe").collect();
-        if let [program, mover] = named[..] {
+        // A third child is the guardian, which has the runner's name until it runs its own program.
+        let named: Vec<_> = children(runner).into_iter().map(|pid| (pid, comm(pid))).collect();
+        let find = |name| named.iter().find(|(_, comm)| comm == name).map(|(pid, _)| *pid);
+        if let (Some(program), Some(mover)) = (find("octavo-torture"), find("octavo-mover")) {
             // A moment, until pages are out.
             thread::sleep(Duration::from_millis(300));
             return (program, mover);
