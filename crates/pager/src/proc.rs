@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::threads::robust_list;
+use octavo_platform::threads::{robust_list, stat_field};
 
 /// The memory of a process, by a descriptor that is kept.
 #[derive(Debug)]
@@ -112,24 +112,16 @@ pub(crate) struct Stat {
     pub(crate) stack: u64,
 }
 
-/// Returns whether a thread has a CPU or waits for one.
-pub(crate) fn runs(pid: u32, thread: u32) -> bool {
-    read_stat(&format!("/proc/{pid}/task/{thread}/stat")).is_some_and(|stat| stat.state == b'R')
-}
-
 /// Reads what the kernel says of a process.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
-    read_stat(&format!("/proc/{pid}/stat"))
-}
-
-fn read_stat(path: &str) -> Option<Stat> {
-    let text = fs::read(path).ok()?;
-    // The name may hold anything, but ends at the last parenthesis.
-    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 2..];
-    let fields: Vec<_> = rest.split(|byte| *byte == b' ').collect();
-    let field = |index: usize| fields.get(index).map(|digits| number(digits));
-    let state = *fields.first()?.first()?;
-    Some(Stat { state, parent: field(1)? as u32, faults: field(7)?, stack: field(25)? })
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let field = |index| stat_field(&text, index);
+    Some(Stat {
+        state: *field(3)?.first()?,
+        parent: number(field(4)?) as u32,
+        faults: number(field(10)?),
+        stack: number(field(28)?),
+    })
 }
 
 /// Returns the threads of a process.

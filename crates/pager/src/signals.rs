@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use octavo_platform::threads::signal_thread;
+use octavo_platform::threads::{runs, signal_thread};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::proc;
@@ -33,7 +33,7 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 /// the stop.
 pub(crate) fn stop(pid: u32) {
     kill(pid, Signal::STOP);
-    for thread in proc::threads(pid).filter(|thread| proc::runs(pid, *thread)) {
+    for thread in proc::threads(pid).filter(|thread| runs(pid, *thread)) {
         signal_thread(pid, thread, signal_hook::consts::SIGSTOP);
     }
 }

@@ -1,4 +1,5 @@
-//! Threads: where they keep their lists of robust mutexes, signals to them, and threads that give way to all others.
+//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them, and threads that give way
+//! to all others.
 
 use std::io;
 
@@ -18,6 +19,19 @@ pub fn robust_list(tid: u32) -> Option<u64> {
     // SAFETY: the kernel writes to these two numbers only, which are live for the call.
     let answer = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
     (answer == 0 && head != 0).then_some(head)
+}
+
+/// Returns a field of the `stat` of a process or a thread, from the third on: the state. `proc(5)` has their numbers. The name before
+/// it may hold anything, but ends at the last parenthesis.
+pub fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
+    let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2..)?;
+    rest.split(|byte| *byte == b' ').nth(number.checked_sub(3)?)
+}
+
+/// Returns whether a thread of a process has a CPU or waits for one.
+pub fn runs(pid: u32, thread: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/task/{thread}/stat"));
+    stat.is_ok_and(|stat| stat_field(&stat, 3) == Some(b"R"))
 }
 
 /// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The kernel takes a CPU
@@ -74,6 +88,14 @@ mod tests {
         .join()
         .unwrap();
         assert!(set_idle(u32::MAX >> 1, true).is_err());
+    }
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let stat = b"42 (a ) name) R 1 2 3";
+        assert_eq!(stat_field(stat, 3), Some(&b"R"[..]));
+        assert_eq!(stat_field(stat, 6), Some(&b"3"[..]));
+        assert_eq!(stat_field(stat, 39), None);
     }
 
     #[test]

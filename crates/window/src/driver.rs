@@ -275,11 +275,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     self.wake_all();
                 }
             }
-            if self.is_beside() {
-                // Once the thread is awake, it has the CPU.
-                self.show_neighbours();
-            }
-            self.wake_all();
+            self.wake_served();
             for fault in again.drain(..) {
                 waiting.push(wait(self.space, fault));
             }
@@ -298,10 +294,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                         waiting.push(wait(self.space, fault));
                     }
                 }
-                if self.is_beside() {
-                    self.show_neighbours();
-                }
-                self.wake_all();
+                self.wake_served();
             }
             self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
@@ -542,6 +535,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         for (start, len) in self.usable.drain(..) {
             self.window.reach().wake(start, len);
         }
+    }
+
+    /// Wakes the threads whose faults are served. Beside a thread, their neighbours come first: once it is awake, it has the CPU.
+    fn wake_served(&mut self) {
+        if self.is_beside() {
+            self.show_neighbours();
+        }
+        self.wake_all();
     }
 
     /// Shows the neighbours of pages that faults have brought, while the threads that wanted these go on.

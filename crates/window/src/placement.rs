@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use octavo_platform::threads::{may_leave_idle, set_idle};
+use octavo_platform::threads::{may_leave_idle, runs, set_idle, stat_field};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Faults of one thread after which a place is judged.
@@ -132,7 +132,9 @@ impl Watch {
             return self.awaited_at.store(u64::MAX, Ordering::Relaxed);
         }
         let turns = self.turns.load(Ordering::Relaxed);
-        if self.awaited_at.swap(turns, Ordering::Relaxed) == turns && wants_cpu(thread) {
+        let is_awaited_still = self.awaited_at.swap(turns, Ordering::Relaxed) == turns;
+        // One that waits for a device gets what it wants.
+        if is_awaited_still && runs(std::process::id(), thread) {
             self.call_back();
         }
     }
@@ -156,18 +158,6 @@ impl Watch {
     }
 }
 
-/// Returns whether a thread of this process runs, or waits for a CPU. One that waits for a device gets what it wants.
-fn wants_cpu(thread: u32) -> bool {
-    let stat = std::fs::read(format!("/proc/self/task/{thread}/stat"));
-    stat.is_ok_and(|stat| field(&stat, 3) == Some(b"R"))
-}
-
-/// Returns a field of a thread's `stat`, from the third on. The name before it may hold anything, but ends at the last parenthesis.
-fn field(stat: &[u8], number: usize) -> Option<&[u8]> {
-    let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 2..];
-    rest.split(|byte| *byte == b' ').nth(number - 3)
-}
-
 /// The thread that faults.
 #[derive(Debug)]
 struct Faulter {
@@ -186,7 +176,7 @@ impl Faulter {
     fn cpu(&self) -> Option<usize> {
         let mut text = [0; 1024];
         let len = self.stat.read_at(&mut text, 0).ok()?;
-        parse(field(&text[..len], 39)?)
+        parse(stat_field(&text[..len], 39)?)
     }
 
     /// Returns how long it has run.
@@ -420,14 +410,6 @@ mod tests {
         assert!(!calls(1, true) && !calls(2, true) && !calls(2, false) && !calls(2, true));
         assert!(calls(2, true));
         assert_eq!(watch.beside.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn fields_are_found_behind_any_name() {
-        let stat = b"42 (a ) name) R 1 2 3";
-        assert_eq!(field(stat, 3), Some(&b"R"[..]));
-        assert_eq!(field(stat, 6), Some(&b"3"[..]));
-        assert_eq!(field(stat, 39), None);
     }
 
     #[test]
