@@ -112,6 +112,8 @@ pub enum PolicyChoice {
     /// By reuse distances: resists scans and loops
     #[default]
     Reuse,
+    /// By how soon pages come back: for pages whose use shows only in faults
+    Returns,
     /// Four generations, like Linux's multi-generational LRU
     Generations,
     /// A small queue for newcomers, and a main clock
@@ -129,6 +131,7 @@ impl PolicyChoice {
     pub fn policy(self) -> ReclaimPolicy {
         match self {
             Self::Reuse => ReclaimPolicy::Reuse,
+            Self::Returns => ReclaimPolicy::Returns,
             Self::Generations => ReclaimPolicy::Generations,
             Self::S3Fifo => ReclaimPolicy::S3Fifo,
             Self::Sieve => ReclaimPolicy::Sieve,

@@ -24,7 +24,7 @@ fn word_by_word_is_the_same() {
 
 #[test]
 fn every_policy_keeps_what_was_written() {
-    for policy in ["reuse", "generations", "s3-fifo", "sieve", "clock", "fifo"] {
+    for policy in ["reuse", "returns", "generations", "s3-fifo", "sieve", "clock", "fifo"] {
         let text = text_of(&format!("swapin {SMALL} --policy {policy} --readahead 64K --rounds 1 --verify"));
         assert!(policy == "reuse" || text.contains(&format!("--policy {policy} --readahead 64K")), "{text}");
     }

@@ -65,6 +65,7 @@ counters! {
     PoolSwapIn "zswpin" "Pages brought back from the compressed pool.";
     PoolSwapOut "zswpout" "Pages that went into the compressed pool.";
     PoolWriteback "zswpwb" "Pages written from the compressed pool to a swap area.";
+    PoolCopyDropped "zswp_copy_dropped" "Pages dropped from the compressed pool because a swap area has them as well.";
     PoolRejectIncompressible "pool_reject_incompressible" "Pages that the pool refused because they do not shrink.";
     PoolRejectFull "pool_reject_full" "Pages that the pool had no room for.";
     PoolBypass "pool_bypass" "Pages that bypassed the pool and went straight to a swap area.";

@@ -39,6 +39,7 @@ use crate::policy::Shadow;
 use crate::rmap::ReverseMap;
 use crate::sizes::{ISOLATED, WRITE_BATCH};
 use crate::sync::{AtomicBool, Ordering, Shared, is_panicking};
+use crate::table::SpaceId;
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoredPage};
 
@@ -123,6 +124,26 @@ pub(crate) trait PageStore {
 
     /// A page that was in use without a frame in the store is out again. It keeps the shadow until it comes back.
     fn leave(&self, page: StoredPage, shadow: Shadow);
+
+    /// Returns of how many of `pages` the store would take copies, which bring them back sooner. They are pages of
+    /// one space, leave clean, and are in places where [`PageStore::may_copy`].
+    fn wants_copies(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
+        let _ = (leaving, space, pages);
+        0
+    }
+
+    /// Returns whether a copy of the page would bring it back sooner.
+    fn may_copy(&self, page: StoredPage) -> bool {
+        let _ = page;
+        false
+    }
+
+    /// Takes a copy of a clean page of a space. Only the caller has the frame pinned, and no entry shows it. Returns
+    /// whether to wake those who wait for I/O on the frame.
+    fn copy(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, space: SpaceId) -> bool {
+        let _ = (frames, page, frame, space);
+        false
+    }
 
     // --- the way in ---
 

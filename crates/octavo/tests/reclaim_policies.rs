@@ -6,8 +6,9 @@ use octavo::{
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-const POLICIES: [ReclaimPolicy; 6] = [
+const POLICIES: [ReclaimPolicy; 7] = [
     ReclaimPolicy::Reuse,
+    ReclaimPolicy::Returns,
     ReclaimPolicy::Generations,
     ReclaimPolicy::S3Fifo,
     ReclaimPolicy::Sieve,

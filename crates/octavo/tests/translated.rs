@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::time::Duration;
+
+use common::device::TestDevice;
 use common::target::{Able, Ask, BUDGET, Pair, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
@@ -125,6 +128,45 @@ fn a_page_that_was_only_read_keeps_its_place_and_is_not_written_again() {
         }
         pair.end();
     }
+}
+
+#[test]
+fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
+    const PAGES: u64 = 4096;
+    let device = TestDevice::new(64 << 10);
+    device.reads().delay(Duration::from_micros(500));
+    let manager = Manager::builder().budget_bytes(4 * BUDGET).background(false).swap_device(device.boxed());
+    let pair = pair_of(manager.huge(HugePolicy::Never), Able::ALL, PAGES * PAGE);
+    let counted = |counter| pair.manager.counters().get(counter);
+    // A page shrinks to about a third.
+    let words =
+        |page: u64| (0..PAGE / 8).map(move |at| if at.is_multiple_of(4) { page << 16 | at } else { at % 8 });
+    let fill = |page| words(page).flat_map(u64::to_ne_bytes).collect::<Vec<u8>>();
+    let load_all = || {
+        let before = counted(Counter::SwapIn);
+        (0..PAGES).for_each(|page| assert_eq!(pair.load(page), page << 16));
+        counted(Counter::SwapIn) - before
+    };
+    (0..PAGES).for_each(|page| pair.space.write(pair.page(page), &fill(page)).unwrap());
+    pair.evict_all();
+    let written = counted(Counter::SwapOut);
+    assert!(written > 0, "some pages go past the pool, so that the device is known");
+    let read = load_all();
+    pair.evict_all();
+    assert_eq!(counted(Counter::SwapOut), written, "no clean page is written");
+    let read_then = load_all();
+    assert!(read_then < read, "{read_then} pages of {read} came from the device again");
+    pair.evict_all();
+    // The pool has more than its share now.
+    pair.manager.set_budget(BUDGET).unwrap();
+    assert!(counted(Counter::PoolCopyDropped) > 0);
+    load_all();
+    for page in 0..PAGES {
+        let mut bytes = vec![0; PAGE as usize];
+        pair.space.read(pair.page(page), &mut bytes).unwrap();
+        assert!(bytes == fill(page), "page {page}");
+    }
+    pair.end();
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
+//! | `quarters` | the CPUs that the engine's threads keep off |
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
 
@@ -26,6 +27,7 @@ mod managed;
 mod monitor;
 mod priority;
 mod proc;
+mod quarters;
 mod signals;
 mod socket;
 mod summary;

@@ -219,6 +219,11 @@ impl Managed {
         std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"))
     }
 
+    /// Returns the CPU of the thread that the driver is beside, if it is.
+    pub(crate) fn driver_beside_on(&self) -> Option<usize> {
+        self.watch.beside_on()
+    }
+
     /// Sees to it that the driver gets its CPU, if it is awaited.
     pub(crate) fn watch(&self) {
         self.watch.look(|| self.bell.is_awaited(self.window.reach().events().as_fd()));

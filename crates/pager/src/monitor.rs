@@ -22,6 +22,7 @@ use crate::guardian::Guardian;
 use crate::ledger::Ledger;
 use crate::managed::Managed;
 use crate::proc::{self, Stat, Statm};
+use crate::quarters::Quarters;
 use crate::summary::Summary;
 use crate::tree::Tree;
 
@@ -90,6 +91,7 @@ pub(crate) struct Monitor {
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
     tidied_at: Option<Instant>,
+    quarters: Quarters,
     /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
     outside: u64,
     calm: Duration,
@@ -151,6 +153,7 @@ impl Monitor {
             stops_none: false,
             forks: Vec::new(),
             tidied_at: None,
+            quarters: Quarters::new(),
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
@@ -177,6 +180,7 @@ impl Monitor {
                 return Err(Failed(failure));
             }
         }
+        self.quarters.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
         let coming = self.growth.take_in(Instant::now(), total);

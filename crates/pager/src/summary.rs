@@ -47,6 +47,14 @@ pub struct Summary {
     pub swapped_out_bytes: u64,
     /// See `swapped_out_bytes`.
     pub swapped_in_bytes: u64,
+    /// Bytes that were written to devices, and read from them.
+    pub written_bytes: u64,
+    /// See `written_bytes`.
+    pub read_bytes: u64,
+    /// Pages that were packed in memory, and unpacked for faults, in bytes.
+    pub packed_bytes: u64,
+    /// See `packed_bytes`.
+    pub unpacked_bytes: u64,
     /// Faults.
     pub faults: Faults,
     /// How long faults waited for room.
@@ -93,6 +101,9 @@ impl Summary {
     pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
         let counters = manager.counters();
         self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
+        let bytes = |counter| counters.get(counter) * PAGE_BYTES as u64;
+        (self.written_bytes, self.read_bytes) = (bytes(Counter::SwapOut), bytes(Counter::SwapIn));
+        (self.packed_bytes, self.unpacked_bytes) = (bytes(Counter::PoolSwapOut), bytes(Counter::PoolSwapIn));
         let (mut resident, mut anonymous, mut traffic) = (0, 0, self.ended);
         for (pid, managed) in managed {
             let stats = managed.space.stats().ok();
@@ -157,8 +168,16 @@ impl fmt::Display for Summary {
             mib(self.swapped_in_bytes),
             self.waited_seconds
         )?;
+        write!(
+            f,
+            "\noctavo: {} written to devices, {} read; {} packed in memory, {} unpacked",
+            mib(self.written_bytes),
+            mib(self.read_bytes),
+            mib(self.packed_bytes),
+            mib(self.unpacked_bytes)
+        )?;
         match self.compression_ratio {
-            Some(ratio) => write!(f, "; pages were packed {ratio:.1} to 1"),
+            Some(ratio) => write!(f, ", {ratio:.1} to 1"),
             None => Ok(()),
         }
     }

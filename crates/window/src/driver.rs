@@ -45,6 +45,9 @@ const MOST_USABLE: usize = 16;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// How long the driver sleeps before faults look again at pages that others hold, and at most.
+const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
+const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often in a row a fault may fail at one page before that is the target's end.
 const MOST_FAILURES: u32 = 1000;
 
@@ -259,6 +262,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
         let (mut events, mut again) = (Vec::new(), Vec::new());
+        // The last turn found nothing to do, though the bell was rung.
+        let mut was_rung = false;
         while !self.bell.ends.load(Ordering::SeqCst) && !self.window.reach().is_gone() {
             // A waker that is called from here on is noticed before the driver sleeps.
             self.bell.sleeps.store(true, Ordering::SeqCst);
@@ -298,8 +303,23 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
-            let sleeps = is_idle && !has_work && self.bell.sleeps.load(Ordering::SeqCst);
-            if sleeps {
+            if !is_idle || has_work {
+                was_rung = false;
+                continue;
+            }
+            if !self.bell.sleeps.load(Ordering::SeqCst) {
+                self.bell.silence();
+                // At first that may be a read that has ended, or a future that was polled for the first time.
+                if std::mem::replace(&mut was_rung, true) {
+                    // A fault wants to look again at a page that somebody holds, who may need this CPU.
+                    if !waiting.is_empty() {
+                        self.space.leave_driving();
+                    }
+                    self.bell.sleeps.store(true, Ordering::SeqCst);
+                    self.sleep(BETWEEN_TRIES)?;
+                }
+            } else {
+                was_rung = false;
                 if waiting.is_empty() && !self.is_beside() && self.linger()? {
                     continue;
                 }
@@ -307,7 +327,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     self.space.leave_driving();
                 }
                 self.listener.counted(self.served);
-                if !self.sleep()? {
+                if !self.sleep(LONGEST_SLEEP)? {
                     self.window.reach().look_whether_gone();
                 }
             }
@@ -341,11 +361,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(came)
     }
 
-    /// Sleeps until something happens. Returns whether anything did.
-    fn sleep(&self) -> std::io::Result<bool> {
+    /// Sleeps until something happens, or so long. Returns whether anything did.
+    fn sleep(&self, longest: Timespec) -> std::io::Result<bool> {
         let mut descriptors =
             [PollFd::new(&self.events, PollFlags::IN), PollFd::new(&self.bell.descriptor, PollFlags::IN)];
-        let longest = Duration::from_millis(100).try_into().expect("it is short");
         let happened = match poll(&mut descriptors, Some(&longest)) {
             Ok(happened) => happened,
             Err(rustix::io::Errno::INTR) => 1,

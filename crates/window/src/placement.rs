@@ -34,6 +34,9 @@ const EPOCH: u32 = 128;
 const LOOK_EVERY: u32 = 16;
 /// Faults of other threads in an epoch that end it.
 const FEW: u32 = 4;
+/// The most faults of others after which another thread is asked about: it takes two files. Their number doubles each time that
+/// no epoch came to its end.
+const MANY: u32 = 256;
 /// Epochs until the other place is tried: at first, after it won, and at most.
 const FIRST_TRIAL: u32 = 1;
 const PAUSE: u32 = 8;
@@ -82,15 +85,19 @@ impl Choice {
             self.forbids = (self.forbids / 2).max(PAUSE);
         }
         if std::mem::take(&mut self.is_trial) && place != self.better {
-            // A place that is hardly better is not worth the change.
-            let has_won = cost < self.usual / 10 * 9;
+            // Beside the thread, no other CPU has to wake. So that place is left only for one that is clearly better.
+            let has_won = match place {
+                Place::Beside => cost < self.usual,
+                Place::Apart => cost < self.usual / 5 * 4,
+            };
             if has_won {
                 (self.better, self.usual) = (place, cost);
             }
             self.pause = if has_won { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
             self.epochs_left = self.pause;
         } else if place == self.better {
-            self.usual = cost;
+            // Faults that wait for a device make epochs differ.
+            self.usual = if self.usual == Duration::MAX { cost } else { (self.usual * 3 + cost) / 4 };
             // 0: a trial did not take place, as another thread came.
             self.epochs_left = self.epochs_left.saturating_sub(1);
             self.is_trial = self.epochs_left == 0;
@@ -118,6 +125,8 @@ pub struct Watch {
     turns: AtomicU64,
     awaited_at: AtomicU64,
     is_called_back: AtomicBool,
+    /// The CPU to which the driver is bound, and 1 more. Else 0.
+    bound_to: AtomicU32,
     /// The CPUs that the driver may use.
     cpus: OnceLock<CpuSet>,
 }
@@ -148,7 +157,13 @@ impl Watch {
         }
     }
 
+    /// Returns the CPU on which the driver is beside a thread, if it is. Others had better stay away from it.
+    pub fn beside_on(&self) -> Option<usize> {
+        (self.bound_to.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
     fn leave(&self, thread: u32) {
+        self.bound_to.store(0, Ordering::Relaxed);
         self.beside.store(0, Ordering::Relaxed);
         // An error says that the thread has ended.
         let _ = set_idle(thread, false);
@@ -206,6 +221,10 @@ pub(crate) struct Placement {
     others: u32,
     began: Instant,
     computed: Duration,
+    /// Faults of others after which another thread is asked about.
+    most_others: u32,
+    /// The driver has left the thread for something else, and goes back at the thread's next fault.
+    goes_back: bool,
 }
 
 impl Placement {
@@ -224,6 +243,8 @@ impl Placement {
             others: 0,
             began: Instant::now(),
             computed: Duration::ZERO,
+            most_others: FEW,
+            goes_back: false,
         })
     }
 
@@ -247,13 +268,18 @@ impl Placement {
         }
         if self.faulter.as_ref().is_none_or(|faulter| faulter.thread != thread) {
             self.others += 1;
-            // At first, and where a thread cannot be asked about, few tries are enough.
             if self.others > FEW {
                 self.move_to(Place::Apart);
+            }
+            if self.others > self.most_others {
+                self.most_others = (self.most_others * 2).min(MANY);
                 self.faulter = Faulter::new(thread);
                 self.begin();
             }
             return;
+        }
+        if std::mem::take(&mut self.goes_back) {
+            self.move_to(Place::Beside);
         }
         self.faults += 1;
         if self.faults == EPOCH {
@@ -265,7 +291,9 @@ impl Placement {
 
     /// Something else than a fault is to be done: it may take its time, and start threads, which would inherit the place.
     pub(crate) fn leave(&mut self) {
+        let goes_back = self.is_beside() || self.goes_back;
         self.move_to(Place::Apart);
+        self.goes_back = goes_back;
     }
 
     fn begin(&mut self) {
@@ -276,12 +304,16 @@ impl Placement {
     fn judge(&mut self) {
         let computed = self.faulter.as_ref().and_then(Faulter::computed).unwrap_or_default();
         let lost = self.began.elapsed().saturating_sub(computed.saturating_sub(self.computed));
-        let next = self.choice.judge(self.place, lost / EPOCH);
-        self.move_to(next);
+        if self.others <= FEW {
+            self.most_others = FEW;
+            let next = self.choice.judge(self.place, lost / EPOCH);
+            self.move_to(next);
+        }
         self.begin();
     }
 
     fn move_to(&mut self, place: Place) {
+        self.goes_back = false;
         if place == self.place {
             return;
         }
@@ -308,6 +340,7 @@ impl Placement {
             there.set(cpu);
             // A CPU that the driver may not use stays another's.
             self.bound_to = sched_setaffinity(None, &there).is_ok().then_some(cpu);
+            self.watch.bound_to.store(self.bound_to.map_or(0, |cpu| cpu as u32 + 1), Ordering::Relaxed);
         }
     }
 }
@@ -347,10 +380,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_hardly_better_is_left_alone() {
-        let cost = |place| if place == Place::Beside { SLOW / 20 * 19 } else { SLOW };
-        let places = places(&mut Choice::new(), 100, cost);
-        assert!(places.iter().filter(|place| **place == Place::Beside).count() <= 5);
+    fn a_place_beside_is_not_left_for_one_that_is_hardly_better() {
+        let cost = |place| if place == Place::Apart { SLOW / 20 * 19 } else { SLOW };
+        let mut choice = Choice::new();
+        assert_eq!(choice.judge(Place::Apart, SLOW * 2), Place::Beside);
+        assert_eq!(choice.judge(Place::Beside, SLOW), Place::Beside);
+        let later: Vec<_> =
+            std::iter::successors(Some(Place::Beside), |at| Some(choice.judge(*at, cost(*at))))
+                .take(100)
+                .collect();
+        assert!(later.iter().filter(|place| **place == Place::Apart).count() <= 5);
     }
 
     #[test]
@@ -410,6 +449,33 @@ mod tests {
         assert!(!calls(1, true) && !calls(2, true) && !calls(2, false) && !calls(2, true));
         assert!(calls(2, true));
         assert_eq!(watch.beside.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_driver_goes_back_after_something_else_and_asks_ever_more_seldom_about_threads_that_take_turns() {
+        std::thread::spawn(|| {
+            let Some(mut placement) = Placement::new(Arc::default()) else { return };
+            let (thread, other) = (std::process::id(), gettid().as_raw_nonzero().get() as u32);
+            for _ in 0..=EPOCH + FEW {
+                placement.note(thread);
+            }
+            assert!(placement.is_beside());
+            placement.leave();
+            placement.leave();
+            assert!(!placement.is_beside());
+            placement.note(thread);
+            assert!(placement.is_beside());
+            placement.leave();
+            (0..=FEW).for_each(|_| placement.note(other));
+            assert!(!placement.goes_back, "another thread has the driver by now");
+            for _ in 0..100 {
+                (0..=MANY).for_each(|turn| placement.note(if turn % 2 == 0 { thread } else { other }));
+            }
+            assert!(!placement.is_beside());
+            assert_eq!(placement.most_others, MANY);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

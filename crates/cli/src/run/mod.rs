@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use octavo::io::{SwapArea, SwapFile};
-use octavo::{HugePolicy, Manager, ManagerBuilder};
+use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
 use octavo_pager::{End, Summary};
 use octavo_platform::usage;
 
@@ -81,6 +81,8 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
 fn builder(args: &RunArgs) -> ManagerBuilder {
     let mut builder = Manager::builder()
         .huge(HugePolicy::Never)
+        // The use of a program's pages shows only in faults.
+        .reclaim_policy(ReclaimPolicy::Returns)
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
     for place in &args.swap {

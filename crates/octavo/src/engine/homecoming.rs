@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   Present, AWAY ─► Busy ─ was it written? ─► remove ─► Present, at home    the bytes are wanted
-//!        ▲            │    (protect, harvest)    └─────► Swapped             clean, and its place has the bytes
+//!        ▲            │    (protect, harvest)    ├─────► Swapped             clean, and its place has the bytes
+//!        │            │                          └─────► Swapped, cached     the same, and the store wants a copy
 //!        └────────────┴── refused, or no frame at home: as it was
 //! ```
 //!
 //! An away frame that was filled from a store keeps the page's place there until the page is written
-//! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. A page that its
+//! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. If the store wants a
+//! copy, its bytes come into a frame of the store's cache, from where they are copied. A page that its
 //! other side may write unnoticed is first protected, and then harvested. So each store comes before the
 //! harvest, which tells of it, or becomes a fault that waits for the entry. A page of which the harvest
 //! learns nothing counts as written.
@@ -28,7 +30,7 @@ use crate::sync::{Ordering, fence};
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::translation::{Answer, Home, Remove, Touch, Translation};
 use crate::table::{Protection, SpaceId};
-use crate::units::{FrameId, Order, PageNumber};
+use crate::units::{FrameId, Order, PageNumber, StoredPage};
 
 /// The reason why pages come home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub(crate) enum Came {
     Home(IsolatedFrame),
     /// The page's entry leads to its place in the store.
     Out,
+    /// As `Out`. The store's cache has the page in this frame, which is on no list yet, and the store wants a copy.
+    Copy(StoredPage, IsolatedFrame),
     /// There is no frame at home.
     NoFrame,
     /// The page is dirty, and was to go only if it is clean.
@@ -67,6 +71,8 @@ struct Coming<'e> {
     before: Entry,
     busy: Entry,
     home: Option<Block>,
+    /// The page goes out, and its place has its bytes.
+    is_clean: bool,
 }
 
 impl Engine {
@@ -90,21 +96,26 @@ impl Engine {
         if why != Homecoming::ToStay {
             self.look_for_stores(translation, &mut coming);
         }
+        let mut copies = if why == Homecoming::ToGoOut { self.copies_wanted(space, &coming) } else { 0 };
         let (mut batch, mut leaving) = (Batch::new(), SmallVec::<[Coming<'_>; FEW_TRANSLATED]>::new());
         let mut is_room = true;
         for mut page in coming {
-            let is_clean = why != Homecoming::ToStay && self.is_kept(page.away);
-            if !is_clean && why == Homecoming::IfClean {
+            page.is_clean = why != Homecoming::ToStay && self.is_kept(page.away);
+            if !page.is_clean && why == Homecoming::IfClean {
                 each(page.away, self.leave_away(page, Came::Dirty));
                 continue;
             }
-            if !is_clean && is_room {
+            let is_copied = page.is_clean && copies > 0 && self.may_copy(page.away);
+            copies -= u32::from(is_copied);
+            if is_copied {
+                page.home = self.frames.alloc_if_at_hand(Order::ZERO);
+            } else if !page.is_clean && is_room {
                 // The second call asks all CPUs. It is tried once.
                 let at_hand = self.frames.alloc_if_at_hand(Order::ZERO);
                 page.home = at_hand.or_else(|| self.frames.alloc(Order::ZERO));
                 is_room = page.home.is_some();
             }
-            if !is_clean && page.home.is_none() {
+            if !page.is_clean && page.home.is_none() {
                 each(page.away, self.leave_away(page, Came::NoFrame));
                 continue;
             }
@@ -144,6 +155,7 @@ impl Engine {
             before,
             busy,
             home: None,
+            is_clean: false,
         })
     }
 
@@ -186,6 +198,19 @@ impl Engine {
         !self.frames.words(away).holds.load().is_dirty() && self.frames.kept(away).page().is_some()
     }
 
+    /// Returns of how many of these pages the store wants copies.
+    fn copies_wanted(&self, space: SpaceId, coming: &[Coming<'_>]) -> u32 {
+        let mut clean = coming.iter().filter(|page| self.is_kept(page.away) && self.may_copy(page.away));
+        let Some(first) = clean.next().and_then(|page| self.frames.kept(page.away).page()) else { return 0 };
+        let pages = 1 + clean.count() as u32;
+        self.store(first).wants_copies(&self.leaving(), space, pages)
+    }
+
+    fn may_copy(&self, away: FrameId) -> bool {
+        !self.frames.words(away).holds.load().is_no_compress()
+            && self.frames.kept(away).page().is_some_and(|place| self.store(place).may_copy(place))
+    }
+
     fn leave_away(&self, page: Coming<'_>, came: Came) -> Came {
         if let Some(home) = page.home {
             self.frames.give_back(home);
@@ -196,8 +221,21 @@ impl Engine {
 
     /// Publishes a page that the other side can no longer reach.
     fn arrive(&self, owner: Owner, page: Coming<'_>) -> Came {
-        let Coming { away, word, busy, home, .. } = page;
+        let Coming { away, word, busy, home, is_clean, .. } = page;
         let came = match home {
+            home if is_clean => {
+                let kept = self.frames.kept(away);
+                let place = kept.page().expect("a clean page keeps its place");
+                // The frame's reference becomes the entry's.
+                kept.set(None);
+                let copy = home.and_then(|home| self.cache_copy(place, home));
+                if copy.is_none() {
+                    self.store(place).leave(place, self.lru.shadow());
+                }
+                self.publish(word, self.store(place).entry(busy, place));
+                self.space_use.add(owner.space, Figure::SwapOut, 1);
+                copy.map_or(Came::Out, |frame| Came::Copy(place, frame))
+            }
             Some(home) => {
                 let is_no_compress = self.frames.words(away).holds.load().is_no_compress();
                 let frame = self.adopt_off_lists(home, owner);
@@ -210,19 +248,21 @@ impl Engine {
                 self.publish(word, busy.to_present(frame, Protection::NONE).without_accessed());
                 Came::Home(IsolatedFrame::new(pin))
             }
-            None => {
-                let kept = self.frames.kept(away);
-                let place = kept.page().expect("a clean page keeps its place");
-                // The frame's reference becomes the entry's.
-                kept.set(None);
-                self.store(place).leave(place, self.lru.shadow());
-                self.publish(word, self.store(place).entry(busy, place));
-                self.space_use.add(owner.space, Figure::SwapOut, 1);
-                Came::Out
-            }
+            None => unreachable!("a page that goes without its bytes is clean"),
         };
         self.disown(away, owner);
         came
+    }
+
+    /// Puts a page whose bytes are in a frame at home into its store's cache, clean. The reference in hand keeps the
+    /// place. `None`: after a fork, another frame has the page there already.
+    fn cache_copy(&self, place: StoredPage, home: Block) -> Option<IsolatedFrame> {
+        let (pin, _) = self.begin_read_ahead(place, home)?;
+        let words = self.frames.words(pin.frame());
+        if words.holds.end_read(true) {
+            self.wake_io(pin.frame());
+        }
+        Some(IsolatedFrame::new(pin))
     }
 
     /// Gives up an away page's place in its store. The page was written, or has no owner any more, so the

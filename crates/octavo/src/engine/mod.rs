@@ -59,7 +59,7 @@ use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
 use crate::lru::{IsolatedFrame, Lru};
 use crate::rmap::{Owner, ReverseMap};
-use crate::store::{Found, Orphan, PageStore, Reference};
+use crate::store::{Found, Leaving, Orphan, PageStore, Reference};
 use crate::swap::{Handle, Swap};
 use crate::sync::park::block_until;
 use crate::sync::timer::Timer;
@@ -205,6 +205,16 @@ impl Engine {
     pub(crate) fn release_orphan(&self, orphan: Orphan) {
         if let Orphan::Frame(pin) = orphan {
             self.unpin(pin);
+        }
+    }
+
+    /// What stores may consider of pages on their way out.
+    pub(crate) fn leaving(&self) -> Leaving<'_> {
+        Leaving {
+            frames: &self.frames,
+            rmap: &self.rmap,
+            ended_pages: self.transfers.ended_pages(),
+            writing_pages: self.transfers.writing_pages(),
         }
     }
 

@@ -128,12 +128,13 @@ impl Engine {
         let count = frames.len() as u32;
         self.transfers.writing_pages.fetch_add(count, Ordering::AcqRel);
         let job = Job { direction: Direction::Write, first, count, head: frames[0], bytes: bytes[0] };
-        let accepted = self.store(first).submit(self.host(), job, Urgency::Queued);
-        if !accepted {
+        if !self.store(first).submit(self.host(), job, Urgency::Queued) {
             self.transfers.writing_pages.fetch_sub(count, Ordering::SeqCst);
             self.wake_if_idle();
+            return false;
         }
-        accepted
+        self.serve_early_waiters(frames.iter().copied());
+        true
     }
 
     /// Leaves pages under WRITEBACK where they were, if no device has them.
@@ -170,15 +171,23 @@ impl Engine {
             self.wake_if_idle();
             return false;
         }
-        // Somebody may have come for a page before it was in flight, and found nothing to serve. The fence is in
-        // one order with those who announce themselves first and ask to be served then.
-        fence(Ordering::SeqCst);
-        if pins.iter().any(|pin| self.frames.words(pin.frame()).holds.load().has_waiters()) {
-            self.serve_devices();
-        }
+        self.serve_early_waiters(pins.iter().map(PinnedFrame::frame));
         // The pins are the transfer's, which may have dropped them already.
         frames.into_iter().for_each(|pin| _ = pin.into_frame());
         true
+    }
+
+    /// Serves those who came for one of these frames, or for any transfer, before it was in flight, and found nothing to
+    /// serve. The pages of a batch are under I/O for as long as others of it are packed.
+    fn serve_early_waiters(&self, mut frames: impl Iterator<Item = FrameId>) {
+        // In one order with those who announce themselves first and ask to be served then. A transfer may have ended
+        // already: then a frame has a stranger's mark, and somebody is served in vain.
+        fence(Ordering::SeqCst);
+        if self.transfers.awaited.load(Ordering::Relaxed)
+            || frames.any(|frame| self.frames.words(frame).holds.load().has_waiters())
+        {
+            self.serve_devices();
+        }
     }
 
     /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out. The page's place is

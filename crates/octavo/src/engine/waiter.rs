@@ -90,6 +90,11 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Never)
     }
 
+    /// Returns whether some thread waits, here or at the other side of a translation.
+    pub(crate) fn has_thread(&self) -> bool {
+        !matches!(self.how, How::Task | How::Never)
+    }
+
     /// Returns whether a thread sleeps here, and not a future.
     pub(crate) fn blocks(&self) -> bool {
         !matches!(self.how, How::Task | How::Driven)

@@ -135,6 +135,7 @@ impl<'a> Fault<'a> {
                 }
                 Came::NoFrame => Step::End(Outcome::NeedsFrame),
                 Came::Refused(answer) => self.refuse(answer, waker),
+                Came::Copy(..) => unreachable!("the page was to stay"),
                 Came::Out | Came::Dirty | Came::Changed => Step::Again,
             };
         });
@@ -587,8 +588,11 @@ impl<'a> Fault<'a> {
             self.refused_at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         self.refused_for += passed.min(LONGEST_LOOK);
         if self.refused_for < PATIENCE {
-            // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks.
-            thread::yield_now();
+            // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks. Whoever
+            // drives many faults knows best when to sleep.
+            if !self.waiter.is_driven() {
+                thread::yield_now();
+            }
             if self.waiter.blocks() {
                 return Step::Again;
             }

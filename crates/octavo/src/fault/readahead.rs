@@ -184,8 +184,8 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     } else {
         engine.admit(frame, shadow);
     }
-    // The content is asked again, since the first answer was a guess. It does not change while the frame is
-    // in the cache.
+    // The content is asked again, since the first answer was a guess. While the frame is in the cache, no other bytes can come
+    // there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
         Brought::Here => engine.end_read_of(slot.stored(), pin, None),

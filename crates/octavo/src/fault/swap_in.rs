@@ -195,16 +195,16 @@ impl<'a> Fault<'a> {
     }
 
     /// Returns the start of the wait for this page, if it is to tell the pool how long a device takes. That
-    /// is one wait in some, where a thread sleeps for it. A future's wait would include its executor's.
+    /// is one wait in some, where a thread waits for it. A future's wait would include its executor's.
     fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
-        let timed = self.waiter.blocks() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
+        let timed = self.waiter.has_thread() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
         timed.then(|| self.engine.machine.clock.now())
     }
 
     /// A fault for which its thread waits may be read in place.
     fn urgency(&self) -> Urgency {
         // A read in place could not be given up.
-        if self.waiter.blocks() && self.engine.policy.io_timeout.is_none() {
+        if self.waiter.blocks() && self.waiter.has_thread() && self.engine.policy.io_timeout.is_none() {
             Urgency::Now
         } else {
             Urgency::Queued
@@ -296,7 +296,7 @@ impl<'a> Fault<'a> {
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         self.mark_by(region, frame);
         engine.drop_reference(Reference::counted(reading.slot.stored()));
-        if engine.swap.is_better_given_up(reading.slot) {
+        if engine.swap.is_better_given_up(&engine.frames, reading.slot) {
             engine.swap.cache.detach(&engine.frames, frame);
         }
         Step::End(Outcome::Usable)

@@ -358,6 +358,7 @@ impl Lru {
 fn make(policy: ReclaimPolicy) -> Box<dyn Policy> {
     match policy {
         ReclaimPolicy::Reuse => Box::<policy::Reuse>::default(),
+        ReclaimPolicy::Returns => Box::<policy::Returns>::default(),
         ReclaimPolicy::Generations => Box::<policy::Generations>::default(),
         ReclaimPolicy::S3Fifo => Box::<policy::S3Fifo>::default(),
         ReclaimPolicy::Sieve => Box::<policy::Sieve>::default(),

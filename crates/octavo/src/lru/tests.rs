@@ -8,10 +8,11 @@ use crate::sync::Arc;
 use crate::sync::Cpus;
 use crate::units::Order;
 
-const POLICIES: [ReclaimPolicy; 6] = [
+const POLICIES: [ReclaimPolicy; 7] = [
     ReclaimPolicy::Reuse,
     ReclaimPolicy::Generations,
     ReclaimPolicy::S3Fifo,
+    ReclaimPolicy::Returns,
     ReclaimPolicy::Sieve,
     ReclaimPolicy::Clock,
     ReclaimPolicy::Fifo,

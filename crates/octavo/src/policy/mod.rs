@@ -22,19 +22,23 @@
 //! | `s3_fifo` | [`S3Fifo`] | a newcomer from a small queue, unless it was used there or is remembered; else one from the main clock |
 //! | `generations` | [`Generations`] | one of the oldest generation; returning pages join the youngest |
 //! | `reuse` | [`Reuse`] | a newcomer, unless it returns sooner than a page that was kept long was used: the default |
+//! | `returns` | [`Returns`] | a newcomer, unless it returns among the soonest: for pages whose marks nobody sets |
 //!
 //! The engine runs this code under the LRU's lock, and the benches run the same code on recorded traces. The
 //! code reaches frames through [`Links`].
 
 mod generations;
 mod queue;
+mod returns;
 mod reuse;
 mod s3_fifo;
 mod sieve;
 mod simple;
+mod two_queues;
 
 pub use generations::Generations;
 pub use queue::{Links, NIL, Queue};
+pub use returns::Returns;
 pub use reuse::Reuse;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;

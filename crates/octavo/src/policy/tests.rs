@@ -75,6 +75,7 @@ fn all() -> Vec<Box<dyn Policy>> {
         Box::new(S3Fifo::default()),
         Box::new(Generations::default()),
         Box::new(Reuse::default()),
+        Box::new(Returns::default()),
     ]
 }
 
@@ -235,10 +236,16 @@ impl Replay {
 
 /// Replays pages over so many frames under a policy, and returns the faults in the second half.
 fn faults(policy: &mut dyn Policy, frames: u32, trace: &[u32]) -> usize {
+    faults_where(policy, frames, trace, true)
+}
+
+/// As [`faults`]. Unless `hits_mark`, nobody sees the use of a page that is there.
+fn faults_where(policy: &mut dyn Policy, frames: u32, trace: &[u32], hits_mark: bool) -> usize {
     let mut replay = Replay::new(frames);
     let mut faults = 0;
     for (time, page) in trace.iter().enumerate() {
-        if !replay.access(*page) {
+        let is_there = if hits_mark { replay.access(*page) } else { replay.at.contains_key(page) };
+        if !is_there {
             replay.bring(policy, *page, true);
             faults += usize::from(time >= trace.len() / 2);
         }
@@ -325,6 +332,32 @@ fn a_loop_larger_than_memory_is_kept_in_part() {
     assert_eq!(faults(&mut Clock::default(), frames, &trace), trace.len() / 2, "a clock keeps nothing of it");
     let faults = faults(&mut Reuse::default(), frames, &trace);
     assert!(faults * 100 < trace.len() / 2 * 30, "{faults} faults; the optimum is 20 in a hundred");
+}
+
+#[test]
+fn a_hot_set_whose_use_nobody_sees_is_kept_by_its_returns() {
+    let (frames, trace) = (1000, hot_set_under_a_scan(1000));
+    let scanned = trace.len() / 4;
+    let lost = |policy: &mut dyn Policy| faults_where(policy, frames, &trace, false) - scanned;
+    let (returns, fifo) = (lost(&mut Returns::default()), lost(&mut Fifo::default()));
+    assert!(returns * 100 < scanned * 25, "{returns} of {scanned} hits were lost");
+    assert!(fifo * 100 > scanned * 35, "the trace tells: {fifo}");
+}
+
+#[test]
+fn a_loop_whose_use_nobody_sees_is_kept_in_part() {
+    let trace: Vec<u32> = (0..100_000).map(|time| time % 1250).collect();
+    let faults = faults_where(&mut Returns::default(), 1000, &trace, false);
+    assert!(faults * 100 < trace.len() / 2 * 45, "{faults} faults; the optimum is 20 in a hundred");
+}
+
+#[test]
+fn a_hot_set_that_moved_unseen_is_followed() {
+    let (frames, mut random) = (1000, Random(3));
+    let trace: Vec<u32> =
+        (0..200_000).map(|time| random.below(700) + if time < 100_000 { 0 } else { 5000 }).collect();
+    let faults = faults_where(&mut Returns::default(), frames, &trace, false);
+    assert!(faults < 700 * 12, "{faults} faults for 700 pages");
 }
 
 /// Eight readers go in order through five times the memory, each two windows ahead of itself, again and

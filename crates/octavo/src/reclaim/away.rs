@@ -2,7 +2,8 @@
 //!
 //! Nobody marks the entries of these pages when they are used. So the translation is asked before candidates
 //! are judged. A page that is to go comes home first, in batches by space (`engine/homecoming.rs`). Then it
-//! goes on as any page at home. A clean page that keeps its place in a store goes from where it is.
+//! goes on as any page at home. A clean page that keeps its place in a store goes from where it is, unless the store
+//! wants a copy.
 
 use smallvec::SmallVec;
 
@@ -13,10 +14,13 @@ use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::table::SpaceId;
 use crate::table::entry::State;
 use crate::table::translation::{Touch, Translation};
-use crate::units::{FrameId, PageNumber};
+use crate::units::{FrameId, PageNumber, StoredPage};
 
 /// The frames of a batch.
 type Frames = SmallVec<[IsolatedFrame; ISOLATED]>;
+
+/// Clean pages at home that no entry shows, with their spaces. Their stores want copies.
+pub(super) type Copies = SmallVec<[(SpaceId, StoredPage, IsolatedFrame); ISOLATED]>;
 
 /// The outcome of a batch of away frames.
 #[derive(Debug, Default)]
@@ -24,6 +28,7 @@ type Frames = SmallVec<[IsolatedFrame; ISOLATED]>;
 pub(super) struct CameHome {
     /// The frames at home that have the pages now.
     pub(super) home: Frames,
+    pub(super) copies: Copies,
     /// Pages that went without coming home.
     pub(super) freed: u64,
     /// Some pages stayed: there was no slot, the translation held them, or they needed a write that was not
@@ -74,6 +79,7 @@ fn bring_home(
         engine.bring_home(batch[0].0.space, &*translation, pages, why, |away, came| {
             match came {
                 Came::Home(frame) => came_home.home.push(frame),
+                Came::Copy(page, frame) => came_home.copies.push((batch[0].0.space, page, frame)),
                 Came::Out => came_home.freed += 1,
                 Came::Dirty | Came::NoFrame | Came::Refused(_) => return came_home.obstructed = true,
                 Came::Changed => return,

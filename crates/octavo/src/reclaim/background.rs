@@ -104,7 +104,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
             && engine.coming_pages() <= most_writing_pages(engine)
             && !signal.interrupts()
         {
-            if shrink_pool(engine, POOL_BATCH) == 0 {
+            if shrink_pool(engine, POOL_BATCH).is_nothing() {
                 break;
             }
         }

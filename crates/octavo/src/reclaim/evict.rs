@@ -24,9 +24,9 @@ use smallvec::SmallVec;
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, split_leaf};
 use crate::lru::{ISOLATED, Isolated, IsolatedFrame, Look, Place};
-use crate::reclaim::away::come_home;
+use crate::reclaim::away::{Copies, come_home};
 use crate::rmap::Owner;
-use crate::store::{Going, Leaving, PutAway};
+use crate::store::{Going, PutAway};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage};
 
@@ -84,7 +84,7 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     if !away.is_empty() {
         let came = come_home(engine, away, what == Evict::Clean);
         candidates.extend(came.home);
-        outcome.freed += came.freed;
+        outcome.freed += came.freed + pack_copies(engine, came.copies);
         outcome.obstructed |= came.obstructed;
     }
     let going = take_in(engine, candidates, &mut outcome);
@@ -276,12 +276,7 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
 /// device. Returns the frames whose pages are in their places, and that are neither under way nor put back.
 fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> Going {
     going.sort_unstable_by_key(|(page, _)| *page);
-    let leaving = Leaving {
-        frames: &engine.frames,
-        rmap: &engine.rmap,
-        ended_pages: engine.transfers.ended_pages(),
-        writing_pages: engine.transfers.writing_pages(),
-    };
+    let leaving = engine.leaving();
     let mut outcomes = SmallVec::<[PutAway; ISOLATED]>::new();
     for batch in going.chunk_by(|(a, _), (b, _)| a.store() == b.store()) {
         engine.store(batch[0].0).put_away(&leaving, batch, &mut |put| outcomes.push(put));
@@ -300,6 +295,18 @@ fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> G
     outcome.full |= started < pages;
     engine.flush_devices();
     away
+}
+
+/// Has the stores take copies of clean pages whose bytes came home for that. Returns how many of their frames are free.
+fn pack_copies(engine: &Engine, copies: Copies) -> u64 {
+    let mut going = Going::new();
+    for (space, page, frame) in copies {
+        if engine.store(page).copy(&engine.frames, page, frame.frame(), space) {
+            engine.wake_io(frame.frame());
+        }
+        going.push((page, frame));
+    }
+    engine.evict_or_putback(going)
 }
 
 /// The whereabouts of a page that was put away.

@@ -8,6 +8,7 @@ use crate::engine::{Engine, Waiter, in_place};
 use crate::lru::{ISOLATED, Isolated, Place};
 use crate::reclaim::away;
 use crate::reclaim::evict::{self, Evict, evict};
+use crate::swap::Pool;
 use crate::sync::Ordering;
 
 /// Whether an access reclaims, or the background thread.
@@ -32,6 +33,8 @@ const DEMOTED: u64 = 32;
 /// One in so many of all listed pages may be in hand at once, but always at least `LEAST_IN_HAND`.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
+/// The most pages in hand while they are packed: so many take less than a millisecond.
+const PACKED_TOGETHER: u64 = 64;
 /// Pages go out together by so many transfers' worth.
 const TRANSFERS: usize = 4;
 /// Batches in a row whose write may fail. So many batches try the slots of a few clusters that were never
@@ -200,7 +203,8 @@ fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
     // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
     let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
         .min(room)
-        .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND));
+        .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND))
+        .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
     let (mut looked, mut going) = (0, Isolated::new());
     while going.pages() < most && looked < LOOKS * most {
         match look_at(engine, most - going.pages(), false, &mut going) {
@@ -209,6 +213,12 @@ fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
         }
     }
     (looked, going)
+}
+
+/// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand, and others of its
+/// batch are packed.
+fn packs_away_pages(engine: &Engine) -> bool {
+    engine.has_translations() && engine.swap.pool().is_some_and(Pool::packs)
 }
 
 /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.

@@ -1,8 +1,8 @@
 //! The coldest pages of the compressed pool go on to the areas.
 //!
-//! Each page is unpacked into a frame of the swap cache, as if a fault had asked for it. From there it goes
-//! out as any dirty page does, past the pool. So a fault finds the page at every moment, and two protocols
-//! are enough.
+//! A page that is on its area as well is dropped. Any other page is unpacked into a frame of the swap cache, as if
+//! a fault had asked for it. From there it goes out as any dirty page does, past the pool. So a fault finds the page
+//! at every moment, and two protocols are enough.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -16,30 +16,50 @@ use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 /// Pages that leave at once where the pool is too large.
 const FITTED: usize = 512;
 
-/// Sends about `pages` of the coldest pages on their way. Returns how many it started with.
-pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> u64 {
-    let Some(pool) = engine.swap.pool() else { return 0 };
+/// The outcome of a round of shrinking.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shrunk {
+    /// Pages on their way to an area.
+    pub(crate) started: u64,
+    /// Pages that have left, since their area has them.
+    pub(crate) dropped: u64,
+}
+
+impl Shrunk {
+    /// Returns whether no page leaves.
+    pub(crate) fn is_nothing(self) -> bool {
+        self.started + self.dropped == 0
+    }
+}
+
+/// Sends about `pages` of the coldest pages on their way.
+pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
+    let mut shrunk = Shrunk::default();
+    let Some(pool) = engine.swap.pool() else { return shrunk };
     // The engine lends the list, so that this call allocates nothing. A second caller at the same time has to
     // allocate one.
     let mut named = std::mem::take(&mut *engine.pool_victims.lock());
     named.clear();
     pool.coldest(&engine.frames, pages, &mut named);
     let mut going = Going::new();
-    let mut started = 0;
     for &(slot, handle) in &named {
+        if engine.swap.drop_copy(&engine.frames, slot) {
+            shrunk.dropped += 1;
+            continue;
+        }
         match unpack(engine, slot) {
             Some(frame) => going.push((slot.stored(), frame)),
             // The page is in memory, or gone, or there is no frame for it.
             None => pool.stays(handle),
         }
         if going.len() == WRITE_BATCH {
-            started += write_out(engine, std::mem::take(&mut going));
+            shrunk.started += write_out(engine, std::mem::take(&mut going));
         }
     }
     *engine.pool_victims.lock() = named;
-    started += write_out(engine, going);
+    shrunk.started += write_out(engine, going);
     engine.flush_devices();
-    started
+    shrunk
 }
 
 /// Brings the pool under its share of the budget, which may have been lowered. Gives back the blocks that get
@@ -57,15 +77,15 @@ pub(crate) fn fit_pool(engine: &Engine) {
             return;
         }
         let ended = engine.transfers.ended_pages();
-        let started = shrink_pool(engine, FITTED);
-        if !engine.wait_until_ended(ended + started) {
+        let shrunk = shrink_pool(engine, FITTED);
+        if !engine.wait_until_ended(ended + shrunk.started) {
             return;
         }
         let blocks = excess.div_ceil(CHUNK_BYTES as u64) as usize;
         let given =
             pool.give_back(&engine.frames, blocks, |slot, from, to| engine.swap.retarget(slot, from, to));
         rounds += 1;
-        if started == 0 && given == 0 || engine.swap.is_failing() || rounds == most_rounds {
+        if shrunk.is_nothing() && given == 0 || engine.swap.is_failing() || rounds == most_rounds {
             return;
         }
     }
@@ -81,11 +101,11 @@ pub(super) async fn give_pool_back(engine: &Engine, waiter: &mut Waiter<'_>) -> 
         return true;
     }
     let ended = engine.transfers.ended_pages();
-    let started = shrink_pool(engine, FITTED);
-    if started > 0 {
-        waiter.until_written(ended + started).await;
+    let shrunk = shrink_pool(engine, FITTED);
+    if shrunk.started > 0 {
+        waiter.until_written(ended + shrunk.started).await;
     }
-    give_block_back() || started > 0
+    give_block_back() || !shrunk.is_nothing()
 }
 
 /// Unpacks a page of the pool into a frame under WRITEBACK, with a pin for the transfer.

@@ -173,9 +173,9 @@ fn chunk_bytes(chunk: usize) -> u64 {
 }
 
 impl RegionWriter<'_> {
-    fn all(&self) -> Vec<Region> {
+    fn all(&self) -> impl Iterator<Item = Region> {
         let len = self.list.len.load(Ordering::Relaxed);
-        (0..len).filter_map(|index| self.list.slot(index).map(Slot::load)).collect()
+        (0..len).filter_map(|index| self.list.slot(index).map(Slot::load))
     }
 
     fn get(&self, index: usize) -> Region {
@@ -317,13 +317,13 @@ impl RegionWriter<'_> {
 
     /// Returns the number of mapped pages in all regions.
     pub(crate) fn mapped_pages(&self) -> u64 {
-        self.all().iter().map(|region| region.end.0 - region.start.0).sum()
+        self.all().map(|region| region.end.0 - region.start.0).sum()
     }
 
     /// Checks that regions are in order and do not overlap. Takes linear time.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn validate(&self) {
-        let all = self.all();
+        let all: Vec<_> = self.all().collect();
         assert!(all.iter().all(|region| region.start < region.end), "a region is not empty");
         assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start), "regions are in order and apart");
     }

@@ -7,6 +7,7 @@
 //! |      CRC-32C          |     0     |  1  |  Device: the page is on its area
 //! +-----------------------+-----------+-----+
 //! |            handle, 61 bits        |  2  |  Pool: the page is in the compressed pool
+//! |                                   |  6  |  the same, and on its area as well
 //! +-----------------------------------+-----+
 //! |       word, sign in bit 63        |  3  |  Same, small: the page repeats a word that 61 bits tell
 //! |          word >> 3                |  4  |  Same, round: its low three bits are 0 (most floating point)
@@ -29,6 +30,7 @@ const POOL: u64 = 2;
 const SAME_SMALL: u64 = 3;
 const SAME_ROUND: u64 = 4;
 const SAME_TWICE: u64 = 5;
+const POOL_COPY: u64 = 6;
 
 /// The content of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +49,12 @@ pub(crate) enum Content {
         word: u64,
     },
     /// The page is in the compressed pool.
-    Pool(Handle),
+    Pool {
+        /// Its object there.
+        handle: Handle,
+        /// The object is a copy: the page is on its area as well.
+        is_copy: bool,
+    },
 }
 
 impl Content {
@@ -65,7 +72,7 @@ impl Content {
             Self::None => NONE,
             Self::Device { crc } => u64::from(crc) << 32 | DEVICE,
             Self::Same { word } => encode_same(word).expect("a word that Content::same took"),
-            Self::Pool(handle) => handle.bits() << 3 | POOL,
+            Self::Pool { handle, is_copy } => handle.bits() << 3 | if is_copy { POOL_COPY } else { POOL },
         }
     }
 
@@ -78,7 +85,9 @@ impl Content {
         match word & KIND {
             NONE if word == 0 => Self::None,
             DEVICE => Self::Device { crc: (word >> 32) as u32 },
-            POOL => Self::Pool(Handle::from_bits(word >> 3)),
+            kind @ (POOL | POOL_COPY) => {
+                Self::Pool { handle: Handle::from_bits(word >> 3), is_copy: kind == POOL_COPY }
+            }
             SAME_SMALL => Self::Same { word: (word as i64 >> 3) as u64 },
             SAME_ROUND => Self::Same { word: word & !KIND },
             SAME_TWICE => Self::Same { word: word >> 32 << 32 | word >> 32 },
@@ -164,8 +173,9 @@ mod tests {
                     prop_assert_eq!(Content::from_word(content.to_word()), content);
                 }
             }
-            let words = [Content::None, Content::Device { crc }, Content::Pool(Handle::from_bits(bits))];
-            for content in words {
+            let handle = Handle::from_bits(bits);
+            let pool = [false, true].map(|is_copy| Content::Pool { handle, is_copy });
+            for content in [Content::None, Content::Device { crc }].into_iter().chain(pool) {
                 prop_assert_eq!(Content::from_word(content.to_word()), content);
             }
         }

@@ -5,6 +5,8 @@
 //!  in, under READING:     Same: filled                 Pool: unpacked                  Device: read, and checked
 //! ```
 //!
+//! A page that came back from its area and leaves unchanged may have a copy in the pool besides. The copy is dropped for nothing.
+//!
 //! A word and the pool need no device, and nobody waits for them. A thread that changes a slot's content lets the
 //! old content go.
 
@@ -12,7 +14,7 @@ use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
 use crate::swap::bounce::BounceFrames;
 use crate::swap::content::{self, Content, Corrupt};
-use crate::swap::pool::{LoadFailure, Pool, Stored, Weights};
+use crate::swap::pool::{Handle, LoadFailure, Pool, Stored, Weights};
 use crate::swap::seal::Seal;
 use crate::sync::Arc;
 use crate::table::SpaceId;
@@ -73,24 +75,25 @@ impl Contents {
             self.counters.count(Counter::ZeroSwapOut);
             return same;
         }
-        if let Some(content) = weights.and_then(|weights| self.pack(frames, slot, frame, weights)) {
-            return content;
+        if let Some(handle) = weights.and_then(|weights| self.pack(frames, slot, frame, weights, 0)) {
+            return Content::Pool { handle, is_copy: false };
         }
         // A sealed page has a tag that says more.
         let crc = if self.seal.is_some() { 0 } else { content::page_crc(frames, frame) };
         Content::Device { crc }
     }
 
-    /// Packs the page of a frame under WRITEBACK. `None`: the pool does not take it.
+    /// Packs the page of a frame under WRITEBACK. `area_crc` is for a page that is on its area. `None`: the pool does not take it.
     pub(super) fn pack(
         &self,
         frames: &FrameAllocator,
         slot: SwapSlot,
         frame: FrameId,
         weights: &Weights,
-    ) -> Option<Content> {
-        match self.pool.as_ref()?.store(frames, weights, slot, frame) {
-            Stored::Kept(handle) => Some(Content::Pool(handle)),
+        area_crc: u32,
+    ) -> Option<Handle> {
+        match self.pool.as_ref()?.store(frames, weights, slot, frame, area_crc) {
+            Stored::Kept(handle) => Some(handle),
             Stored::Incompressible | Stored::Full => None,
         }
     }
@@ -115,7 +118,7 @@ impl Contents {
                 }
                 Content::Device { .. } => return Brought::OnDevice,
                 Content::None => return Brought::Gone,
-                Content::Pool(handle) => {
+                Content::Pool { handle, .. } => {
                     let pool = self.pool.as_ref().expect("a handle comes from the pool");
                     let loaded = match wanted {
                         Wanted::By(space) => {
@@ -155,7 +158,7 @@ impl Contents {
 
     /// Lets a content go that its slot does not have any more.
     pub(super) fn let_go(&self, frames: &FrameAllocator, content: Content) {
-        if let Content::Pool(handle) = content {
+        if let Content::Pool { handle, .. } = content {
             self.pool.as_ref().expect("a handle comes from the pool").free(frames, handle);
         }
     }

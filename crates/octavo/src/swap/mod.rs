@@ -44,7 +44,7 @@ use std::io;
 
 use crate::budget::Budget;
 use crate::config::{Compression, SwapCache};
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::error::{Error, ErrorKind};
 use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{Device, NO_QUEUE};
@@ -183,10 +183,18 @@ impl Swap {
     }
 
     /// Returns whether a page that came back should give up its slot, which saves it another write. It should when
-    /// free slots are getting few, or when its bytes in the pool take room from pages that are out.
-    pub(crate) fn is_better_given_up(&self, slot: SwapSlot) -> bool {
-        self.slots.is_crowded()
-            || self.pool().is_some_and(Pool::is_short) && matches!(self.content(slot), Content::Pool(_))
+    /// free slots are getting few, or when its bytes in the pool take room from pages that are out. A copy there
+    /// goes alone.
+    pub(crate) fn is_better_given_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
+        let takes_room = || match self.content(slot) {
+            // Whoever else drops it leaves the area's content as well.
+            Content::Pool { is_copy: true, .. } => {
+                self.drop_copy(frames, slot);
+                false
+            }
+            content => matches!(content, Content::Pool { .. }),
+        };
+        self.slots.is_crowded() || self.pool().is_some_and(Pool::is_short) && takes_room()
     }
 
     // --- how the areas do ---
@@ -250,13 +258,30 @@ impl Swap {
         matches!(content, Content::Device { .. })
     }
 
-    /// Puts a clean page that is on its area into the pool as well, so that it comes back from there. Its frame is
+    /// Puts a copy of a clean page that is on its area into the pool, so that it comes back from there. Its frame is
     /// under WRITEBACK. A page that does not fit stays where it is.
-    fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
-        if let Some(content) = self.contents.pack(frames, slot, frame, weights) {
-            let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
+    fn copy_into_pool(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
+        let Content::Device { crc } = self.content(slot) else { return };
+        if let Some(handle) = self.contents.pack(frames, slot, frame, weights, crc) {
+            let copy = Content::Pool { handle, is_copy: true };
+            let before = Content::from_word(self.cache.set_content(slot, copy.to_word()));
             self.contents.let_go(frames, before);
         }
+    }
+
+    /// Drops the pool's copy of a page that is on its area. False: there is none, or not any more.
+    pub(crate) fn drop_copy(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
+        let copy = self.content(slot);
+        let Content::Pool { handle, is_copy: true } = copy else { return false };
+        let Some(crc) = self.pool().and_then(|pool| pool.area_crc(frames, slot, handle)) else {
+            return false;
+        };
+        let is_dropped = self.cache.change_content(slot, copy.to_word(), Content::Device { crc }.to_word());
+        if is_dropped {
+            self.contents.let_go(frames, copy);
+            self.counters.count(Counter::PoolCopyDropped);
+        }
+        is_dropped
     }
 
     /// Brings the page of a slot into a frame under READING, if that takes no device.
@@ -305,8 +330,14 @@ impl Swap {
 
     /// A page has moved inside the pool. False: its slot has another content by now.
     pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
-        let (from, to) = (Content::Pool(from).to_word(), Content::Pool(to).to_word());
-        self.cache.change_content(slot, from, to)
+        let seen = self.content(slot);
+        match seen {
+            Content::Pool { handle, is_copy } if handle == from => {
+                let moved = Content::Pool { handle: to, is_copy };
+                self.cache.change_content(slot, seen.to_word(), moved.to_word())
+            }
+            _ => false,
+        }
     }
 
     /// The reason why a slot was not read.

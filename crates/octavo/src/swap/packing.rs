@@ -52,6 +52,14 @@ impl Swap {
         }
     }
 
+    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: in its place it
+    /// might have to write another page.
+    pub(super) fn wants_packed(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
+        let Some(pool) = self.pool().filter(|pool| !pool.is_crowded()) else { return 0 };
+        let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
+        pool.weigh(pool.weights(Some(space)), pages, &device)
+    }
+
     fn put_away_or_pack(
         &self,
         frames: &FrameAllocator,
@@ -97,10 +105,16 @@ impl Swap {
 
     /// Packs a page that is on its area and was not changed since. If the pool does not take it, the page is where
     /// it was. Returns whether somebody waits for it.
-    fn pack_clean(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) -> bool {
+    pub(super) fn pack_clean(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        frame: FrameId,
+        weights: &Weights,
+    ) -> bool {
         match self.start_writeback(frames, slot, frame, PageIs::Clean) {
             Started::Yes => {
-                self.pack(frames, slot, frame, weights);
+                self.copy_into_pool(frames, slot, frame, weights);
                 self.cache.end_writeback(frames, slot, frame, true)
             }
             refused => refused == Started::RefusedAndAwaited,

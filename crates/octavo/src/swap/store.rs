@@ -14,6 +14,7 @@ use crate::store::{
 use crate::swap::content::Content;
 use crate::swap::{Swap, forget_queue};
 use crate::sync::Shared;
+use crate::table::SpaceId;
 use crate::table::entry::{Entry, State};
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
@@ -102,6 +103,19 @@ impl PageStore for Swap {
 
     fn leave(&self, page: StoredPage, shadow: Shadow) {
         self.cache.leave(SwapSlot::named(page), shadow);
+    }
+
+    fn wants_copies(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
+        self.wants_packed(leaving, space, pages)
+    }
+
+    fn may_copy(&self, page: StoredPage) -> bool {
+        self.is_on_device(SwapSlot::named(page))
+    }
+
+    fn copy(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, space: SpaceId) -> bool {
+        let slot = SwapSlot::named(page);
+        self.pool().is_some_and(|pool| self.pack_clean(frames, slot, frame, pool.weights(Some(space))))
     }
 
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {

@@ -6,7 +6,7 @@
 //! Locking: one lock, held for a few stores, or for a look at all blocks when the block in use has run out. Frames
 //! are allocated and freed outside.
 
-use super::classes::SPAN_ORDER;
+use super::classes::{SPAN_BYTES, SPAN_ORDER};
 use super::span::{NO_SPAN, SpanWords};
 use crate::sync::{Mutex, Ordering, WordArray};
 use crate::units::{FrameId, Order};
@@ -120,6 +120,12 @@ impl Blocks {
     /// Returns whether a closed block has gone back.
     pub(super) fn is_gone(&self, block: usize) -> bool {
         !self.inner.lock().blocks[block].is_some_and(|held| held.closed)
+    }
+
+    /// Bytes of spans that are free.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let inner = self.inner.lock();
+        u64::from(inner.spans - inner.used_spans) * SPAN_BYTES as u64
     }
 
     /// Names that may be in use are below this.

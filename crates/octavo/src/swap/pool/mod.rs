@@ -60,7 +60,7 @@ use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::{Block, FrameAllocator};
 use crate::sizes::WEIGHED_SPACES;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
 use crate::units::{CHUNK_BYTES, FrameId, Order, PAGE_BYTES, SwapSlot};
 use blocks::spans_of;
@@ -69,7 +69,7 @@ use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
 use span::SpanWords;
-use spans::{Placed, Spans};
+use spans::{Checksums, Placed, Spans};
 use victims::Victims;
 pub(crate) use weigh::{DeviceView, Weights};
 
@@ -135,6 +135,8 @@ pub(crate) struct Pool {
     close_below_bytes: AtomicU64,
     /// Stores to refuse untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
+    /// Most pages of the last batch tried it.
+    packs: AtomicBool,
     /// By space. The last are those of pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
     pace: WritePace,
@@ -175,6 +177,7 @@ impl Pool {
             starved_until: AtomicU64::new(0),
             close_below_bytes: AtomicU64::new(u64::MAX),
             refusals: AtomicU32::new(0),
+            packs: AtomicBool::new(false),
             weights: std::array::from_fn(|_| Weights::default()),
             pace: WritePace::default(),
             victims: Mutex::new(Victims::default()),
@@ -197,7 +200,14 @@ impl Pool {
     pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
         let tries = weights.decide(pages, device);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
+        // Relaxed: a hint.
+        self.packs.store(2 * tries > pages, Ordering::Relaxed);
         tries
+    }
+
+    /// Returns whether most pages of the last batch tried the pool.
+    pub(crate) fn packs(&self) -> bool {
+        self.packs.load(Ordering::Relaxed)
     }
 
     /// The notes on the pages of a space. `None`: on pages with several owners, or with none.
@@ -217,16 +227,17 @@ impl Pool {
     }
 
     /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn. The frame is
-    /// then dirty again, and the kept bytes are worth nothing.
+    /// then dirty again, and the kept bytes are worth nothing. `area_crc` is kept for [`Pool::area_crc`].
     pub(crate) fn store(
         &self,
         frames: &FrameAllocator,
         weights: &Weights,
         slot: SwapSlot,
         frame: FrameId,
+        area_crc: u32,
     ) -> Stored {
         let began = Self::is_timed(slot).then(|| self.time.now());
-        let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame) };
+        let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame, area_crc) };
         weights.note_store(stored, began.map(|began| self.time.since(began).as_nanos() as u64));
         self.counters.count(match stored {
             Stored::Kept(_) => Counter::PoolSwapOut,
@@ -245,7 +256,7 @@ impl Pool {
         left > 0
     }
 
-    fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Stored {
+    fn pack(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, area_crc: u32) -> Stored {
         frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, |page| {
             if estimate::is_hopeless(page) {
                 return Stored::Incompressible;
@@ -253,7 +264,8 @@ impl Pool {
             let Some(mut scratch) = self.codec.take() else { return Stored::Full };
             let stored = match scratch.pack(page) {
                 Some(packed) => {
-                    let kept = self.keep(frames, slot, packed, checksum(slot, packed));
+                    let crcs = Checksums { packed: checksum(slot, area_crc, packed), area: area_crc };
+                    let kept = self.keep(frames, slot, packed, crcs);
                     kept.map_or(Stored::Full, Stored::Kept)
                 }
                 None => Stored::Incompressible,
@@ -263,11 +275,17 @@ impl Pool {
         })
     }
 
-    fn keep(&self, frames: &FrameAllocator, slot: SwapSlot, packed: &[u8], crc: u32) -> Option<Handle> {
+    fn keep(
+        &self,
+        frames: &FrameAllocator,
+        slot: SwapSlot,
+        packed: &[u8],
+        crcs: Checksums,
+    ) -> Option<Handle> {
         let clock = self.clock.load(Ordering::Relaxed);
         // Another thread may be quicker to use up a block that was just added.
         for _ in 0..4 {
-            if let Placed::At(handle) = self.spans.place(frames, slot, packed, crc, clock, true) {
+            if let Placed::At(handle) = self.spans.place(frames, slot, packed, crcs, clock, true) {
                 if handle.generation().is_multiple_of(TICK_STORES) {
                     self.clock.fetch_add(u64::from(TICK_STORES), Ordering::Relaxed);
                 }
@@ -322,7 +340,7 @@ impl Pool {
         to: FrameId,
     ) -> Result<(), LoadFailure> {
         let unpacked = self.spans.look(frames, slot, handle, |packed, header| {
-            if packed.len() != header.len || checksum(slot, packed) != header.crc {
+            if packed.len() != header.len || checksum(slot, header.area_crc, packed) != header.crc {
                 return Err(LoadFailure::Corrupt);
             }
             let mut page = [0; PAGE_BYTES];
@@ -333,6 +351,11 @@ impl Pool {
             Ok(())
         });
         unpacked.unwrap_or(Err(LoadFailure::Gone))
+    }
+
+    /// The checksum that an object was stored with, of its page on its area. `None`: the object is not there any more.
+    pub(crate) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
+        self.spans.area_crc(frames, slot, handle)
     }
 
     /// Frees an object. The thread that changed the content that named the handle calls it, once.
@@ -461,10 +484,10 @@ impl Pool {
         is_closed
     }
 
-    /// Returns whether the pool is within a 16th of its limit: the shrinker should write some of it out.
+    /// Returns whether the pool has less room left than a 16th of its limit: the shrinker should write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        used_bytes + limit_bytes / 16 > limit_bytes
+        used_bytes + limit_bytes / 16 > limit_bytes + self.spans.blocks.free_bytes()
     }
 }
 
@@ -479,7 +502,7 @@ fn mixed(slot: SwapSlot) -> u32 {
     slot.0.wrapping_mul(0x9e37_79b9)
 }
 
-/// The checksum of packed bytes and their slot.
-fn checksum(slot: SwapSlot, packed: &[u8]) -> u32 {
-    crc32c::crc32c_append(slot.0, packed)
+/// The checksum of packed bytes, their slot, and the checksum of their page on its area.
+fn checksum(slot: SwapSlot, area_crc: u32, packed: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(slot.0, &area_crc.to_le_bytes()), packed)
 }

@@ -40,7 +40,7 @@ impl PoolProbe {
     }
 
     pub fn store(&self, slot: u32, frame: FrameId) -> Option<u64> {
-        match self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), frame) {
+        match self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), frame, 0) {
             Stored::Kept(handle) => Some(handle.bits()),
             Stored::Incompressible | Stored::Full => None,
         }

@@ -8,7 +8,7 @@
 //! because a handle names a span and not a place. If there are no free spans, its objects move to holes in other
 //! spans of their class, and `retarget` changes the contents that name them.
 
-use super::spans::Placed;
+use super::spans::{Checksums, Placed};
 use super::{Handle, LoadFailure, Pool, checksum};
 use crate::frame::FrameAllocator;
 use crate::units::SwapSlot;
@@ -103,10 +103,11 @@ impl Pool {
     ) -> Result<Handle, MoveFailure> {
         let age = self.spans.span(handle.span()).age();
         let copied = self.spans.look(frames, slot, handle, |packed, header| {
-            if packed.len() != header.len || checksum(slot, packed) != header.crc {
+            if packed.len() != header.len || checksum(slot, header.area_crc, packed) != header.crc {
                 return Err(LoadFailure::Corrupt);
             }
-            Ok(self.spans.place(frames, slot, packed, header.crc, age, false))
+            let crcs = Checksums { packed: header.crc, area: header.area_crc };
+            Ok(self.spans.place(frames, slot, packed, crcs, age, false))
         });
         match copied {
             // A damaged object stays where it is, for the access that will ask for it.

@@ -35,7 +35,10 @@ pub(super) struct Header {
     pub(super) slot: SwapSlot,
     pub(super) generation: u32,
     pub(super) len: usize,
+    /// Of the packed bytes.
     pub(super) crc: u32,
+    /// Of the page on its area, if the object is a copy.
+    pub(super) area_crc: u32,
 }
 
 impl Header {
@@ -47,6 +50,7 @@ impl Header {
             generation: tag >> 12,
             len: (tag & 0xfff) as usize,
             crc: frames.bytes().load(at + 8),
+            area_crc: frames.bytes().load(at + 12),
         }
     }
 
@@ -54,7 +58,15 @@ impl Header {
         let tag = self.generation << 12 | self.len as u32;
         frames.bytes().store(at, u64::from(tag) << 32 | u64::from(self.slot.0));
         frames.bytes().store(at + 8, self.crc);
+        frames.bytes().store(at + 12, self.area_crc);
     }
+}
+
+/// The checksums in an object's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checksums {
+    pub(super) packed: u32,
+    pub(super) area: u32,
 }
 
 /// The outcome of an attempt to place an object.
@@ -108,7 +120,7 @@ impl Spans {
         frames: &FrameAllocator,
         slot: SwapSlot,
         packed: &[u8],
-        crc: u32,
+        crcs: Checksums,
         clock: u64,
         may_take: bool,
     ) -> Placed {
@@ -141,7 +153,8 @@ impl Spans {
         held.generation = held.generation % Handle::GENERATIONS + 1;
         let generation = held.generation;
         let at = self.offset(class, span, object);
-        Header { slot, generation, len: packed.len(), crc }.store(frames, at);
+        let Checksums { packed: crc, area: area_crc } = crcs;
+        Header { slot, generation, len: packed.len(), crc, area_crc }.store(frames, at);
         frames.bytes().copy_in(at + HEADER_BYTES, packed);
         Placed::At(Handle::new(class, span, object, generation))
     }
@@ -154,22 +167,31 @@ impl Spans {
         handle: Handle,
         look: impl FnOnce(&[u8], Header) -> R,
     ) -> Option<R> {
-        let (class, span, object) = (handle.class(), handle.span(), handle.object());
+        let class = handle.class();
         let held = self.classes[class].lock();
-        if !self.is_good(handle) {
-            return None;
-        }
-        let at = self.offset(class, span, object);
-        let header = Header::load(frames, at);
-        if header.slot != slot || header.generation != handle.generation() {
-            return None;
-        }
+        let (at, header) = self.header(frames, slot, handle)?;
         // The checksum tells a damaged length.
         let len = header.len.min(size(class) - HEADER_BYTES);
         Some(frames.bytes().with_copy(at + HEADER_BYTES, len, |packed| {
             drop(held);
             look(packed, header)
         }))
+    }
+
+    /// The checksum of an object's page on its area. `None`: the handle is not, or no longer, the slot's.
+    pub(super) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
+        let _held = self.classes[handle.class()].lock();
+        self.header(frames, slot, handle).map(|(_, header)| header.area_crc)
+    }
+
+    /// Under the lock of the handle's class: the place of an object and its header, if the object is the slot's.
+    fn header(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<(usize, Header)> {
+        if !self.is_good(handle) {
+            return None;
+        }
+        let at = self.offset(handle.class(), handle.span(), handle.object());
+        let header = Header::load(frames, at);
+        (header.slot == slot && header.generation == handle.generation()).then_some((at, header))
     }
 
     fn is_good(&self, handle: Handle) -> bool {

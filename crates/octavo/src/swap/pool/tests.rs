@@ -86,7 +86,7 @@ fn fixture(compression: Compression, limit_bytes: u64) -> Fixture {
 impl Fixture {
     fn store(&self, slot: u32, page: &[u8]) -> Stored {
         self.frames.bytes().copy_in(self.from.home_offset(), page);
-        self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), self.from)
+        self.pool.store(&self.frames, self.pool.weights(None), SwapSlot(slot), self.from, 0)
     }
 
     fn load(&self, slot: u32, handle: Handle) -> Result<Vec<u8>, LoadFailure> {
@@ -458,7 +458,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                         let kind = [Kind::Text, Kind::Half, Kind::Repeats][state as usize >> 20 & 1];
                         frames.bytes().copy_in(from.home_offset(), &page(kind, *seed));
                         if let Stored::Kept(handle) =
-                            pool.store(frames, pool.weights(None), SwapSlot(slot), from)
+                            pool.store(frames, pool.weights(None), SwapSlot(slot), from, 0)
                         {
                             content.store(handle.bits(), Ordering::Release);
                         }

@@ -39,7 +39,7 @@ const ASSUMED_UNPACK_NS: f64 = 1500.0;
 /// The wait of a fault for a page from an area, until it is measured: that of a disk.
 const ASSUMED_WAIT_NS: f64 = 80_000.0;
 /// Waits after which older ones count less and less.
-const WAITS: f64 = 16.0;
+const WAITS: f64 = 64.0;
 
 /// The state of the devices behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,14 +119,16 @@ impl Weigher {
         let blend = |mean: &mut f64, sum_ns: u64, n: u32| {
             if n > 0 {
                 let weight = (f64::from(n) / 16.0).min(0.5);
-                *mean += (sum_ns as f64 / f64::from(n) - *mean) * weight;
+                // No event more than doubles the figure, since the thread may not have run, and the first ones touch
+                // fresh memory.
+                let ns = (sum_ns as f64 / f64::from(n)).min(*mean * 2.0);
+                *mean += (ns - *mean) * weight;
             }
         };
         blend(&mut self.try_ns, noted.try_ns, noted.timed_tries);
         blend(&mut self.unpack_ns, noted.unpack_ns, noted.timed_loads);
         if noted.timed_waits > 0 {
-            // The first measured wait replaces the assumption: devices differ a thousandfold. No wait more than
-            // doubles the figure, since the thread may not have run.
+            // The first measured wait replaces the assumption: devices differ a thousandfold.
             let n = f64::from(noted.timed_waits);
             let waited_ns = (noted.wait_ns as f64 / n).min(self.wait_ns * 2.0);
             self.wait_ns += (waited_ns - self.wait_ns) * n / (n + self.waits);
@@ -327,7 +329,7 @@ mod tests {
         let straight =
             |weigher: &mut Weigher| (0..64).map(|_| 32 - weigher.decide(32, &FAST_DISK)).sum::<u32>();
         assert_eq!(straight(&mut weigher), 32);
-        weigher.note(Noted { wait_ns: 16 * 80_000, timed_waits: 16, ..Noted::default() });
+        weigher.note(Noted { wait_ns: WAITS as u64 * 80_000, timed_waits: WAITS as u32, ..Noted::default() });
         assert_eq!(straight(&mut weigher), 4, "fewer when it is");
     }
 
