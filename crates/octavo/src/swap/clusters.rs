@@ -124,7 +124,7 @@ impl Group {
 /// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
-    /// Places that were never used are welcome. Otherwise they come last, and places between used ones first.
+    /// Clusters that were never used are welcome. Otherwise there are no slots of theirs, and places between used ones come first.
     pub(crate) may_grow: bool,
     /// The areas that the caller does not want, by their index. Empty: any area will do.
     pub(crate) shunned: &'a [bool],
@@ -347,7 +347,7 @@ impl Clusters {
         &group.currents[self.cpus.current()]
     }
 
-    fn allocate_in(&self, group: &Group, count: usize, mut ask: Ask<'_>) -> Option<SlotRun> {
+    fn allocate_in(&self, group: &Group, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         let current = self.current_of(group);
         loop {
             if let Some(run) = self.take_from_current(group, current, count, ask) {
@@ -363,14 +363,10 @@ impl Clusters {
             if let Some(run) = group.currents.iter().find_map(|other| self.take_any(other, count, ask)) {
                 return Some(run);
             }
-            if before.is_none() || self.moves(group, ask) != before {
-                continue;
-            }
-            // All listed or current clusters had nothing.
-            if ask.may_grow {
+            if before.is_some() && self.moves(group, ask) == before {
+                // All listed or current clusters had nothing.
                 return None;
             }
-            ask.may_grow = true;
         }
     }
 

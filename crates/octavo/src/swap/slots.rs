@@ -20,13 +20,17 @@ impl Slots {
         Self { unwritable: Unwritable::new(clusters.areas()), clusters }
     }
 
-    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned.
+    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to grow gets slots of
+    /// clusters that were never used if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
-        if self.unwritable.withheld() >= MOST_WITHHELD {
-            self.give_withheld_back();
-        }
-        let allocate = || self.clusters.allocate(count, ask);
-        allocate().or_else(|| self.give_withheld_back().then(allocate).flatten())
+        let allocate = |may_grow| self.clusters.allocate(count, Ask { may_grow, ..ask });
+        let try_again = |may_grow| self.give_withheld_back(count).then(|| allocate(may_grow)).flatten();
+        let withholds_most = self.unwritable.withheld() >= MOST_WITHHELD;
+        let known = if ask.may_grow { None } else { allocate(false) };
+        known
+            .or_else(|| if withholds_most { try_again(ask.may_grow) } else { None })
+            .or_else(|| allocate(true))
+            .or_else(|| try_again(true))
     }
 
     /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
@@ -34,10 +38,11 @@ impl Slots {
         self.clusters.allocate_huge(ask)
     }
 
-    /// Lets slots that could not be written be tried again. Returns whether there were any.
+    /// Lets up to `count` slots that could not be written be tried again. Returns whether there were any.
     #[cold]
-    fn give_withheld_back(&self) -> bool {
-        self.unwritable.give_back(|slot| self.clusters.free(slot), |slot| self.clusters.area_of_slot(slot))
+    fn give_withheld_back(&self, count: u32) -> bool {
+        let area_of = |slot| self.clusters.area_of_slot(slot);
+        self.unwritable.give_back(count as usize, |slot| self.clusters.free(slot), area_of)
     }
 
     /// Frees a slot that nothing leads to any more.

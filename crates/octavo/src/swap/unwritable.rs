@@ -2,7 +2,8 @@
 //!
 //! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow. Only the
 //! failure shows which places those are. So a slot whose write failed is withheld from the allocator as soon as it
-//! is free. It stays withheld until the allocator has none left, or until too many are withheld.
+//! is free. It stays withheld until the allocator has none left. Where too many are withheld, some of them are tried again before
+//! the file grows: as many at a time as one caller asks for, so that the others stay out of the way of places that have room.
 //!
 //! Locking: one lock. No other lock is held when it is taken, and it is taken only where a write has failed.
 
@@ -60,13 +61,21 @@ impl Unwritable {
         true
     }
 
-    /// Gives all withheld slots to the allocator, each by a call of `free`. Returns whether there were any.
+    /// Gives up to `count` withheld slots to the allocator, the oldest first, each by a call of `free`. Returns whether there were any.
     #[cold]
-    pub(super) fn give_back(&self, free: impl Fn(SwapSlot), area_of: impl Fn(SwapSlot) -> usize) -> bool {
+    pub(super) fn give_back(
+        &self,
+        count: usize,
+        free: impl Fn(SwapSlot),
+        area_of: impl Fn(SwapSlot) -> usize,
+    ) -> bool {
         if self.withheld() == 0 {
             return false;
         }
-        let taken = std::mem::take(&mut self.slots.lock().withheld);
+        let mut slots = self.slots.lock();
+        let count = count.min(slots.withheld.len());
+        let taken: Vec<_> = slots.withheld.drain(..count).collect();
+        drop(slots);
         for slot in &taken {
             free(*slot);
             // Counted last: meanwhile its area must not seem to be full.
@@ -107,10 +116,12 @@ mod tests {
         let counts = || (unwritable.withheld(), unwritable.withheld_of(0), unwritable.withheld_of(1));
         assert_eq!(counts(), (2, 1, 1));
         let given = std::cell::RefCell::new(Vec::new());
-        let give_back = || unwritable.give_back(|slot| given.borrow_mut().push(slot), area_of);
-        assert!(give_back());
+        let give_back = |count| unwritable.give_back(count, |slot| given.borrow_mut().push(slot), area_of);
+        assert!(give_back(1));
+        assert_eq!((&**given.borrow(), counts()), (&[SwapSlot(13)][..], (1, 1, 0)));
+        assert!(give_back(5));
         assert_eq!(*given.borrow(), [SwapSlot(13), SwapSlot(4)]);
-        assert_eq!((counts(), give_back()), ((0, 0, 0), false));
+        assert_eq!((counts(), give_back(5)), ((0, 0, 0), false));
         assert!(withhold(15), "it is still in use");
         assert_eq!(counts(), (1, 0, 1));
     }
