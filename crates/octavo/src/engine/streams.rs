@@ -238,23 +238,24 @@ impl Streams {
 
     /// The probe of a page's block is left in memory, compressed.
     pub(crate) fn note_left(&self, page: PageNumber) {
-        self.with_around(|around| around.note_left(page.0));
+        self.with_state(|state| state.around.note_left(page.0));
     }
 
     /// A fault has found its page in memory, compressed.
     pub(crate) fn note_packed(&self, page: PageNumber) {
-        self.with_around(|around| around.note_wanted(page.0));
+        self.with_state(|state| state.around.note_wanted(page.0));
     }
 
-    /// Returns whether the neighbours of a page are to be shown with it, but for the block's probe.
+    /// Returns whether the neighbours of a page that a fault wanted are to be shown with it, but for the block's probe. A stream
+    /// shows its pages itself, so that it sees which of them are wanted.
     pub(crate) fn shows_around(&self, page: PageNumber) -> bool {
-        self.with_around(|around| around.pays(page.0)).unwrap_or(false)
+        self.with_state(|state| state.around.pays(page.0) && !state.has_window_at(page.0)).unwrap_or(false)
     }
 
-    /// Uses the accounts of neighbours, unless the space has none or another uses them.
-    fn with_around<R>(&self, run: impl FnOnce(&mut Around) -> R) -> Option<R> {
+    /// Uses the state for neighbours, unless the space has none or another uses it.
+    fn with_state<R>(&self, run: impl FnOnce(&mut State) -> R) -> Option<R> {
         let mut state = self.has_neighbours.then(|| self.state.try_lock()).flatten()?;
-        Some(run(&mut state.around))
+        Some(run(&mut state))
     }
 
     /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.
@@ -278,6 +279,11 @@ impl Streams {
 }
 
 impl State {
+    /// Returns whether a stream that came to a page reads ahead of it.
+    fn has_window_at(&self, page: u64) -> bool {
+        self.streams.iter().any(|stream| stream.window > 0 && stream.last == page)
+    }
+
     /// The place of the stream that the fault belongs to, or begins.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> usize {
         self.faults += 1;
