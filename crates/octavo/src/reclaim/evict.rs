@@ -263,9 +263,11 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             engine.rmap.remember(&engine.frames, frame, owner);
             engine.space_use.subtract(owner.space, Figure::Resident, 1);
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
-            let left = words.uses.remove();
-            debug_assert!(left > 0, "the store's is a use");
             reference.into_page();
+            if words.uses.remove() == 0 {
+                // Since the change, a fault has shown the page again, its store has given it up, and it was unmapped.
+                engine.release(frame);
+            }
         } else {
             engine.drop_reference(reference);
         }

@@ -117,6 +117,15 @@ impl Model {
         }
     }
 
+    /// As `Engine::disown`.
+    fn end_use(&self, frame: FrameId) {
+        match self.frames.words(frame).uses.remove() {
+            0 if self.holds(frame).release() == Dropped::Last => self.freed(frame),
+            1 => self.unpin_orphan(self.cache.forget_orphan(&self.frames, frame)),
+            _ => {}
+        }
+    }
+
     /// Reclaim puts a frame it has pinned into the cache; its one entry leads there.
     fn add(&self, slot: SwapSlot, frame: FrameId) {
         self.cache.reserve(SlotRun { first: slot, count: 1 });
@@ -282,9 +291,7 @@ fn loom_cache_the_way_out_against_both_entries() {
         race(
             &model,
             move |model| {
-                // As `Engine::disown`.
-                assert_ne!(model.frames.words(frame).uses.remove(), 0, "the cache is a use");
-                model.unpin_orphan(model.cache.forget_orphan(&model.frames, frame));
+                model.end_use(frame);
             },
             |model| {
                 model.go_out(SLOT, frame);
@@ -293,6 +300,34 @@ fn loom_cache_the_way_out_against_both_entries() {
         dropping.join().unwrap();
         model.validate(0);
         assert!(!model.is_alive(frame), "nothing leads to the frame, and it is still there");
+    });
+}
+
+/// An entry has just come to lead to its slot, and its use is not ended yet. Meanwhile a fault shows the page again, which gives its
+/// slot up, and unmaps it: whoever ends the last use lets the frame go, once.
+#[test]
+fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
+    in_all_forms(2, |form| {
+        let (model, frame) = Model::page_on_its_way_out(form);
+        assert!(model.frames.words(frame).uses.try_add(), "that of the entry");
+        let fresh = model.fresh();
+        race(
+            &model,
+            move |model| {
+                let found = model.bring_in(SLOT, fresh);
+                model.show(SLOT, found, true);
+                model.end_use(found);
+            },
+            |model| {
+                // As `unmap_owners`.
+                if model.frames.words(frame).uses.remove() == 0 {
+                    assert_eq!(model.holds(frame).release(), Dropped::Kept, "pinned");
+                }
+                model.go_out(SLOT, frame);
+            },
+        );
+        assert!(!model.is_alive(frame), "nothing leads to the frame, and it is still there");
+        model.validate(0);
     });
 }
 
