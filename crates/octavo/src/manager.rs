@@ -118,7 +118,7 @@ impl Manager {
             id,
             regions: RegionList::new(Arc::clone(&engine.budget)),
             used_huge_zero: UsedHugeZero::default(),
-            streams: Streams::new(translation.is_some()),
+            streams: Streams::default(),
             quota: Quota::default(),
             translation,
         };

@@ -4,7 +4,6 @@ mod ranges;
 
 use std::fmt;
 use std::future::Future;
-use std::ops::Range;
 
 use octavo_platform::Word;
 
@@ -14,9 +13,7 @@ use crate::engine::{
     protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::{
-    InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_around, show_run, take_over,
-};
+use crate::fault::{InPlace, Via, prefetch, resolve, resolve_async, resolve_now, show_run, take_over};
 use crate::reclaim::{Running, cool, make_room, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
@@ -529,16 +526,6 @@ impl Space {
     pub fn show(&self, address: u64, len: u64, access: Access) -> Result<u64> {
         let range = whole_pages(address, len, "shown")?;
         show_run(&self.engine, &self.state, range, access)
-    }
-
-    /// Makes the neighbours of a page usable at the other side that a fault at `address` has brought along, where neighbours are
-    /// wanted often enough near by. It waits for nothing. Returns the addresses that the page and its neighbours have, and how many
-    /// neighbours are usable now.
-    ///
-    /// # Errors
-    /// `Unsupported` where the space has no translation; `ForkedChild` in a forked child.
-    pub fn show_around(&self, address: u64, access: Access) -> Result<(Range<u64>, u64)> {
-        show_around(&self.engine, &self.state, PageNumber::containing(address), access)
     }
 
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From

@@ -2,13 +2,10 @@
 //! memory in order.
 //!
 //! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page, and the neighbours that Octavo says are wanted with it ([`Ahead::came_around`]). Several runs are followed at
-//! once, as threads and arrays take turns.
+//! its own page. Many runs are followed at once, as threads and arrays take turns.
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
-
-use std::ops::Range;
 
 /// Runs followed at once: those of a few threads, each of which fills a region of memory for each size of its objects. To look at all of
 /// them takes a hundredth of what a fault takes.
@@ -124,13 +121,6 @@ impl Ahead {
     pub(crate) fn came_beforehand(&mut self, first: u64, pages: u64) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.end == first && run.way == Way::Up) {
             run.end += pages;
-        }
-    }
-
-    /// Takes note that the block of a fault's page came with it. The block may lack a page.
-    pub(crate) fn came_around(&mut self, page: u64, block: Range<u64>) {
-        if let Some(run) = self.runs.iter_mut().find(|run| run.start == page && run.end == page + 1) {
-            (run.start, run.end) = (block.start, block.end);
         }
     }
 

@@ -206,8 +206,6 @@ pub struct Driver<'a, R, L> {
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
-    /// Addresses of single pages that faults have brought, whose neighbours are to be shown.
-    brought: Vec<u64>,
     lingering: Lingering,
     /// `None`: it stays where the kernel puts it.
     placement: Option<Placement>,
@@ -225,7 +223,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         listener: L,
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
-        let (waiting, usable, brought, served) = (Vec::new(), Vec::new(), Vec::new(), Served::default());
+        let (waiting, usable, served) = (Vec::new(), Vec::new(), Served::default());
         Self {
             space,
             window,
@@ -237,7 +235,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             failing,
             waiting,
             usable,
-            brought,
             lingering: Lingering::default(),
             placement: None,
             served,
@@ -280,15 +277,13 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     self.wake_all();
                 }
             }
-            self.wake_served();
+            self.wake_all();
             for fault in again.drain(..) {
                 waiting.push(wait(self.space, fault));
             }
             if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
-            // The reads that others wait for are under way.
-            self.show_neighbours();
             if self.read(&mut events)? {
                 is_idle = false;
                 let is_alone = events.len() == 1 && waiting.is_empty();
@@ -299,7 +294,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                         waiting.push(wait(self.space, fault));
                     }
                 }
-                self.wake_served();
+                self.wake_all();
             }
             self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
@@ -524,9 +519,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.ahead.came(advice, came.0, came.1, is_open);
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
-        if !is_protected && pages == 1 {
-            self.brought.push(fault.page);
-        }
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
             self.wake_all();
             self.show_beforehand((came.0 + pages) * PAGE, pages, access);
@@ -556,26 +548,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Wakes the threads whose faults are served. Beside a thread, their neighbours come first: once it is awake, it has the CPU.
-    fn wake_served(&mut self) {
-        if self.is_beside() {
-            self.show_neighbours();
-        }
-        self.wake_all();
-    }
-
-    /// Shows the neighbours of pages that faults have brought, while the threads that wanted these go on.
-    fn show_neighbours(&mut self) {
-        for page in self.brought.drain(..) {
-            let access = if self.ahead.stores_follow() { Access::Write } else { Access::Read };
-            // An error is met by the next fault.
-            if let Ok((block, pages @ 1..)) = self.space.show_around(page, access) {
-                self.served.along += pages;
-                self.ahead.came_around(page / PAGE, block.start / PAGE..block.end / PAGE);
-            }
-        }
-    }
-
     /// Shows pages that a program in order wants soon, while it uses those that it has just got.
     fn show_beforehand(&mut self, start: u64, pages: u64, access: Access) {
         if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
@@ -600,9 +572,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
         let Err(error) = result else {
             self.wake(fault, fault.page, PAGE);
-            if !fault.is_protected {
-                self.brought.push(fault.page);
-            }
             return false;
         };
         match error.kind() {

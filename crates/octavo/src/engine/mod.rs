@@ -24,7 +24,6 @@
 //! Locking: only a split holds the LRU's lock while it calls another structure. The table in
 //! `docs/locking.md` has the order in which locks may nest.
 
-mod around;
 mod batch;
 mod build;
 mod busy;
@@ -72,7 +71,6 @@ use crate::units::{
     CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
 };
 
-pub(crate) use around::{addresses_around, probe_beside, shown_with};
 pub(crate) use batch::{Batch, ask_for};
 pub(crate) use build::EngineConfig;
 pub(crate) use busy::AllBusy;

@@ -25,7 +25,6 @@
 //! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If that page had
 //! been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
 
-use crate::engine::around::{Around, block_end, block_of};
 use crate::engine::stretches::{Stretches, pays};
 use crate::region::AccessPattern;
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -61,43 +60,17 @@ pub(crate) struct Window {
     pub(crate) first: PageNumber,
     pub(crate) count: u32,
     pub(crate) stride: i64,
-    /// The place of its stream, and when the stream began. `None`: the pages are neighbours of one that a fault wants.
-    stream: Option<(usize, u64)>,
-    /// Neighbours before the wanted page.
-    before: u32,
-    /// The neighbour that is not shown.
-    probe: Option<PageNumber>,
+    /// The place of its stream, and when the stream began.
+    stream: (usize, u64),
 }
 
 impl Window {
-    /// The neighbours of a page: so many before it, and so many behind it.
-    pub(super) fn around(page: PageNumber, before: u32, behind: u32, probe: u64) -> Self {
-        let (first, probe) = (page.plus(1), Some(PageNumber(probe)));
-        Self { first, count: behind, stride: 1, stream: None, before, probe }
-    }
-
-    /// The probe of a block alone.
-    pub(super) fn probe(page: PageNumber) -> Self {
-        Self { first: page, count: 1, stride: 1, stream: None, before: 0, probe: Some(page) }
-    }
-
-    /// The pages, in the order in which they will be wanted. Neighbours come from the wanted page outwards.
+    /// The pages, in the order in which they will be wanted.
     pub(crate) fn pages(self) -> impl Iterator<Item = PageNumber> {
-        let ahead = (0..i64::from(self.count)).map_while(move |index| {
+        (0..i64::from(self.count)).map_while(move |index| {
             let page = (self.first.0 as i64).checked_add(index * self.stride)?;
             (page >= 0).then_some(PageNumber(page as u64))
-        });
-        ahead.chain((0..u64::from(self.before)).map(move |index| PageNumber(self.first.0 - 2 - index)))
-    }
-
-    /// Returns whether the pages are neighbours of one that a fault wants.
-    pub(crate) fn is_around(self) -> bool {
-        self.stream.is_none()
-    }
-
-    /// Returns whether a page is the neighbour that is not shown.
-    pub(crate) fn is_probe(self, page: PageNumber) -> bool {
-        self.probe == Some(page)
+        })
     }
 
     /// The page after so many of the window's.
@@ -120,8 +93,6 @@ struct Stream {
     used: u32,
     /// The first page that has not been asked for.
     ahead: u64,
-    /// The other pages of the last one's block have come along.
-    has_block: bool,
     began_at: u64,
     used_at: u64,
 }
@@ -136,27 +107,6 @@ impl Stream {
     /// Pages asked for beyond `page`.
     fn left_after(&self, page: u64) -> i64 {
         (self.ahead.wrapping_sub(page) as i64) / self.stride - 1
-    }
-
-    /// Returns the way in which a fault leaves the block that has come along for one beside it. 0: it is inside.
-    fn way_by_block(&self, page: u64) -> Option<i64> {
-        if !self.has_block {
-            return None;
-        }
-        match page {
-            page if block_of(page) == block_of(self.last) => Some(0),
-            page if page == block_end(self.last) => Some(1),
-            page if page + 1 == block_of(self.last) => Some(-1),
-            _ => None,
-        }
-    }
-
-    /// A fault goes this way by the block that has come along.
-    fn go_by_block(&mut self, way: i64) {
-        if way != 0 {
-            self.run = if self.stride == way { self.run.saturating_add(1) } else { 2 };
-            self.stride = way;
-        }
     }
 
     fn continues_at(&self, page: u64) -> bool {
@@ -178,15 +128,12 @@ enum Worth {
 struct State {
     streams: [Stream; STREAMS],
     stretches: Stretches,
-    around: Around,
     faults: u64,
 }
 
 /// The streams of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    /// Neighbours come along where faults are in no order.
-    has_neighbours: bool,
     /// Apart, since spaces are moved while they are made, and stacks may be small.
     state: Mutex<Box<State>>,
     /// Pages that were read ahead and wanted by faults that found the lock taken.
@@ -194,11 +141,6 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Makes the streams of a space. With `has_neighbours`, neighbours come along where faults are in no order.
-    pub(crate) fn new(has_neighbours: bool) -> Self {
-        Self { has_neighbours, ..Self::default() }
-    }
-
     /// A fault wants a page that went out. Says which pages to read ahead now, at most `most`.
     pub(crate) fn on_fault(
         &self,
@@ -218,54 +160,19 @@ impl Streams {
             return None;
         };
         let at = state.follow(page.0, hit, pattern);
-        let State { streams, stretches, around, faults } = &mut **state;
+        let State { streams, stretches, .. } = &mut **state;
         let stream = &mut streams[at];
         if stream.read > 0 {
             stream.claim(page.0, &self.unseen);
         }
-        if let Some(window) = stream.plan(page.0, hit, pattern, most, stretches) {
-            stream.has_block = false;
-            return Some(Window { stream: Some((at, stream.began_at)), ..window });
-        }
-        let is_alone = hit == Hit::None && stream.window == 0;
-        if !self.has_neighbours || !is_alone {
-            return None;
-        }
-        let window = around.window(page.0, *faults, most)?;
-        stream.has_block = window.count + window.before > 1;
-        Some(window)
-    }
-
-    /// The probe of a page's block is left in memory, compressed.
-    pub(crate) fn note_left(&self, page: PageNumber) {
-        self.with_state(|state| state.around.note_left(page.0));
-    }
-
-    /// A fault has found its page in memory, compressed.
-    pub(crate) fn note_packed(&self, page: PageNumber) {
-        self.with_state(|state| state.around.note_wanted(page.0));
-    }
-
-    /// Returns whether the neighbours of a page that a fault wanted are to be shown with it, but for the block's probe. A stream
-    /// shows its pages itself, so that it sees which of them are wanted.
-    pub(crate) fn shows_around(&self, page: PageNumber) -> bool {
-        self.with_state(|state| state.around.pays(page.0) && !state.has_window_at(page.0)).unwrap_or(false)
-    }
-
-    /// Uses the state for neighbours, unless the space has none or another uses it.
-    fn with_state<R>(&self, run: impl FnOnce(&mut State) -> R) -> Option<R> {
-        let mut state = self.has_neighbours.then(|| self.state.try_lock()).flatten()?;
-        Some(run(&mut state))
+        let window = stream.plan(page.0, hit, pattern, most, stretches)?;
+        Some(Window { stream: (at, stream.began_at), ..window })
     }
 
     /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.
-    /// `probed` says whether the window's probe is among those that are being read.
-    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32, probed: bool) {
+    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
         if let Some(mut state) = self.state.try_lock() {
-            if probed {
-                state.around.note_left(window.first.0);
-            }
-            let Some((at, began_at)) = window.stream else { return };
+            let (at, began_at) = window.stream;
             let stream = &mut state.streams[at];
             // By now another stream may have its place.
             if stream.began_at == began_at {
@@ -279,26 +186,12 @@ impl Streams {
 }
 
 impl State {
-    /// Returns whether a stream that came to a page reads ahead of it.
-    fn has_window_at(&self, page: u64) -> bool {
-        self.streams.iter().any(|stream| stream.window > 0 && stream.last == page)
-    }
-
     /// The place of the stream that the fault belongs to, or begins.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> usize {
         self.faults += 1;
-        if hit == Hit::ReadAhead {
-            self.around.note_wanted(page);
-        }
         let streams = &mut self.streams;
-        let by_block =
-            streams.iter().enumerate().find_map(|(at, stream)| Some((at, stream.way_by_block(page)?)));
-        let at = if let Some((at, way)) = by_block {
-            streams[at].go_by_block(way);
-            at
-        } else if let Some(at) =
-            streams.iter().position(|stream| stream.used_at > 0 && stream.continues_at(page))
-        {
+        let continues = |stream: &Stream| stream.used_at > 0 && stream.continues_at(page);
+        let at = if let Some(at) = streams.iter().position(continues) {
             streams[at].run = streams[at].run.saturating_add(1);
             if hit == Hit::ReadAhead && streams[at].window == 0 {
                 // The stream was shut, and its pages went into the account then.
@@ -465,7 +358,7 @@ impl Stream {
     /// A window of this stream. The caller adds the place.
     fn window_at(&self, first: u64, count: u32) -> Window {
         let (first, stride) = (PageNumber(first), self.stride);
-        Window { first, count, stride, stream: None, before: 0, probe: None }
+        Window { first, count, stride, stream: (0, 0) }
     }
 }
 

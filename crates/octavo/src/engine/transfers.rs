@@ -17,7 +17,7 @@ use crate::engine::{Engine, Figure};
 use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
-use crate::lru::{Arrival, IsolatedFrame};
+use crate::lru::IsolatedFrame;
 use crate::policy::{Place, Shadow};
 use crate::sizes::ISOLATED;
 use crate::store::{Begun, Evicted, Frames, Going, Reference, Unread};
@@ -378,14 +378,9 @@ impl Engine {
     pub(crate) fn admit(&self, frame: FrameId, shadow: Option<Shadow>) {
         let Some(shadow) = shadow else { return };
         self.counters.count(Counter::WorkingsetRefault);
-        if self.lru.admit(&self.frames, frame, Arrival::Back(shadow)) == Place::Hot {
+        if self.lru.admit(&self.frames, frame, shadow) == Place::Hot {
             self.counters.count(Counter::WorkingsetActivate);
         }
-    }
-
-    /// Does what [`Engine::admit`] does, for a page that comes along with a neighbour.
-    pub(crate) fn admit_along(&self, frame: FrameId) {
-        self.lru.admit(&self.frames, frame, Arrival::Along);
     }
 
     /// Frees a clean frame that only its store knows, if it is still that.

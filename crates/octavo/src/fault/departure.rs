@@ -12,16 +12,15 @@
 //! For a page of a run, a fault costs two walks, two changes of its entry and the away zone's lock. The call
 //! of the translation is shared by up to [`TRANSLATED`] pages.
 
-use std::ops::Range;
 use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
-use crate::engine::{Batch, Engine, SpaceState, Waiter, addresses_around, ask_for, probe_beside, shown_with};
+use crate::engine::{Batch, Engine, SpaceState, Waiter, ask_for};
 use crate::error::Result;
 use crate::fault::{Fault, Outcome, Step, Via};
 use crate::frame::Block;
-use crate::region::{AccessPattern, RegionOptions};
+use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::store::Reference;
@@ -245,7 +244,7 @@ pub(crate) fn show_run(
         if !is_at_hand(engine, space, page) {
             break;
         }
-        let (departing, is_usable) = prepare(engine, space, page, access, false);
+        let (departing, is_usable) = prepare(engine, space, page, access);
         if departing.is_none() && !is_usable {
             break;
         }
@@ -264,67 +263,21 @@ pub(crate) fn show_run(
     Ok(usable + depart(engine, space, translation, departures))
 }
 
-/// Makes the neighbours of a page usable that were read with it, where that pays. Returns the addresses of the block, and how
-/// many neighbours are usable.
-pub(crate) fn show_around(
-    engine: &Engine,
-    space: &SpaceState,
-    page: PageNumber,
-    access: Access,
-) -> Result<(Range<u64>, u64)> {
-    engine.check_process()?;
-    let translation = super::check_translated(space)?;
-    let (mut departures, block) = (Departures::new(), addresses_around(page));
-    if probe_beside(page).is_some_and(|probe| is_packed(engine, space, probe)) {
-        space.streams.note_left(page);
-    }
-    let is_random =
-        || space.regions.find(page).is_none_or(|region| region.options.pattern == AccessPattern::Random);
-    if engine.policy.readahead_pages == 0 || is_random() || !space.streams.shows_around(page) {
-        return Ok((block, 0));
-    }
-    for neighbour in shown_with(page).filter(|neighbour| has_come_along(engine, space, *neighbour)) {
-        let (departing, _) = prepare(engine, space, neighbour, access, true);
-        departures.extend(departing);
-    }
-    Ok((block, depart(engine, space, translation, departures)))
-}
-
 /// Has the fault of a page in a run prepare it. Returns it where it is to depart, and otherwise whether it is usable already.
 fn prepare<'e>(
     engine: &'e Engine,
     space: &'e SpaceState,
     page: PageNumber,
     access: Access,
-    alone: bool,
 ) -> (Option<Departing<'e>>, bool) {
     let mut fault = Fault::new(Waiter::never(engine), engine, space, page.address(), access);
     (fault.via, fault.company) = (Via::Translation, Company::Run);
-    (fault.counted, fault.alone) = (true, alone);
+    fault.counted = true;
     let polled = fault.poll(Waker::noop());
     match std::mem::replace(&mut fault.company, Company::None) {
         Company::Departing(departing) => (Some(departing), false),
         _ => (None, matches!(polled, Poll::Ready(Outcome::Usable))),
     }
-}
-
-/// Returns whether a page was read and nobody has wanted it yet, or is in memory compressed. It is a hint.
-fn has_come_along(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
-    let Some(slot) = swapped(engine, space, page) else { return false };
-    match engine.find_swapped(slot) {
-        Some(pin) => {
-            let holds = engine.frames.words(pin.frame()).holds.load();
-            engine.unpin(pin);
-            !holds.is_reading() && !holds.is_dirty() && !holds.is_writeback()
-        }
-        None => !engine.swap.is_on_device(slot),
-    }
-}
-
-/// Returns whether a page is out, and needs no device to come back. It is a hint.
-fn is_packed(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
-    let Some(slot) = swapped(engine, space, page) else { return false };
-    engine.swap.cache.is_out(slot) && !engine.swap.is_on_device(slot)
 }
 
 /// Returns whether a fault need not read the page from a device. It is a hint.

@@ -51,7 +51,7 @@ use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
 pub use away::InPlace;
 pub(crate) use away::Via;
 use departure::Company;
-pub(crate) use departure::{show_around, show_run};
+pub(crate) use departure::show_run;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
@@ -128,7 +128,7 @@ pub(crate) struct Fault<'a> {
     refused_at: Option<Instant>,
     /// For how long that kept this fault from going on.
     refused_for: Duration,
-    /// Nothing is read ahead. A read failed that was not for this page alone, or the page itself comes along with another.
+    /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
     waiter: Waiter<'a>,
 }

@@ -29,10 +29,8 @@ struct ReadAheadRun<'e> {
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
     /// Pages that were collected so far to be read ahead.
     started: u64,
-    /// One of the frames is for a page that a fault wants, as urgently as this says.
-    wanted: Option<Urgency>,
-    /// The pages are neighbours of the wanted one.
-    is_around: bool,
+    /// One of the frames is for a page that a fault wants.
+    has_wanted: bool,
     /// The device was full, so more reads are of no use.
     is_refused: bool,
     /// Pages to be read ahead for which it had no room.
@@ -42,16 +40,15 @@ struct ReadAheadRun<'e> {
 impl<'e> ReadAheadRun<'e> {
     fn new(engine: &'e Engine) -> Self {
         let (frames, started) = (SmallVec::new(), 0);
-        let (wanted, is_around, is_refused, refused) = (None, false, false, 0);
-        Self { engine, first: SwapSlot(0), frames, started, wanted, is_around, is_refused, refused }
+        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, is_refused: false, refused: 0 }
     }
 
     /// Begins with the page that a fault wants.
-    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame, urgency: Urgency) -> Self {
+    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame) -> Self {
         let mut run = Self::new(engine);
         run.first = slot;
         run.frames.push(pin);
-        run.wanted = Some(urgency);
+        run.has_wanted = true;
         run
     }
 
@@ -73,10 +70,9 @@ impl<'e> ReadAheadRun<'e> {
     /// Hands the frames that are left over to the device. Pages for which it has no room are left out.
     fn submit(&mut self) {
         if !self.frames.is_empty() {
-            let wanted = self.wanted.take();
-            let pages = self.frames.len() as u64 - u64::from(wanted.is_some());
-            let (frames, urgency) = (std::mem::take(&mut self.frames), wanted.unwrap_or(Urgency::Queued));
-            if !self.engine.start_read(self.first.stored(), frames, urgency) {
+            let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
+            let frames = std::mem::take(&mut self.frames);
+            if !self.engine.start_read(self.first.stored(), frames, Urgency::Queued) {
                 self.started -= pages;
                 self.is_refused = true;
                 self.refused += pages;
@@ -101,11 +97,8 @@ pub(super) fn read_with(
     (slot, pin): (SwapSlot, PinnedFrame),
     window: Window,
     region: &Region,
-    urgency: Urgency,
 ) {
-    // A long run would keep the fault waiting, were it read in place.
-    let urgency = if window.is_around() { urgency } else { Urgency::Queued };
-    ReadAheadRun::with_wanted(engine, slot, pin, urgency).read(space, window, region);
+    ReadAheadRun::with_wanted(engine, slot, pin).read(space, window, region);
 }
 
 /// Collects reads of the pages of a window.
@@ -118,25 +111,17 @@ impl ReadAheadRun<'_> {
     /// streams how many the devices took.
     fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
         let table = &self.engine.table;
-        let (mut reached, mut probed) = (0, false);
-        self.is_around = window.is_around();
+        let mut reached = 0;
         for page in window.pages() {
-            let before = self.started;
-            if !region.contains(page) && self.is_around {
-                continue;
-            }
-            if !region.contains(page)
-                || self.is_refused
-                || !add(&mut self, &table.walk(space.id, page), Room::Free)
-            {
+            let walk = table.walk(space.id, page);
+            if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
                 break;
             }
             reached += 1;
-            probed |= window.is_probe(page) && self.started > before;
         }
         self.submit();
         let reached = reached - self.refused as u32;
-        space.streams.note_read(window, reached, self.started as u32, probed);
+        space.streams.note_read(window, reached, self.started as u32);
     }
 }
 
@@ -179,11 +164,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
-    if run.is_around {
-        engine.admit_along(frame);
-    } else {
-        engine.admit(frame, shadow);
-    }
+    engine.admit(frame, shadow);
     // The content is asked again, since the first answer was a guess. While the frame is in the cache, no other bytes can come
     // there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {

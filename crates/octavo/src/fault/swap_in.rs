@@ -150,12 +150,7 @@ impl<'a> Fault<'a> {
                 }
                 // The device has read the page in place.
             }
-            Brought::Here => {
-                engine.end_read_of(slot.stored(), transfer, None);
-                if !self.alone {
-                    self.space.streams.note_packed(self.page);
-                }
-            }
+            Brought::Here => engine.end_read_of(slot.stored(), transfer, None),
             Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
             Brought::Gone => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.freed(slot))),
         }
@@ -172,7 +167,7 @@ impl<'a> Fault<'a> {
             }
             return false;
         };
-        read_with(engine, self.space, (slot, transfer), window, region, self.urgency());
+        read_with(engine, self.space, (slot, transfer), window, region);
         self.start_collected();
         true
     }

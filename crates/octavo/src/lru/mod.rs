@@ -35,8 +35,8 @@ use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
 use crate::frame::{Dropped, FrameAllocator, PinnedFrame};
-use crate::policy::{self, Links, Policy, Shadow, Verdict};
-pub(crate) use crate::policy::{Arrival, Place};
+pub(crate) use crate::policy::Place;
+use crate::policy::{self, Arrival, Links, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
 use crate::sync::{AtomicU32, Cpus, Mutex, Ordering, fence};
 use crate::units::FrameId;
@@ -296,11 +296,11 @@ impl Lru {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs; [`Lru::arrive`] puts
-    /// it there once it has been read.
-    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
+    /// Admits a page that comes back, and that left this shadow when it went. Its frame is not listed yet. Returns the place where
+    /// the page belongs; [`Lru::arrive`] puts it there once it has been read.
+    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
         let mut policy = self.policy.lock();
-        let tag = policy.admit(arrival);
+        let tag = policy.admit(Arrival::Back(shadow));
         if tag == 0 {
             return Place::Cold;
         }

@@ -85,8 +85,6 @@ pub enum Arrival {
     Fresh,
     /// The page returns after it was evicted.
     Back(Shadow),
-    /// The page comes along with a neighbour. Until it is shown to somebody, it is to go before others.
-    Along,
 }
 
 /// The part of a policy's queues that a page belongs to.

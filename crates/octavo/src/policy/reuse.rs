@@ -179,12 +179,7 @@ impl Reuse {
 
 impl Policy for Reuse {
     fn admit(&mut self, arrival: Arrival) -> u8 {
-        let shadow = match arrival {
-            Arrival::Fresh => return 0,
-            // As if it had waited for its use as long as a page may.
-            Arrival::Along => return WAITED,
-            Arrival::Back(shadow) => shadow,
-        };
+        let Arrival::Back(shadow) = arrival else { return 0 };
         let distance = shadow.distance(self.evictions) + self.cold.pages();
         // While the hot pages are fewer than they might be, every page that returns is hot. Otherwise the
         // room was made for pages that were away no longer than the challenger.

@@ -1,7 +1,6 @@
-//! Streams, windows and neighbours, without an engine.
+//! Streams and windows, without an engine.
 
 use super::*;
-use crate::engine::shown_with;
 
 const MOST: u32 = 512;
 
@@ -20,7 +19,7 @@ fn run_on(
         if let Some(window) = streams.on_fault(PageNumber(page), hit, pattern, MOST) {
             let before = ahead.len();
             ahead.extend(window.pages().map(|page| page.0));
-            streams.note_read(window, window.count, (ahead.len() - before) as u32, false);
+            streams.note_read(window, window.count, (ahead.len() - before) as u32);
             windows.push(window);
         }
     }
@@ -188,7 +187,7 @@ fn pages_gone_before_they_were_used_shrink_the_window() {
     for page in 0..3000 {
         let window = streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
         if let Some(window) = window {
-            streams.note_read(window, window.count, window.count, false);
+            streams.note_read(window, window.count, window.count);
             last = window.count;
         }
     }
@@ -212,7 +211,7 @@ fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
         .into_iter()
         .find_map(|page| {
             let window = streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST)?;
-            streams.note_read(window, window.count, window.count, false);
+            streams.note_read(window, window.count, window.count);
             (window.count == MOST).then_some(window)
         })
         .expect("the window grows")
@@ -229,7 +228,7 @@ fn pages_wanted_by_faults_that_found_the_lock_taken_are_no_waste() {
         let window = fault(page);
         drop(held);
         if let Some(window) = window {
-            streams.note_read(window, window.count, window.count, false);
+            streams.note_read(window, window.count, window.count);
             asked += window.count;
         }
     }
@@ -256,7 +255,7 @@ fn one_page_gone_early_does_not_condemn_the_pages_to_come() {
     let again = streams.on_fault(PageNumber(gone), Hit::None, AccessPattern::Normal, MOST);
     // It is asked for what may be gone with it, and no page is asked for twice later.
     assert_eq!(again.map(place), Some((gone + 1, MOST / 2, 1)));
-    streams.note_read(again.unwrap(), MOST / 2, 0, false);
+    streams.note_read(again.unwrap(), MOST / 2, 0);
     assert!(streams.state.lock().stretches.pays(gone));
     let next = (gone + 1..gone + 2000)
         .find_map(|page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST));
@@ -270,7 +269,7 @@ fn pages_that_are_all_gone_early_shut_the_window() {
     let mut asked = 0;
     for page in window.first.0..window.after(window.count) {
         if let Some(window) = streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST) {
-            streams.note_read(window, window.count, window.count, false);
+            streams.note_read(window, window.count, window.count);
             asked += window.count;
         }
     }
@@ -284,7 +283,7 @@ fn pages_without_room_are_asked_for_again_in_a_smaller_window() {
     let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
     fault(0);
     let window = fault(1).unwrap();
-    streams.note_read(window, 3, 3, false);
+    streams.note_read(window, 3, 3);
     // Two of the three pages that found room are used.
     for page in 2..4 {
         let hit = Hit::ReadAhead;
@@ -306,100 +305,7 @@ fn pages_read_for_a_stream_that_is_gone_are_not_charged_to_the_one_in_its_place(
     for other in 1..=STREAMS as u64 {
         fault(other << 20);
     }
-    streams.note_read(window, 0, 7, false);
+    streams.note_read(window, 0, 7);
     let state = streams.state.lock();
     assert!(state.streams.iter().all(|stream| stream.read == 0 && stream.window == 0));
-}
-
-/// What happened.
-#[derive(Default)]
-struct Ran {
-    faults: u32,
-    /// Faults that found their page on a device only.
-    misses: u32,
-    /// Pages that were read.
-    reads: u32,
-}
-
-/// Faults on `pages` in turn where neighbours come along, with what is asked for read at once. As a driver does, each miss shows the
-/// neighbours that have come.
-fn run_with_neighbours(pages: impl IntoIterator<Item = u64>) -> Ran {
-    let streams = Streams::new(true);
-    let (mut shown, mut read) = (std::collections::HashSet::new(), std::collections::HashSet::new());
-    let mut ran = Ran::default();
-    for page in pages {
-        if !shown.insert(page) {
-            continue;
-        }
-        ran.faults += 1;
-        let hit = if read.insert(page) { Hit::None } else { Hit::ReadAhead };
-        ran.misses += u32::from(hit == Hit::None);
-        if let Some(window) = streams.on_fault(PageNumber(page), hit, AccessPattern::Normal, MOST) {
-            let fresh: Vec<_> = window.pages().filter(|page| read.insert(page.0)).collect();
-            ran.reads += fresh.len() as u32;
-            let probed = fresh.iter().any(|page| window.is_probe(*page));
-            streams.note_read(window, window.count, fresh.len() as u32, probed);
-        }
-        if hit == Hit::None && streams.shows_around(PageNumber(page)) {
-            let neighbours = shown_with(PageNumber(page)).map(|page| page.0);
-            shown.extend(neighbours.filter(|page| read.contains(page)));
-        }
-    }
-    ran.reads += ran.misses;
-    ran
-}
-
-/// Numbers in no order, below `end`.
-fn random(count: u64, end: u64) -> impl Iterator<Item = u64> {
-    let mut state = 1_u64;
-    (0..count).map(move |_| {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-        (state >> 33) % end
-    })
-}
-
-#[test]
-fn objects_of_several_pages_in_no_order_come_with_few_faults() {
-    // Each is a block, and is used as a whole, from anywhere in it.
-    let pages: Vec<_> =
-        random(2000, 512).flat_map(|at| (0..8).map(move |page| at * 8 + (page * 3 + at) % 8)).collect();
-    let Ran { faults, reads, .. } = run_with_neighbours(pages.iter().copied());
-    assert!(faults <= 512 * 2 + 50 && reads <= 512 * 8, "{faults} faults, {reads} reads");
-}
-
-#[test]
-fn pages_in_no_order_soon_come_alone() {
-    let pages: Vec<_> = random(4000, 1 << 22).collect();
-    let Ran { faults, reads, .. } = run_with_neighbours(pages.iter().copied());
-    assert!(faults > 3900, "{faults}");
-    assert!(reads < faults + faults / 4 + 128 * 3 * 8, "{faults} faults, {reads} reads");
-}
-
-#[test]
-fn a_reader_in_order_seldom_misses_where_neighbours_come_along() {
-    let Ran { misses, reads, .. } = run_with_neighbours(0..4096);
-    assert!(misses <= 8 && reads <= 4096 + 2 * MOST, "{misses} misses, {reads} reads");
-    let Ran { misses, .. } = run_with_neighbours((0..4096).rev());
-    assert!(misses <= 8, "{misses} misses backwards");
-}
-
-#[test]
-fn a_reader_in_order_is_a_stream_also_where_neighbours_come_along() {
-    let streams = Streams::new(true);
-    let mut largest = 0;
-    for block in 0..64 {
-        let page = block * 8;
-        if let Some(window) = streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST) {
-            largest = largest.max(window.count);
-        }
-    }
-    assert!(largest >= FIRST_WINDOW, "{largest}");
-    let backwards = Streams::new(true);
-    let windows: Vec<_> = (0..64)
-        .rev()
-        .filter_map(|block| {
-            backwards.on_fault(PageNumber(block * 8 + 7), Hit::None, AccessPattern::Normal, MOST)
-        })
-        .collect();
-    assert!(windows.iter().any(|window| window.stride == -1 && !window.is_around()), "{windows:?}");
 }

@@ -1,0 +1,52 @@
+//! Which pages stay where nobody sees the accesses of the other side, and a run that waits for nobody.
+
+mod common;
+
+use std::time::Duration;
+
+use common::target::{Able, BUDGET, Pair, builder, pair_of};
+use common::{PAGE, Watchdog};
+use octavo::{Access, Compression, HugePolicy, Machine};
+
+fn unseen(len: u64) -> Pair {
+    let builder = builder().huge(HugePolicy::Never).compression(Compression::Off);
+    pair_of(builder, Able { harvests: false, ..Able::ALL }, len)
+}
+
+/// Returns whether the other side has a page.
+fn is_there(pair: &Pair, page: u64) -> bool {
+    pair.target.try_load(pair.page(page)).is_some()
+}
+
+#[test]
+fn pages_that_come_back_stay_while_others_pass_through_once() {
+    let pages = BUDGET / PAGE;
+    let (hot, scan) = (pages / 4, pages);
+    let pair = unseen(7 * BUDGET);
+    let mut missed = Vec::new();
+    for round in 0..12 {
+        missed.push((0..hot).filter(|page| !is_there(&pair, *page)).count());
+        (0..hot).for_each(|page| _ = pair.load(page));
+        // They come back after six rounds, later than any other.
+        let start = hot + round % 6 * scan;
+        (start..start + scan).for_each(|page| pair.store(page, page));
+    }
+    let late: usize = missed[6..].iter().sum();
+    assert!(late < 6 * hot as usize / 2, "of {hot} pages that are used in each round, {missed:?} were gone");
+    pair.end();
+}
+
+/// The thread that shows pages may be the one whose other faults hold them.
+#[test]
+fn what_shows_pages_does_not_wait_until_others_let_go_of_them() {
+    let _watchdog = Watchdog::new("pages are shown while one is pinned");
+    // A wait with an end would have none by this clock.
+    let machine = Machine::real().with_clock(|| Duration::ZERO);
+    let pair = pair_of(builder().huge(HugePolicy::Never).machine(machine), Able::ALL, 16 * PAGE);
+    (0..16).for_each(|page| pair.store(page, page + 1));
+    let pin = pair.space.pin(pair.page(2), 8, Access::Read).unwrap();
+    assert_eq!(pair.space.show(pair.at, 16 * PAGE, Access::Read).unwrap(), 2, "up to the pinned one");
+    drop(pin);
+    assert_eq!(pair.space.show(pair.at, 16 * PAGE, Access::Read).unwrap(), 16);
+    pair.end();
+}
