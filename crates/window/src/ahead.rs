@@ -113,15 +113,13 @@ impl Ahead {
     }
 
     /// Returns whether most pages that were shown for reading of late were stored to.
-    pub(crate) fn stores_follow(&self) -> bool {
+    fn stores_follow(&self) -> bool {
         self.read >= MEMORY / 8 && self.stored * 2 > self.read
     }
 
-    /// Takes note of pages that came beforehand, behind those of the last fault of their run.
-    pub(crate) fn came_beforehand(&mut self, first: u64, pages: u64) {
-        if let Some(run) = self.runs.iter_mut().find(|run| run.end == first && run.way == Way::Up) {
-            run.end += pages;
-        }
+    /// Takes note of pages that came beforehand, behind those that came for a fault.
+    pub(crate) fn came_beforehand(&mut self, advice: Advice, pages: u64) {
+        self.runs[advice.run].end += pages;
     }
 
     /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to unnoticed.

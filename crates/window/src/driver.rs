@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{read, write};
 
-use crate::ahead::Ahead;
+use crate::ahead::{Advice, Ahead};
 use crate::changes::Changes;
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
@@ -521,7 +521,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
             self.wake_all();
-            self.show_beforehand((came.0 + pages) * PAGE, pages, access);
+            self.show_beforehand(advice, (came.0 + pages) * PAGE, access);
         }
         true
     }
@@ -549,9 +549,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Shows pages that a program in order wants soon, while it uses those that it has just got.
-    fn show_beforehand(&mut self, start: u64, pages: u64, access: Access) {
-        if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
-            self.ahead.came_beforehand(start / PAGE, shown);
+    fn show_beforehand(&mut self, advice: Advice, start: u64, access: Access) {
+        if let Ok(shown @ 1..) = self.space.show(start, advice.pages * PAGE, access) {
+            self.ahead.came_beforehand(advice, shown);
             self.served.along += shown;
             // The program may be there already.
             self.wake_later(start, shown * PAGE);

@@ -16,9 +16,9 @@
 //! Locking: the accounts stand under the lock of the streams.
 
 /// log2 of the pages of a stretch.
-pub(super) const STRETCH_SHIFT: u32 = 12;
+const STRETCH_SHIFT: u32 = 12;
 /// Accounts of a space: stretches of 2 GiB in all have one each.
-pub(super) const ACCOUNTS: usize = 128;
+const ACCOUNTS: usize = 128;
 /// Pages read, up to which a stretch is believed to pay: two first windows.
 const ON_TRUST: u32 = 16;
 /// An account remembers at most so many pages that were read.
@@ -62,7 +62,7 @@ impl Stretches {
 }
 
 /// Returns the place of the account of a page's stretch. The next stretches have the next accounts.
-pub(super) fn account_of(page: u64) -> usize {
+fn account_of(page: u64) -> usize {
     (page >> STRETCH_SHIFT) as usize % ACCOUNTS
 }
 

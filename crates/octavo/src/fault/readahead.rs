@@ -113,8 +113,10 @@ impl ReadAheadRun<'_> {
         let table = &self.engine.table;
         let mut reached = 0;
         for page in window.pages() {
-            let walk = table.walk(space.id, page);
-            if self.is_refused || !region.contains(page) || !add(&mut self, &walk, Room::Free) {
+            if self.is_refused
+                || !region.contains(page)
+                || !add(&mut self, &table.walk(space.id, page), Room::Free)
+            {
                 break;
             }
             reached += 1;

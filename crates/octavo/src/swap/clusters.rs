@@ -16,9 +16,8 @@
 //! 6. *Steal*: a cluster with the rest of a block of order 9. Left alone, it may become a whole cluster again.
 //! 7. The current clusters of other CPUs.
 //!
-//! A caller that asks not to grow gets slots between used ones first (step 5), and clusters never used before only
-//! after step 7. The answer `None` means that all lists were empty and all current clusters full, with no cluster
-//! moving meanwhile. A whole block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
+//! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never used before. The answer
+//! `None` means that all lists that were asked were empty and all current clusters full, with no cluster moving meanwhile. A whole block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
 //! [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
 //!
 //! Locking: the clusters with the same number modulo 64 share a lock over their bits. Under it comes the lock of an
@@ -131,7 +130,7 @@ pub(crate) struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    fn shuns(self, area: usize) -> bool {
+    pub(super) fn shuns(self, area: usize) -> bool {
         self.shunned.get(area).is_some_and(|shunned| *shunned)
     }
 }
@@ -268,10 +267,24 @@ impl Clusters {
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned.
+    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned, or would have to grow.
     pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
-        let count = (count as usize).clamp(1, CLUSTER_SLOTS);
-        self.groups.iter().find_map(|group| self.allocate_in(group, count, ask))
+        (0..self.groups()).find_map(|group| self.allocate_in(group, count, ask))
+    }
+
+    /// Allocates as [`Clusters::allocate`] does, from the areas of one priority.
+    pub(crate) fn allocate_in(&self, group: usize, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+        self.take_in(&self.groups[group], (count as usize).clamp(1, CLUSTER_SLOTS), ask)
+    }
+
+    /// Returns how many priorities the areas have. The highest is group 0.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Returns whether an area is one of a group.
+    pub(crate) fn is_of(&self, group: usize, area: usize) -> bool {
+        self.groups[group].members.contains(&area)
     }
 
     /// Allocates a whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
@@ -347,7 +360,7 @@ impl Clusters {
         &group.currents[self.cpus.current()]
     }
 
-    fn allocate_in(&self, group: &Group, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
+    fn take_in(&self, group: &Group, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         let current = self.current_of(group);
         loop {
             if let Some(run) = self.take_from_current(group, current, count, ask) {

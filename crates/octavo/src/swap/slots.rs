@@ -1,4 +1,12 @@
-//! The slots that pages may have: the free slots of the clusters. Slots that could not be written come last.
+//! The slots that pages may have: the free slots of the clusters. Slots that could not be written are withheld.
+//!
+//! An area that has failed lately is asked for its slots in this order, and areas of a lower priority come after all of them:
+//!
+//! 1. free slots of clusters that were used before;
+//! 2. where many slots are withheld, some of those, as an attempt;
+//! 3. clusters that were never used.
+//!
+//! Withheld slots come last of all where few are withheld.
 
 use crate::swap::clusters::{Ask, Clusters, SlotRun};
 use crate::swap::unwritable::Unwritable;
@@ -23,14 +31,31 @@ impl Slots {
     /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to grow gets slots of
     /// clusters that were never used if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
-        let allocate = |may_grow| self.clusters.allocate(count, Ask { may_grow, ..ask });
-        let try_again = |may_grow| self.give_withheld_back(count).then(|| allocate(may_grow)).flatten();
-        let withholds_most = self.unwritable.withheld() >= MOST_WITHHELD;
+        let of_group = |group| self.allocate_in(group, count, ask);
+        (0..self.clusters.groups()).find_map(of_group).or_else(|| {
+            // Others may take what is given back.
+            while self.give_withheld_back(count, |area| !ask.shuns(area)) {
+                let run = self.clusters.allocate(count, Ask { may_grow: true, ..ask });
+                if run.is_some() {
+                    return run;
+                }
+            }
+            None
+        })
+    }
+
+    /// Allocates slots of the areas that have one priority.
+    fn allocate_in(&self, group: usize, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+        let allocate = |may_grow| self.clusters.allocate_in(group, count, Ask { may_grow, ..ask });
+        let is_asked = |area| !ask.shuns(area) && self.clusters.is_of(group, area);
         let known = if ask.may_grow { None } else { allocate(false) };
         known
-            .or_else(|| if withholds_most { try_again(ask.may_grow) } else { None })
+            .or_else(|| {
+                let tries_again =
+                    self.unwritable.withheld() >= MOST_WITHHELD && self.give_withheld_back(count, is_asked);
+                if tries_again { allocate(ask.may_grow) } else { None }
+            })
             .or_else(|| allocate(true))
-            .or_else(|| try_again(true))
     }
 
     /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
@@ -38,11 +63,11 @@ impl Slots {
         self.clusters.allocate_huge(ask)
     }
 
-    /// Lets up to `count` slots that could not be written be tried again. Returns whether there were any.
+    /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there were any.
     #[cold]
-    fn give_withheld_back(&self, count: u32) -> bool {
+    fn give_withheld_back(&self, count: u32, is_asked: impl Fn(usize) -> bool) -> bool {
         let area_of = |slot| self.clusters.area_of_slot(slot);
-        self.unwritable.give_back(count as usize, |slot| self.clusters.free(slot), area_of)
+        self.unwritable.give_back(count as usize, is_asked, |slot| self.clusters.free(slot), area_of)
     }
 
     /// Frees a slot that nothing leads to any more.

@@ -1,4 +1,4 @@
-//! Slots that could not be written. Pages get them only when there are no others.
+//! Slots that could not be written. They are withheld for a while, and then tried again.
 //!
 //! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow. Only the
 //! failure shows which places those are. So a slot whose write failed is withheld from the allocator as soon as it
@@ -61,21 +61,21 @@ impl Unwritable {
         true
     }
 
-    /// Gives up to `count` withheld slots to the allocator, the oldest first, each by a call of `free`. Returns whether there were any.
+    /// Gives up to `count` withheld slots of the areas that are asked to the allocator, the oldest first, each by a call of `free`.
+    /// Returns whether there were any.
     #[cold]
     pub(super) fn give_back(
         &self,
         count: usize,
+        is_asked: impl Fn(usize) -> bool,
         free: impl Fn(SwapSlot),
         area_of: impl Fn(SwapSlot) -> usize,
     ) -> bool {
         if self.withheld() == 0 {
             return false;
         }
-        let mut slots = self.slots.lock();
-        let count = count.min(slots.withheld.len());
-        let taken: Vec<_> = slots.withheld.drain(..count).collect();
-        drop(slots);
+        let is_wanted = |slot: &mut SwapSlot| is_asked(area_of(*slot));
+        let taken: Vec<_> = self.slots.lock().withheld.extract_if(.., is_wanted).take(count).collect();
         for slot in &taken {
             free(*slot);
             // Counted last: meanwhile its area must not seem to be full.
@@ -116,8 +116,11 @@ mod tests {
         let counts = || (unwritable.withheld(), unwritable.withheld_of(0), unwritable.withheld_of(1));
         assert_eq!(counts(), (2, 1, 1));
         let given = std::cell::RefCell::new(Vec::new());
-        let give_back = |count| unwritable.give_back(count, |slot| given.borrow_mut().push(slot), area_of);
-        assert!(give_back(1));
+        let give_back_of = |count, areas: [bool; 2]| {
+            unwritable.give_back(count, |area| areas[area], |slot| given.borrow_mut().push(slot), area_of)
+        };
+        let give_back = |count| give_back_of(count, [true, true]);
+        assert!(!give_back_of(5, [false, false]) && give_back_of(5, [false, true]));
         assert_eq!((&**given.borrow(), counts()), (&[SwapSlot(13)][..], (1, 1, 0)));
         assert!(give_back(5));
         assert_eq!(*given.borrow(), [SwapSlot(13), SwapSlot(4)]);
