@@ -112,3 +112,76 @@ impl Slots {
         &self.clusters
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::swap::clusters::{AreaShape, CLUSTER_SLOTS};
+    use crate::sync::{Arc, Cpus};
+
+    const CLUSTER: u32 = CLUSTER_SLOTS as u32;
+
+    /// Areas of so many clusters, and their priorities.
+    fn slots(areas: &[(u32, i32)]) -> Slots {
+        let shape = |&(clusters, priority)| AreaShape { capacity_pages: clusters * CLUSTER, priority };
+        let shapes: Vec<_> = areas.iter().map(shape).collect();
+        let budget = Arc::new(Budget::new(1 << 30));
+        Slots::new(Clusters::new(&shapes, budget, 0, Cpus::pretended(1, || 0)).unwrap())
+    }
+
+    fn allocate(slots: &Slots, count: u32, may_grow: bool, shunned: &[bool]) -> Option<(u32, u32)> {
+        slots.allocate(count, Ask { may_grow, shunned }).map(|run| (run.first.0, run.count))
+    }
+
+    fn withhold(slots: &Slots, range: std::ops::Range<u32>) {
+        for slot in range.map(SwapSlot) {
+            slots.note_unwritable(slot);
+            slots.free(slot);
+        }
+    }
+
+    #[test]
+    fn places_that_were_written_come_before_those_that_failed_and_before_new_ones() {
+        let slots = slots(&[(8, 0)]);
+        for cluster in 0..5 {
+            assert_eq!(allocate(&slots, CLUSTER, true, &[]), Some((cluster * CLUSTER, CLUSTER)));
+        }
+        withhold(&slots, CLUSTER..CLUSTER + MOST_WITHHELD);
+        [7, 9].into_iter().for_each(|slot| slots.free(SwapSlot(slot)));
+        assert_eq!(allocate(&slots, 64, false, &[]), Some((7, 1)));
+        assert_eq!(allocate(&slots, 64, false, &[]), Some((9, 1)));
+        assert_eq!(allocate(&slots, 64, false, &[]), Some((CLUSTER, 64)), "an attempt");
+        assert_eq!(
+            allocate(&slots, 64, false, &[]),
+            Some((5 * CLUSTER, 64)),
+            "no more of them than are asked for"
+        );
+        assert_eq!(slots.used(), CLUSTER + 64 + 64);
+    }
+
+    #[test]
+    fn an_area_of_a_higher_priority_grows_before_another_is_asked() {
+        let slots = slots(&[(2, 1), (1, 0)]);
+        let other = allocate(&slots, CLUSTER, true, &[true, false]).unwrap().0;
+        assert_eq!(allocate(&slots, CLUSTER, true, &[]), Some((0, CLUSTER)));
+        slots.free(SwapSlot(other + 3));
+        assert_eq!(allocate(&slots, 8, false, &[]), Some((CLUSTER, 8)));
+        assert_eq!(allocate(&slots, 8, false, &[true, false]), Some((other + 3, 1)));
+    }
+
+    #[test]
+    fn withheld_places_of_an_area_that_is_shunned_stay_withheld() {
+        let slots = slots(&[(1, 0), (1, 0)]);
+        let mut firsts = [0; 2].map(|_| allocate(&slots, CLUSTER, true, &[]).unwrap().0);
+        firsts.sort_unstable();
+        let [one, other] = firsts;
+        withhold(&slots, one..one + 100);
+        withhold(&slots, other..other + 100);
+        let run = allocate(&slots, 64, false, &[true, false]);
+        assert_eq!(run, Some((other, 64)));
+        assert_eq!(slots.unwritable.withheld_of(0), 100);
+        while allocate(&slots, 64, true, &[]).is_some() {}
+        assert!(slots.is_full() && slots.unwritable.withheld() == 0);
+    }
+}
