@@ -291,7 +291,9 @@ fn loom_cache_the_way_out_against_both_entries() {
         race(
             &model,
             move |model| {
-                model.end_use(frame);
+                // As `Engine::disown`.
+                assert_ne!(model.frames.words(frame).uses.remove(), 0, "the cache is a use");
+                model.unpin_orphan(model.cache.forget_orphan(&model.frames, frame));
             },
             |model| {
                 model.go_out(SLOT, frame);
