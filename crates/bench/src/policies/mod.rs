@@ -38,78 +38,48 @@ pub struct Contender {
     pub misses: fn(&Trace, u32) -> u64,
 }
 
+/// A policy of the engine's. What it knows also says whether hits leave marks.
+macro_rules! engine {
+    ($name:literal, $knows:ident, $policy:ident) => {
+        Contender {
+            name: $name,
+            knows: Knows::$knows,
+            misses: |trace, frames| {
+                let hits_mark = matches!(Knows::$knows, Knows::Marks);
+                replay::misses(&mut $policy::default(), trace, frames, hits_mark)
+            },
+        }
+    };
+}
+
 /// The optimum, which every policy is compared with.
 pub const OPTIMUM: Contender =
     Contender { name: "optimum", knows: Knows::Future, misses: published::optimum_misses };
 
 /// The policy that the engine uses by default.
-pub const DEFAULT: Contender = Contender {
-    name: "reuse (default)",
-    knows: Knows::Marks,
-    misses: |trace, frames| replay::misses(&mut Reuse::default(), trace, frames, true),
-};
+pub const DEFAULT: Contender = engine!("reuse (default)", Marks, Reuse);
 
 /// The policies that the default is compared with.
 pub const OTHERS: &[Contender] = &[
-    Contender {
-        name: "FIFO",
-        knows: Knows::Marks,
-        misses: |trace, frames| replay::misses(&mut Fifo::default(), trace, frames, true),
-    },
-    Contender {
-        name: "clock",
-        knows: Knows::Marks,
-        misses: |trace, frames| replay::misses(&mut Clock::default(), trace, frames, true),
-    },
-    Contender {
-        name: "S3-FIFO",
-        knows: Knows::Marks,
-        misses: |trace, frames| replay::misses(&mut S3Fifo::default(), trace, frames, true),
-    },
-    Contender {
-        name: "SIEVE",
-        knows: Knows::Marks,
-        misses: |trace, frames| replay::misses(&mut Sieve::default(), trace, frames, true),
-    },
-    Contender {
-        name: "generations",
-        knows: Knows::Marks,
-        misses: |trace, frames| replay::misses(&mut Generations::default(), trace, frames, true),
-    },
+    engine!("FIFO", Marks, Fifo),
+    engine!("clock", Marks, Clock),
+    engine!("S3-FIFO", Marks, S3Fifo),
+    engine!("SIEVE", Marks, Sieve),
+    engine!("generations", Marks, Generations),
     Contender { name: "LRU*", knows: Knows::Hits, misses: published::lru_misses },
     Contender { name: "S3-FIFO*", knows: Knows::Hits, misses: published::s3_fifo_misses },
     Contender { name: "SIEVE*", knows: Knows::Hits, misses: published::sieve_misses },
 ];
 
 /// The policy for pages whose use nobody sees.
-pub const UNSEEN: Contender = Contender {
-    name: "returns",
-    knows: Knows::Faults,
-    misses: |trace, frames| replay::misses(&mut Returns::default(), trace, frames, false),
-};
+pub const UNSEEN: Contender = engine!("returns", Faults, Returns);
 
 /// Others on the same pages. All that keep pages for their marks are a [`Fifo`] there.
 pub const OTHERS_UNSEEN: &[Contender] = &[
-    Contender {
-        name: "FIFO",
-        knows: Knows::Faults,
-        misses: |trace, frames| replay::misses(&mut Fifo::default(), trace, frames, false),
-    },
-    Contender {
-        name: "S3-FIFO",
-        knows: Knows::Faults,
-        misses: |trace, frames| replay::misses(&mut S3Fifo::default(), trace, frames, false),
-    },
-    Contender {
-        name: "generations",
-        knows: Knows::Faults,
-        misses: |trace, frames| replay::misses(&mut Generations::default(), trace, frames, false),
-    },
-    Contender {
-        name: "reuse",
-        knows: Knows::Faults,
-        misses: |trace, frames| replay::misses(&mut Reuse::default(), trace, frames, false),
-    },
+    engine!("FIFO", Faults, Fifo),
+    engine!("S3-FIFO", Faults, S3Fifo),
+    engine!("generations", Faults, Generations),
+    engine!("reuse", Faults, Reuse),
 ];
 
 /// A row: the misses of every policy on one trace.
