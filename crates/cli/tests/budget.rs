@@ -170,6 +170,12 @@ fn a_writer_that_grows_as_fast_as_it_can() {
     );
 }
 
+#[test]
+fn threads_that_fill_memory_at_once() {
+    let arguments = ["--memory", "192M", "--seconds", "2", "--threads", "8", "--only", "writers"];
+    stays_within_the_budget("threads", &[&[torture()][..], &arguments].concat());
+}
+
 /// A tree that forks a large process may be above its limit until the children end, so this shows by how much, and checks that
 /// nothing else goes wrong. `docs/pager.md` says why.
 #[test]

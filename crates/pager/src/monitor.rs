@@ -196,14 +196,15 @@ impl Monitor {
             self.prepare()?;
         }
         if total + margin > limit {
-            self.take_over(total, coming.max(margin / 2))?;
+            self.take_over(total, coming.max(margin / 2), margin / 4)?;
             total = self.measure();
         }
+        let is_full = total + margin / 4 >= limit;
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
             self.summary.note(manager, &self.managed, &self.tree);
-            let is_apart = !self.tree.has_families() && total + margin / 4 < limit;
+            let is_apart = !self.tree.has_families() && !is_full;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
             let fits = is_known && fits(manager);
             let is_too_long = self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE);
@@ -277,8 +278,9 @@ impl Monitor {
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
     /// `coming` more before it stands still. Where these would outgrow the limit, and where pages are shared, processes that are to be
     /// taken over stand still until they are, and until the manager has made room. So do managed processes that grow outside of
-    /// management: they have new mappings, and a look at these may have to wait.
-    fn take_over(&mut self, mut total: u64, coming: u64) -> Result<(), Failed> {
+    /// management: they have new mappings, and a look at these may have to wait. And so do managed processes that are not all adopted, once
+    /// less than `least_room` is left: the manager does not hold the limit by itself yet.
+    fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<(), Failed> {
         let limit = self.ledger.limit_bytes();
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -301,7 +303,9 @@ impl Monitor {
             } else if let Some(managed) = self.managed.get_mut(&pid) {
                 let is_known = managed.is_equipped() && managed.is_settled();
                 let has_more = is_known && managed.has_grown_outside(anonymous);
-                if (has_more || managed.grows()) && total + coming > limit {
+                let grows = has_more || managed.grows();
+                let is_adopting = managed.adopting_bytes() > 0;
+                if grows && total + coming > limit || is_adopting && total + least_room >= limit {
                     self.stop(pid);
                 }
                 if has_more {
@@ -309,6 +313,10 @@ impl Monitor {
                     let _ = self.managed.get_mut(&pid).map(Managed::look);
                 }
             } else if let Some(stat) = self.find_new(anonymous, pid) {
+                // The thread that starts the mover takes its turns among the others, which fill the memory meanwhile.
+                if stat.threads > 1 {
+                    self.stop(pid);
+                }
                 self.engage(pid, stat.stack)?;
                 total = self.measure();
             }

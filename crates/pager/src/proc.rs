@@ -108,6 +108,7 @@ pub(crate) struct Stat {
     pub(crate) parent: u32,
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
+    pub(crate) threads: u64,
     /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
     pub(crate) stack: u64,
 }
@@ -120,6 +121,7 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
         state: *field(3)?.first()?,
         parent: number(field(4)?) as u32,
         faults: number(field(10)?),
+        threads: number(field(20)?),
         stack: number(field(28)?),
     })
 }

@@ -135,9 +135,15 @@ fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> 
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Makes all pages, and prints how long that took.
-fn fill(options: &Options, contents: &Contents) -> Vec<u64> {
-    let mut words = vec![0; options.pages() * PAGE_WORDS];
+/// Memory for all pages, and for them to begin where the machine's pages begin: who reads one needs no other.
+fn memory(options: &Options) -> Vec<u64> {
+    vec![0; (options.pages() + 1) * PAGE_WORDS]
+}
+
+/// Makes all pages in this memory, and prints how long that took.
+fn fill<'a>(memory: &'a mut [u64], options: &Options, contents: &Contents) -> &'a [u64] {
+    let first = memory.as_ptr().align_offset(PAGE_BYTES);
+    let words = &mut memory[first..][..options.pages() * PAGE_WORDS];
     let began = Instant::now();
     for (page, words) in words.chunks_exact_mut(PAGE_WORDS).enumerate() {
         contents.write(page, words);
@@ -150,7 +156,8 @@ fn fill(options: &Options, contents: &Contents) -> Vec<u64> {
 
 fn in_order(options: &Options) -> Result<(), String> {
     let contents = Contents::new(options);
-    let words = fill(options, &contents);
+    let mut memory = memory(options);
+    let words = fill(&mut memory, options, &contents);
     let began = Instant::now();
     for _ in 0..options.passes {
         for (page, words) in words.chunks_exact(PAGE_WORDS).enumerate() {
@@ -165,11 +172,12 @@ fn in_order(options: &Options) -> Result<(), String> {
 
 fn at_random(options: &Options) -> Result<(), String> {
     let contents = Contents::new(options);
-    let words = fill(options, &contents);
+    let mut memory = memory(options);
+    let words = fill(&mut memory, options, &contents);
     let reads = options.reads.div_ceil(options.threads);
     let began = Instant::now();
     let faults = std::thread::scope(|scope| {
-        let (words, contents) = (&words, &contents);
+        let contents = &contents;
         let readers: Vec<_> = (0..options.threads)
             .map(|thread| scope.spawn(move || read(words, contents, reads, thread)))
             .collect();
