@@ -45,10 +45,14 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
     for &(slot, handle) in &named {
         if engine.swap.drop_copy(&engine.frames, slot) {
             shrunk.dropped += 1;
+            pool.note_left();
             continue;
         }
         match unpack(engine, slot) {
-            Some(frame) => going.push((slot.stored(), frame)),
+            Some(frame) => {
+                pool.note_left();
+                going.push((slot.stored(), frame));
+            }
             // The page is in memory, or gone, or there is no frame for it.
             None => pool.stays(handle),
         }

@@ -71,6 +71,7 @@ use pace::{Look, WritePace};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
+use weigh::Turnover;
 pub(crate) use weigh::{DeviceView, Weights};
 
 /// Stores that do not ask for a block after there was none.
@@ -139,6 +140,8 @@ pub(crate) struct Pool {
     packs: AtomicBool,
     /// By space. The last are those of pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
+    /// Pages that have left for a device since the beginning.
+    left_pages: AtomicU64,
     pace: WritePace,
     victims: Mutex<Victims>,
     /// A ticket: one thread at a time moves objects.
@@ -179,6 +182,7 @@ impl Pool {
             refusals: AtomicU32::new(0),
             packs: AtomicBool::new(false),
             weights: std::array::from_fn(|_| Weights::default()),
+            left_pages: AtomicU64::new(0),
             pace: WritePace::default(),
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
@@ -198,11 +202,19 @@ impl Pool {
 
     /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
     pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
-        let tries = weights.decide(pages, device);
+        // Relaxed: a hint.
+        let turnover =
+            Turnover { pages: self.spans.contents().0, left: self.left_pages.load(Ordering::Relaxed) };
+        let tries = weights.decide(pages, device, turnover);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
         // Relaxed: a hint.
         self.packs.store(2 * tries > pages, Ordering::Relaxed);
         tries
+    }
+
+    /// Takes note that a page which [`Pool::coldest`] named leaves for a device, or is there already.
+    pub(crate) fn note_left(&self) {
+        self.left_pages.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns whether most pages of the last batch tried the pool.

@@ -3,6 +3,11 @@
 //! To pack a page costs more time than a quick device takes for it. So a stream that nobody comes back for goes
 //! straight. A page that comes back saves the wait for a device. Octavo measures over all who share the [`Weights`]
 //! how many pages shrink and come back, how long that takes, and how long faults wait for pages on an area.
+//!
+//! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. Nobody notes whose
+//! pages leave: each space is taken to lose the same share of those that it has there. So a program that only writes at
+//! first, and reads later, finds its pages in the pool, as many as there is room for.
+//!
 //! [`DeviceView`] says how the devices keep up with writes, over all areas:
 //!
 //! ```text
@@ -29,10 +34,11 @@ const PROBES: u32 = 8;
 /// device were seen.
 const PAGES_A_STRAIGHT: u32 = 512;
 const PAGES_A_FIRST_STRAIGHT: u32 = 64;
-/// Tries after which older ones count half.
+/// Tries after which older ones count half, and pages that came back or left.
 const WINDOW: f64 = 512.0;
-/// Tries that are assumed at first, and how many of them were kept and came back.
-const ASSUMED: (f64, f64, f64) = (32.0, 32.0, 16.0);
+/// Tries that are assumed at first, all of which were kept, and how many of them came back and left.
+const ASSUMED: f64 = 32.0;
+const ASSUMED_BACK: f64 = 16.0;
 const ASSUMED_TRY_NS: f64 = 5000.0;
 /// The time of unpacking, until it is measured.
 const ASSUMED_UNPACK_NS: f64 = 1500.0;
@@ -62,6 +68,13 @@ impl DeviceView {
         Self { in_flight_bytes: 0, busy_bytes: 4 << 20, write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32 };
 }
 
+/// The pages that the pool has, and those that have left it for a device since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turnover {
+    pub(crate) pages: u64,
+    pub(crate) left: u64,
+}
+
 /// The events since the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
@@ -84,7 +97,12 @@ pub(crate) struct Noted {
 pub(crate) struct Weigher {
     tried: f64,
     kept: f64,
+    /// Pages in the pool, about.
+    inside: f64,
     came_back: f64,
+    left: f64,
+    /// [`Turnover::left`] at the last decision.
+    all_left: u64,
     try_ns: f64,
     unpack_ns: f64,
     wait_ns: f64,
@@ -98,23 +116,44 @@ pub(crate) struct Weigher {
 
 impl Default for Weigher {
     fn default() -> Self {
-        let (tried, kept, came_back) = ASSUMED;
-        let (try_ns, unpack_ns) = (ASSUMED_TRY_NS, ASSUMED_UNPACK_NS);
-        let wait_ns = ASSUMED_WAIT_NS;
-        Self { tried, kept, came_back, try_ns, unpack_ns, wait_ns, waits: 0.0, straight: 0, packed: 0 }
+        Self {
+            tried: ASSUMED,
+            kept: ASSUMED,
+            inside: 0.0,
+            came_back: ASSUMED_BACK,
+            left: ASSUMED - ASSUMED_BACK,
+            all_left: 0,
+            try_ns: ASSUMED_TRY_NS,
+            unpack_ns: ASSUMED_UNPACK_NS,
+            wait_ns: ASSUMED_WAIT_NS,
+            waits: 0.0,
+            straight: 0,
+            packed: 0,
+        }
     }
 }
 
 impl Weigher {
     /// Takes the events in.
-    pub(crate) fn note(&mut self, noted: Noted) {
+    pub(crate) fn note(&mut self, noted: Noted, turnover: Turnover) {
         self.tried += f64::from(noted.tried);
         self.kept += f64::from(noted.kept);
-        self.came_back += f64::from(noted.came_back);
         while self.tried > WINDOW {
             self.tried /= 2.0;
             self.kept /= 2.0;
+        }
+        let left = turnover.left.saturating_sub(self.all_left);
+        self.all_left = turnover.left;
+        self.inside += f64::from(noted.kept) - f64::from(noted.came_back);
+        // Pages that were unmapped are not in the pool any more, either.
+        self.inside = self.inside.clamp(0.0, (turnover.pages + left) as f64);
+        let left = self.inside * left as f64 / (turnover.pages + left).max(1) as f64;
+        self.inside -= left;
+        self.came_back += f64::from(noted.came_back);
+        self.left += left;
+        while self.came_back + self.left > WINDOW {
             self.came_back /= 2.0;
+            self.left /= 2.0;
         }
         let blend = |mean: &mut f64, sum_ns: u64, n: u32| {
             if n > 0 {
@@ -139,7 +178,7 @@ impl Weigher {
     /// The worth of a try with one page, in nanoseconds.
     pub(crate) fn worth_ns(&self, device: &DeviceView) -> f64 {
         let kept = self.kept / self.tried;
-        let back = (self.came_back / self.kept.max(1.0)).min(1.0);
+        let back = self.came_back / (self.came_back + self.left);
         let saved = back * (self.wait_ns - self.unpack_ns);
         let relieved = if device.is_behind() { f64::from(device.write_ns_per_page) } else { 0.0 };
         kept * (saved + relieved - (1.0 - back) * self.unpack_ns) - self.try_ns
@@ -226,10 +265,10 @@ impl Weights {
     }
 
     /// Returns how many pages of a batch should try the pool.
-    pub(crate) fn decide(&self, pages: u32, device: &DeviceView) -> u32 {
+    pub(crate) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
-        weigher.note(noted);
+        weigher.note(noted, turnover);
         weigher.decide(pages, device)
     }
 }
@@ -241,105 +280,130 @@ mod tests {
     const FAST_DISK: DeviceView = DeviceView::UNMEASURED;
     const ALMOST_ALL: f64 = 0.98;
 
-    /// Batches of 32 pages; `share_back` of those that are kept come back. Share of the last pages that tried.
-    fn run(weigher: &mut Weigher, kept: bool, share_back: f64, device: DeviceView, batches: u32) -> f64 {
-        let (mut tried, mut owed) = (0, 0.0);
-        for batch in 0..batches {
-            let n = weigher.decide(32, &device);
-            owed += if kept { f64::from(n) * share_back } else { 0.0 };
-            let came_back = owed as u32;
-            owed -= f64::from(came_back);
-            let (kept, try_ns) = if kept { (n, 7000) } else { (0, 160) };
-            let (try_ns, unpack_ns) = (try_ns * u64::from(n), 1500 * u64::from(came_back));
-            let (timed_tries, timed_loads) = (n, came_back);
-            let noted = Noted { tried: n, kept, came_back, ..Noted::default() };
-            weigher.note(Noted { try_ns, timed_tries, unpack_ns, timed_loads, ..noted });
-            tried += if batch >= batches / 2 { n } else { 0 };
+    /// A weigher, and the pool beside it: a small one, so that each page soon comes back or leaves.
+    #[derive(Default)]
+    struct Run {
+        weigher: Weigher,
+        turnover: Turnover,
+        owed: f64,
+    }
+
+    impl Run {
+        /// A batch of 32 pages is to go out. `share_back` of those that are kept come back, and the others leave once the pool holds
+        /// `most` pages. Returns how many tried.
+        fn batch(&mut self, kept: bool, share_back: f64, device: DeviceView, most: u64) -> u32 {
+            let n = self.weigher.decide(32, &device);
+            let kept_pages = if kept { n } else { 0 };
+            self.owed += f64::from(kept_pages) * share_back;
+            let came_back = (self.owed as u32).min(self.turnover.pages as u32 + kept_pages);
+            self.owed -= f64::from(came_back);
+            let (try_ns, unpack_ns) = (if kept { 7000 } else { 160 }, 1500);
+            let noted = Noted {
+                tried: n,
+                kept: kept_pages,
+                came_back,
+                try_ns: try_ns * u64::from(n),
+                timed_tries: n,
+                unpack_ns: unpack_ns * u64::from(came_back),
+                timed_loads: came_back,
+                ..Noted::default()
+            };
+            self.turnover.pages += u64::from(kept_pages) - u64::from(came_back);
+            let left = self.turnover.pages.saturating_sub(most);
+            self.turnover.left += left;
+            self.turnover.pages -= left;
+            self.weigher.note(noted, self.turnover);
+            n
         }
-        f64::from(tried) / f64::from(32 * (batches - batches / 2))
+
+        /// The share of pages that tried, in the second half of so many batches.
+        fn share(&mut self, kept: bool, share_back: f64, device: DeviceView, batches: u32) -> f64 {
+            let tried: Vec<u32> = (0..batches).map(|_| self.batch(kept, share_back, device, 64)).collect();
+            let later = &tried[tried.len() / 2..];
+            f64::from(later.iter().sum::<u32>()) / (32 * later.len()) as f64
+        }
+
+        fn waits(&mut self, wait_ns: u64) {
+            self.weigher.note(Noted { wait_ns, timed_waits: 1, ..Noted::default() }, self.turnover);
+        }
     }
 
     #[test]
-    fn a_stream_that_nobody_comes_back_for_soon_goes_straight() {
-        let mut weigher = Weigher::default();
-        assert_eq!(weigher.decide(32, &FAST_DISK), 32, "at first it is tried");
-        let mut tried_at_all = 0;
-        for _ in 0..100 {
-            if weigher.decide(32, &FAST_DISK) > PROBES {
-                weigher.note(Noted {
-                    tried: 32,
-                    kept: 32,
-                    try_ns: 7000 * 32,
-                    timed_tries: 32,
-                    ..Noted::default()
-                });
-                tried_at_all += 32;
-            }
+    fn a_stream_that_nobody_comes_back_for_goes_straight_once_its_pages_have_left() {
+        let mut run = Run::default();
+        assert_eq!(run.weigher.decide(32, &FAST_DISK), 32, "at first it is tried");
+        let tried: u32 = (0..200).map(|_| run.batch(true, 0.0, FAST_DISK, 320)).sum();
+        assert!((320..1300).contains(&tried), "{tried} pages");
+        assert!(run.share(true, 0.0, FAST_DISK, 1000) < 0.02);
+    }
+
+    #[test]
+    fn pages_that_are_still_in_the_pool_say_nothing() {
+        let mut run = Run::default();
+        let tried: u32 = (0..10_000).map(|_| run.batch(true, 0.0, FAST_DISK, u64::MAX)).sum();
+        assert!(tried > 310_000, "nothing has left: {tried} pages");
+    }
+
+    #[test]
+    fn who_has_most_pages_in_the_pool_loses_most() {
+        let mut weighers = [Weigher::default(), Weigher::default()];
+        let kept = [900, 100];
+        for (weigher, kept) in weighers.iter_mut().zip(kept) {
+            weigher.note(Noted { tried: kept, kept, ..Noted::default() }, Turnover { pages: 1000, left: 0 });
+            weigher.note(Noted::default(), Turnover { pages: 800, left: 200 });
         }
-        assert!(tried_at_all < 1000, "{tried_at_all} pages");
-        assert!(run(&mut weigher, true, 0.0, FAST_DISK, 1000) < 0.02);
+        let left = weighers.map(|weigher| (weigher.left - ASSUMED + ASSUMED_BACK).round());
+        assert_eq!(left, [180.0, 20.0]);
     }
 
     #[test]
     fn pages_that_come_back_are_kept_and_the_change_is_noticed() {
-        let mut weigher = Weigher::default();
-        assert!(run(&mut weigher, true, 0.8, FAST_DISK, 200) > ALMOST_ALL);
-        assert!(run(&mut weigher, true, 0.0, FAST_DISK, 2000) < 0.02);
-        assert!(run(&mut weigher, true, 0.8, FAST_DISK, 4000) > ALMOST_ALL, "probes bring it back");
+        let mut run = Run::default();
+        assert!(run.share(true, 0.8, FAST_DISK, 200) > ALMOST_ALL);
+        assert!(run.share(true, 0.0, FAST_DISK, 2000) < 0.02);
+        assert!(run.share(true, 0.8, FAST_DISK, 4000) > ALMOST_ALL, "probes bring it back");
     }
 
     #[test]
     fn what_does_not_shrink_is_only_probed() {
-        let mut weigher = Weigher::default();
-        assert!(run(&mut weigher, false, 0.0, FAST_DISK, 1000) < 0.02);
+        assert!(Run::default().share(false, 0.0, FAST_DISK, 1000) < 0.02);
     }
 
     #[test]
     fn a_slow_device_that_is_behind_makes_packing_worth_it() {
         let slow = DeviceView { in_flight_bytes: 8 << 20, write_ns_per_page: 40_000, ..FAST_DISK };
-        assert!(run(&mut Weigher::default(), true, 0.0, slow, 200) > ALMOST_ALL);
+        assert!(Run::default().share(true, 0.0, slow, 200) > ALMOST_ALL);
         let keeps_up = DeviceView { in_flight_bytes: 0, ..slow };
-        assert!(run(&mut Weigher::default(), true, 0.0, keeps_up, 1000) < 0.02);
+        assert!(Run::default().share(true, 0.0, keeps_up, 1000) < 0.02);
         let fast = DeviceView { in_flight_bytes: 8 << 20, ..FAST_DISK };
-        assert!(
-            run(&mut Weigher::default(), true, 0.0, fast, 1000) < 0.02,
-            "packing is slower than it still"
-        );
+        assert!(Run::default().share(true, 0.0, fast, 1000) < 0.02, "packing is slower than it still");
     }
 
     #[test]
     fn a_device_as_quick_as_unpacking_leaves_the_pool_nothing_to_save() {
-        let mut weigher = Weigher::default();
-        assert!(run(&mut weigher, true, 1.0, FAST_DISK, 50) > ALMOST_ALL);
-        weigher.note(Noted { wait_ns: 700, timed_waits: 1, ..Noted::default() });
-        assert_eq!(weigher.decide(32, &FAST_DISK), 0, "one is enough");
-        assert!(run(&mut weigher, true, 1.0, FAST_DISK, 1000) < 0.02);
-        for _ in 0..200 {
-            weigher.note(Noted { wait_ns: 90_000, timed_waits: 1, ..Noted::default() });
-        }
-        assert!(
-            run(&mut weigher, true, 1.0, FAST_DISK, 50) > ALMOST_ALL,
-            "a slow one is worth sparing again"
-        );
+        let mut run = Run::default();
+        assert!(run.share(true, 1.0, FAST_DISK, 50) > ALMOST_ALL);
+        run.waits(700);
+        assert_eq!(run.weigher.decide(32, &FAST_DISK), 0, "one is enough");
+        assert!(run.share(true, 1.0, FAST_DISK, 1000) < 0.02);
+        (0..200).for_each(|_| run.waits(90_000));
+        assert!(run.share(true, 1.0, FAST_DISK, 50) > ALMOST_ALL, "a slow one is worth sparing again");
     }
 
     #[test]
     fn some_pages_go_straight_so_that_the_device_is_known() {
-        let mut weigher = Weigher::default();
-        let straight =
-            |weigher: &mut Weigher| (0..64).map(|_| 32 - weigher.decide(32, &FAST_DISK)).sum::<u32>();
-        assert_eq!(straight(&mut weigher), 32);
-        weigher.note(Noted { wait_ns: WAITS as u64 * 80_000, timed_waits: WAITS as u32, ..Noted::default() });
-        assert_eq!(straight(&mut weigher), 4, "fewer when it is");
+        let mut run = Run::default();
+        let straight = |run: &mut Run| (0..64).map(|_| 32 - run.weigher.decide(32, &FAST_DISK)).sum::<u32>();
+        assert_eq!(straight(&mut run), 32);
+        (0..WAITS as u32).for_each(|_| run.waits(80_000));
+        assert_eq!(straight(&mut run), 4, "fewer when it is");
     }
 
     #[test]
     fn one_long_wait_among_short_ones_is_one_of_many() {
-        let mut weigher = Weigher::default();
-        for wait_ns in [900; 40].into_iter().chain([5_000_000]).chain([900; 20]) {
-            weigher.note(Noted { wait_ns, timed_waits: 1, ..Noted::default() });
-        }
-        assert!(weigher.wait_ns < 1000.0, "{}", weigher.wait_ns);
+        let mut run = Run::default();
+        [900; 40].into_iter().chain([5_000_000]).chain([900; 20]).for_each(|wait_ns| run.waits(wait_ns));
+        assert!(run.weigher.wait_ns < 1000.0, "{}", run.weigher.wait_ns);
     }
 
     #[test]
