@@ -320,6 +320,12 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
+    /// Returns whether much of its memory is still to be adopted, if the process has `anonymous` bytes. Ranges with few pages do not
+    /// count.
+    pub(crate) fn has_more_to_adopt(&self, anonymous: u64) -> bool {
+        self.adopting_bytes().min(self.outside(anonymous)) > LEAST_OUTSIDE
+    }
+
     /// Returns whether the process still runs the program that was taken over.
     pub(crate) fn is_current(&self) -> bool {
         if self.window.reach().look_whether_gone() {

@@ -33,6 +33,8 @@ const LONGEST: Duration = Duration::from_millis(10);
 const GROWTH: u64 = 4 << 30;
 /// How long it may take from a look at a tree that grows until it stands still. On a busy machine the monitor comes late.
 const REACTION: Duration = Duration::from_millis(16);
+/// To start a mover takes at most so many times [`REACTION`] on a busy machine.
+const MOVER_REACTIONS: u64 = 8;
 /// Growth outside that has the monitor look as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// From one look at what is left in staging to the next.
@@ -304,7 +306,7 @@ impl Monitor {
                 let is_known = managed.is_equipped() && managed.is_settled();
                 let has_more = is_known && managed.has_grown_outside(anonymous);
                 let grows = has_more || managed.grows();
-                let is_adopting = managed.adopting_bytes() > 0;
+                let is_adopting = managed.has_more_to_adopt(anonymous);
                 if grows && total + coming > limit || is_adopting && total + least_room >= limit {
                     self.stop(pid);
                 }
@@ -313,8 +315,8 @@ impl Monitor {
                     let _ = self.managed.get_mut(&pid).map(Managed::look);
                 }
             } else if let Some(stat) = self.find_new(anonymous, pid) {
-                // The thread that starts the mover takes its turns among the others, which fill the memory meanwhile.
-                if stat.threads > 1 {
+                // The thread that starts the mover takes its turns among the others, which may fill the memory meanwhile.
+                if stat.threads > 1 && total + MOVER_REACTIONS * self.growth.in_reaction > limit {
                     self.stop(pid);
                 }
                 self.engage(pid, stat.stack)?;

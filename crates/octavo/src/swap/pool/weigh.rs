@@ -6,7 +6,8 @@
 //!
 //! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. Nobody notes whose
 //! pages leave: each space is taken to lose the same share of those that it has there. So a program that only writes at
-//! first, and reads later, finds its pages in the pool, as many as there is room for.
+//! first, and reads later, finds its pages in the pool, as many as there is room for. Without a background thread pages leave the
+//! pool only under a lowered budget, or where nothing else makes room.
 //!
 //! [`DeviceView`] says how the devices keep up with writes, over all areas:
 //!
@@ -143,7 +144,8 @@ impl Weigher {
             self.kept /= 2.0;
         }
         let left = turnover.left.saturating_sub(self.all_left);
-        self.all_left = turnover.left;
+        // Another thread may have noted more meanwhile.
+        self.all_left = self.all_left.max(turnover.left);
         self.inside += f64::from(noted.kept) - f64::from(noted.came_back);
         // Pages that were unmapped are not in the pool any more, either.
         self.inside = self.inside.clamp(0.0, (turnover.pages + left) as f64);
