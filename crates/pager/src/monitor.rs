@@ -197,16 +197,16 @@ impl Monitor {
         } else if self.manager.is_none() && total > limit / early {
             self.prepare()?;
         }
+        let least_room = margin / 4;
         if total + margin > limit {
-            self.take_over(total, coming.max(margin / 2), margin / 4)?;
+            self.take_over(total, coming.max(margin / 2), least_room)?;
             total = self.measure();
         }
-        let is_full = total + margin / 4 >= limit;
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
             self.summary.note(manager, &self.managed, &self.tree);
-            let is_apart = !self.tree.has_families() && !is_full;
+            let is_apart = !self.tree.has_families() && total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
             let fits = is_known && fits(manager);
             let is_too_long = self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE);
@@ -280,8 +280,8 @@ impl Monitor {
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
     /// `coming` more before it stands still. Where these would outgrow the limit, and where pages are shared, processes that are to be
     /// taken over stand still until they are, and until the manager has made room. So do managed processes that grow outside of
-    /// management: they have new mappings, and a look at these may have to wait. And so do managed processes that are not all adopted, once
-    /// less than `least_room` is left: the manager does not hold the limit by itself yet.
+    /// management: they have new mappings, and a look at these may have to wait. And so do managed processes that are not all
+    /// adopted, once less than `least_room` is left: the manager does not hold the limit by itself yet.
     fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<(), Failed> {
         let limit = self.ledger.limit_bytes();
         let mut pids: Vec<_> =
@@ -306,8 +306,8 @@ impl Monitor {
                 let is_known = managed.is_equipped() && managed.is_settled();
                 let has_more = is_known && managed.has_grown_outside(anonymous);
                 let grows = has_more || managed.grows();
-                let is_adopting = managed.has_more_to_adopt(anonymous);
-                if grows && total + coming > limit || is_adopting && total + least_room >= limit {
+                let is_full = total + least_room >= limit;
+                if grows && total + coming > limit || is_full && managed.has_more_to_adopt(anonymous) {
                     self.stop(pid);
                 }
                 if has_more {

@@ -17,7 +17,8 @@
 //! 7. The current clusters of other CPUs.
 //!
 //! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never used before. The answer
-//! `None` means that all lists that were asked were empty and all current clusters full, with no cluster moving meanwhile. A whole block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
+//! `None` means that all lists that were asked were empty and all current clusters full, with no cluster moving meanwhile. A whole
+//! block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
 //! [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
 //!
 //! Locking: the clusters with the same number modulo 64 share a lock over their bits. Under it comes the lock of an
