@@ -1,9 +1,9 @@
 //! The thread that serves the faults of one target, and takes in the changes of its mappings.
 //!
 //! ```text
-//!   wait ─► read events under the gate ─► faults: show what is at hand, else a future  ─► poll futures ─┐
-//!     ▲                                   changes: Octavo takes them in, in order                       │
-//!     └─────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   wait ─► end faults that have waited ─► read events under the gate ─► faults: show what is at hand, else begin to wait ─┐
+//!     ▲                                                                  changes: Octavo takes them in, in order             │
+//!     └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the pages
@@ -11,21 +11,23 @@
 //!
 //! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
+//!
+//! **Devices are kept busy.** The read of a fault begins before those are looked after whose reads have ended, a few at a time. While
+//! reads are under way, the driver looks for their ends as long as that pays: to sleep and to be woken takes longer than many reads.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, Stream};
 use octavo::{Access, Error, ErrorKind, PAGE_BYTES, Space};
 use octavo_platform::userfaultfd::Event;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::Timespec;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::{read, write};
 
 use crate::ahead::{Advice, Ahead};
+use crate::bell::Bell;
 use crate::changes::Changes;
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
@@ -40,10 +42,14 @@ const RECENT: usize = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 /// How long a change waits for room, or for a pin to go.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most pages whose threads wait for each other's.
-const MOST_USABLE: usize = 16;
+/// The most threads that wait for each other's pages, and that new faults wait for.
+const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
+/// How long the driver looks for the end of a read before it sleeps.
+const ATTENDS: Duration = Duration::from_micros(200);
+/// Others had the CPU if so much time lies between two looks.
+const UNDISTURBED: Duration = Duration::from_micros(100);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long the driver sleeps before faults look again at pages that others hold, and at most.
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
@@ -86,63 +92,6 @@ pub trait Listener {
     fn work(&mut self) -> bool;
 }
 
-/// Wakes the driver from other threads.
-#[derive(Debug)]
-pub struct Bell {
-    descriptor: OwnedFd,
-    /// The driver sleeps, or is about to.
-    sleeps: AtomicBool,
-    ends: AtomicBool,
-}
-
-impl Bell {
-    /// Makes a bell.
-    ///
-    /// # Errors
-    /// The kernel's, when the process has too many descriptors.
-    pub fn new() -> std::io::Result<Arc<Self>> {
-        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { descriptor, sleeps: AtomicBool::new(false), ends: AtomicBool::new(false) }))
-    }
-
-    /// Has the driver look for work.
-    pub fn ring(&self) {
-        // SeqCst: the driver says that it sleeps, and then looks whether there is work. Whoever has work says so, and then
-        // looks whether it sleeps.
-        if self.sleeps.swap(false, Ordering::SeqCst) {
-            let _ = write(&self.descriptor, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// Ends the driver.
-    pub fn end(&self) {
-        self.ends.store(true, Ordering::SeqCst);
-        self.sleeps.store(true, Ordering::SeqCst);
-        self.ring();
-    }
-
-    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event, or a ring.
-    pub fn is_awaited(&self, events: BorrowedFd<'_>) -> bool {
-        let mut descriptors =
-            [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut descriptors, Some(&NO_TIME)).is_ok_and(|ready| ready > 0)
-    }
-
-    fn silence(&self) {
-        let _ = read(&self.descriptor, &mut [0; 8]);
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.ring();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
-}
-
 /// What the driver counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
@@ -160,15 +109,15 @@ pub struct Served {
     pub changes: u64,
 }
 
-/// Whether faults follow each other so soon that it is worth it to stay awake for the next.
+/// Whether it is worth it to stay awake for what comes next.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lingering {
+struct Wakefulness {
     /// How often of late it was worth it, less how often it was not.
     credit: u8,
     turns: u32,
 }
 
-impl Lingering {
+impl Wakefulness {
     const MOST_CREDIT: u8 = 8;
     /// Without credit, one turn in so many tries it.
     const TRIES_EVERY: u32 = 32;
@@ -181,6 +130,11 @@ impl Lingering {
     fn note(&mut self, came: bool) {
         self.credit =
             if came { (self.credit + 1).min(Self::MOST_CREDIT) } else { self.credit.saturating_sub(2) };
+    }
+
+    /// Others wanted the CPU meanwhile.
+    fn disturbed(&mut self) {
+        self.credit = 0;
     }
 }
 
@@ -206,7 +160,12 @@ pub struct Driver<'a, R, L> {
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
-    lingering: Lingering,
+    /// For the next fault.
+    lingering: Wakefulness,
+    /// For the ends of reads.
+    attending: Wakefulness,
+    /// The faults that wait are attended.
+    attends: bool,
     /// `None`: it stays where the kernel puts it.
     placement: Option<Placement>,
     served: Served,
@@ -235,7 +194,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             failing,
             waiting,
             usable,
-            lingering: Lingering::default(),
+            lingering: Wakefulness::default(),
+            attending: Wakefulness::default(),
+            attends: false,
             placement: None,
             served,
             changes: Changes::default(),
@@ -261,68 +222,71 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let (mut events, mut again) = (Vec::new(), Vec::new());
         // The last turn found nothing to do, though the bell was rung.
         let mut was_rung = false;
-        while !self.bell.ends.load(Ordering::SeqCst) && !self.window.reach().is_gone() {
-            // A waker that is called from here on is noticed before the driver sleeps.
-            self.bell.sleeps.store(true, Ordering::SeqCst);
+        while !self.bell.begin_turn() && !self.window.reach().is_gone() {
             self.placement.iter().for_each(Placement::turn);
             let mut is_idle = true;
-            while let Poll::Ready(Some((fault, result))) =
-                std::pin::Pin::new(&mut waiting).poll_next(&mut context)
+            while self.usable.len() < MOST_USABLE
+                && let Poll::Ready(Some((fault, result))) =
+                    std::pin::Pin::new(&mut waiting).poll_next(&mut context)
             {
                 is_idle = false;
                 if self.end_wait(fault, result) {
                     again.push(fault);
                 }
-                if self.usable.len() >= MOST_USABLE {
-                    self.wake_all();
+            }
+            self.wake_all();
+            if self.read(&mut events)? {
+                is_idle = false;
+                self.attends = self.attending.is_worth_it();
+            }
+            let is_alone = events.len() == 1 && waiting.is_empty();
+            for event in events.drain(..) {
+                if let Some(fault) = self.take(event)
+                    && !(is_alone && !self.attends && self.serve_now(fault))
+                {
+                    again.push(fault);
+                }
+            }
+            for fault in again.drain(..) {
+                let mut future = Box::pin(wait(self.space, fault));
+                // Its read begins before those that have waited are looked after, so that the device always has something to do.
+                match future.as_mut().poll(&mut context) {
+                    Poll::Pending => waiting.push(future),
+                    Poll::Ready((fault, result)) => {
+                        if self.end_wait(fault, result) {
+                            waiting.push(Box::pin(wait(self.space, fault)));
+                        }
+                    }
                 }
             }
             self.wake_all();
-            for fault in again.drain(..) {
-                waiting.push(wait(self.space, fault));
-            }
-            if !is_idle || !waiting.is_empty() {
+            if !waiting.is_empty() {
                 self.space.drive();
-            }
-            if self.read(&mut events)? {
-                is_idle = false;
-                let is_alone = events.len() == 1 && waiting.is_empty();
-                for event in events.drain(..) {
-                    if let Some(fault) = self.take(event)
-                        && !(is_alone && self.serve_now(fault))
-                    {
-                        waiting.push(wait(self.space, fault));
-                    }
-                }
-                self.wake_all();
             }
             self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
-            if !is_idle || has_work {
+            if !is_idle || has_work || !self.bell.is_rung() && self.stay_awake(!waiting.is_empty())? {
                 was_rung = false;
                 continue;
             }
-            if !self.bell.sleeps.load(Ordering::SeqCst) {
-                self.bell.silence();
+            if !self.bell.may_sleep() {
                 // At first that may be a read that has ended, or a future that was polled for the first time.
                 if std::mem::replace(&mut was_rung, true) {
                     // A fault wants to look again at a page that somebody holds, who may need this CPU.
                     if !waiting.is_empty() {
                         self.space.leave_driving();
                     }
-                    self.bell.sleeps.store(true, Ordering::SeqCst);
-                    self.sleep(BETWEEN_TRIES)?;
+                    self.bell.sleep(self.events, &BETWEEN_TRIES)?;
                 }
             } else {
                 was_rung = false;
-                if waiting.is_empty() && !self.is_beside() && self.linger()? {
-                    continue;
-                }
-                if !waiting.is_empty() {
+                if waiting.is_empty() {
+                    self.placement.iter_mut().for_each(Placement::sleeps);
+                } else {
                     self.space.leave_driving();
                 }
                 self.listener.counted(self.served);
-                if !self.sleep(LONGEST_SLEEP)? {
+                if !self.bell.sleep(self.events, &LONGEST_SLEEP)? {
                     self.window.reach().look_whether_gone();
                 }
             }
@@ -335,40 +299,52 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.placement.as_ref().is_some_and(Placement::is_beside)
     }
 
-    /// Looks for a moment whether the next fault comes at once, where that was worth it of late. To sleep and to be woken takes
-    /// longer than to serve a fault. Returns whether something has come.
-    fn linger(&mut self) -> std::io::Result<bool> {
-        if !self.lingering.is_worth_it() {
+    /// Stays awake for a moment, where that was worth it of late. Returns whether something has come.
+    fn stay_awake(&mut self, waits: bool) -> std::io::Result<bool> {
+        if waits {
+            return if self.attends { self.attend() } else { Ok(false) };
+        }
+        if self.is_beside() || !self.lingering.is_worth_it() {
             return Ok(false);
         }
-        let began = Instant::now();
-        let mut came = false;
-        while !came && began.elapsed() < LINGERS {
-            let mut events = [PollFd::new(&self.events, PollFlags::IN)];
-            came = match poll(&mut events, Some(&NO_TIME)) {
-                Ok(ready) => ready > 0 || !self.bell.sleeps.load(Ordering::SeqCst),
-                Err(rustix::io::Errno::INTR) => true,
-                Err(error) => return Err(error.into()),
-            };
-            std::hint::spin_loop();
-        }
+        let (came, _) = self.look_for(LINGERS, || {})?;
         self.lingering.note(came);
         Ok(came)
     }
 
-    /// Sleeps until something happens, or so long. Returns whether anything did.
-    fn sleep(&self, longest: Timespec) -> std::io::Result<bool> {
-        let mut descriptors =
-            [PollFd::new(&self.events, PollFlags::IN), PollFd::new(&self.bell.descriptor, PollFlags::IN)];
-        let happened = match poll(&mut descriptors, Some(&longest)) {
-            Ok(happened) => happened,
-            Err(rustix::io::Errno::INTR) => 1,
-            Err(error) => return Err(error.into()),
-        };
-        if !descriptors[1].revents().is_empty() {
-            self.bell.silence();
+    /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many devices read faster than that.
+    fn attend(&mut self) -> std::io::Result<bool> {
+        if !self.is_beside() {
+            // Beside a thread, this one runs only where nobody else wants the CPU.
+            std::thread::yield_now();
         }
-        Ok(happened > 0)
+        let space = self.space;
+        let (came, was_disturbed) = self.look_for(ATTENDS, || space.drive())?;
+        if was_disturbed {
+            self.attending.disturbed();
+        } else {
+            self.attending.note(came);
+        }
+        self.attends = came;
+        Ok(came)
+    }
+
+    /// Looks for so long whether there are events, or the bell rings, and acts between the looks. To sleep and to be woken takes
+    /// longer than to serve a fault. Returns whether something has come, and whether others had this CPU meanwhile.
+    fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<(bool, bool)> {
+        let began = Instant::now();
+        let mut looked = began;
+        loop {
+            act();
+            let came = self.bell.is_rung() || self.bell.sleep(self.events, &NO_TIME)?;
+            let now = Instant::now();
+            let was_disturbed = now - looked > UNDISTURBED;
+            if came || was_disturbed || now - began > longest {
+                return Ok((came, was_disturbed));
+            }
+            looked = now;
+            std::hint::spin_loop();
+        }
     }
 
     /// Reads events, and notes what they change. Returns whether there were any.
@@ -614,16 +590,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_that_rings_before_the_sleep_is_heard() {
-        let bell = Bell::new().unwrap();
-        bell.ring();
-        assert_eq!(
-            read(&bell.descriptor, &mut [0; 8]).unwrap_err(),
-            rustix::io::Errno::AGAIN,
-            "nobody sleeps"
-        );
-        bell.sleeps.store(true, Ordering::SeqCst);
-        bell.ring();
-        assert_eq!(read(&bell.descriptor, &mut [0; 8]).unwrap(), 8);
+    fn to_stay_awake_is_tried_seldom_where_it_does_not_pay() {
+        let mut awake = Wakefulness::default();
+        let mut tries = |pays: bool| {
+            (0..320)
+                .filter(|_| {
+                    let tries = awake.is_worth_it();
+                    if tries {
+                        awake.note(pays);
+                    }
+                    tries
+                })
+                .count()
+        };
+        assert_eq!(tries(false), 10);
+        assert!(tries(true) > 280, "after a try that pays, each is worth it");
+        assert!(tries(false) < 15, "no more than the credit allows");
+    }
+
+    #[test]
+    fn who_takes_the_cpu_from_others_sleeps_at_once() {
+        let mut awake = Wakefulness::default();
+        (0..20).for_each(|_| awake.note(true));
+        assert!(awake.is_worth_it());
+        awake.disturbed();
+        assert!(!awake.is_worth_it());
     }
 }

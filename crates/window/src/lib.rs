@@ -14,11 +14,13 @@
 //! | `changes` | the order in which changes of mappings are taken in |
 //! | `allocator` | the windows of this process as an allocator |
 //! | `driver` | the thread that serves a target's faults |
+//! | `bell` | wakes the driver |
 //! | `ahead` | how many pages a fault brings along |
 //! | `placement` | where the driver runs |
 
 mod ahead;
 mod allocator;
+mod bell;
 mod changes;
 mod driver;
 mod gate;
@@ -31,7 +33,8 @@ mod window;
 mod windows;
 
 pub use allocator::LEAST_BYTES;
-pub use driver::{Bell, Driver, Listener, Served};
+pub use bell::Bell;
+pub use driver::{Driver, Listener, Served};
 pub use placement::Watch;
 pub use reach::{Reach, Taken, Taking};
 pub use target::Target;

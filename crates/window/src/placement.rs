@@ -17,7 +17,8 @@
 //!
 //! Whoever watches over the driver calls it back if it is awaited and gets no CPU ([`Watch::look`]).
 //!
-//! Costs: a comparison for each fault. Beside a thread, one look at where it runs for every [`LOOK_EVERY`] faults.
+//! Costs: a comparison for each fault. Beside a thread, one look at where it runs for every [`LOOK_EVERY`] faults, and for every
+//! [`LOOK_AFTER_SLEEPS`] times that the driver sleeps.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,6 +33,8 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 const EPOCH: u32 = 128;
 /// Faults from one look at where the thread runs to the next.
 const LOOK_EVERY: u32 = 16;
+/// Or the driver has slept so often.
+const LOOK_AFTER_SLEEPS: u32 = 2;
 /// Faults of other threads in an epoch that end it.
 const FEW: u32 = 4;
 /// The most faults of others after which another thread is asked about: it takes two files. Their number doubles each time that
@@ -216,6 +219,8 @@ pub(crate) struct Placement {
     faulter: Option<Faulter>,
     /// The CPU to which the driver is bound.
     bound_to: Option<usize>,
+    /// How often the driver has slept since it looked where the thread runs.
+    sleeps: u32,
     /// This epoch: faults of the thread and of others, when it began, and what the thread had computed then.
     faults: u32,
     others: u32,
@@ -239,6 +244,7 @@ impl Placement {
             choice: Choice::new(),
             faulter: None,
             bound_to: None,
+            sleeps: 0,
             faults: 0,
             others: 0,
             began: Instant::now(),
@@ -257,6 +263,12 @@ impl Placement {
         if self.is_beside() {
             self.watch.turns.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The driver is about to sleep, and no fault waits. Beside a thread that it has woken, it seldom gets to that: the thread takes the
+    /// CPU. So the thread may have gone to another.
+    pub(crate) fn sleeps(&mut self) {
+        self.sleeps += 1;
     }
 
     /// A thread has met a fault, which is still to be served.
@@ -284,7 +296,9 @@ impl Placement {
         self.faults += 1;
         if self.faults == EPOCH {
             self.judge();
-        } else if self.is_beside() && self.faults.is_multiple_of(LOOK_EVERY) {
+        } else if self.is_beside()
+            && (self.faults.is_multiple_of(LOOK_EVERY) || self.sleeps >= LOOK_AFTER_SLEEPS)
+        {
             self.follow();
         }
     }
@@ -334,6 +348,7 @@ impl Placement {
 
     /// Goes where the thread is.
     fn follow(&mut self) {
+        self.sleeps = 0;
         let Some(cpu) = self.faulter.as_ref().and_then(Faulter::cpu) else { return };
         if self.bound_to != Some(cpu) && cpu < CpuSet::MAX_CPU {
             let mut there = CpuSet::new();

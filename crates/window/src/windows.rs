@@ -30,7 +30,8 @@ use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, Reservation};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::driver::{Bell, Driver, Listener, Served};
+use crate::bell::Bell;
+use crate::driver::{Driver, Listener, Served};
 use crate::own::Own;
 use crate::window::Window;
 

@@ -1,0 +1,189 @@
+//! The bell: other threads have the driver look for work.
+//!
+//! ```text
+//!   Looks   the driver looks for work, or does it      ─ ring ─► Rung
+//!   Rung    there is work that it may have missed      ─ it looks again ─► Looks
+//!   Sleeps  it has found none, and sleeps              ─ ring ─► Rung, and it is woken
+//! ```
+//!
+//! Whoever has work says so, and rings then. The driver says that it looks, and looks then. Both exchange the same word. So the later
+//! of the two sees the earlier: the driver finds the work, or that it was rung.
+//!
+//! Costs: an exchange for a ring, and one for a turn of the driver. A system call only where the driver sleeps.
+
+use std::sync::Arc;
+use std::task::Wake;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+
+use crate::sync::{AtomicBool, AtomicU8, Ordering};
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+const LOOKS: u8 = 0;
+const RUNG: u8 = 1;
+const SLEEPS: u8 = 2;
+
+/// Whether the driver looks for work.
+#[derive(Debug)]
+struct Attention(AtomicU8);
+
+impl Attention {
+    fn new() -> Self {
+        Self(AtomicU8::new(LOOKS))
+    }
+
+    // AcqRel: whichever exchange comes later sees what the other's thread did before its own.
+
+    /// There is work. Returns whether the driver has to be woken.
+    fn call(&self) -> bool {
+        self.0.swap(RUNG, Ordering::AcqRel) == SLEEPS
+    }
+
+    /// From here on, the driver sees all work of which it was told so far.
+    fn look(&self) {
+        self.0.swap(LOOKS, Ordering::AcqRel);
+    }
+
+    /// The driver has found nothing. Returns whether it may sleep until it is woken.
+    fn doze(&self) -> bool {
+        self.0.compare_exchange(LOOKS, SLEEPS, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn is_called(&self) -> bool {
+        self.0.load(Ordering::Acquire) == RUNG
+    }
+}
+
+/// Wakes the driver from other threads.
+#[derive(Debug)]
+pub struct Bell {
+    attention: Attention,
+    descriptor: OwnedFd,
+    ends: AtomicBool,
+}
+
+impl Bell {
+    /// Makes a bell.
+    ///
+    /// # Errors
+    /// The kernel's, when the process has too many descriptors.
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { attention: Attention::new(), descriptor, ends: AtomicBool::new(false) }))
+    }
+
+    /// Has the driver look for work.
+    pub fn ring(&self) {
+        if self.attention.call() {
+            let _ = write(&self.descriptor, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends the driver.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event, or a ring.
+    pub fn is_awaited(&self, events: BorrowedFd<'_>) -> bool {
+        self.is_rung()
+            || self.poll(events, &NO_TIME).is_ok_and(|(has_events, was_rung)| has_events || was_rung)
+    }
+
+    /// Returns whether it was rung since the driver's last turn began.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.attention.is_called()
+    }
+
+    /// The driver begins a turn. Returns whether it is to end instead.
+    pub(crate) fn begin_turn(&self) -> bool {
+        self.attention.look();
+        self.ends.load(Ordering::Acquire)
+    }
+
+    /// The driver found nothing to do in this turn. Returns whether it may sleep: nobody has rung since the turn began.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.attention.doze()
+    }
+
+    /// Sleeps until there are events, somebody rings who saw that the driver [may sleep](Self::may_sleep), or so long. Returns whether
+    /// anything happened.
+    pub(crate) fn sleep(&self, events: BorrowedFd<'_>, longest: &Timespec) -> std::io::Result<bool> {
+        match self.poll(events, longest) {
+            Ok((has_events, was_rung)) => {
+                if was_rung {
+                    let _ = read(&self.descriptor, &mut [0; 8]);
+                }
+                Ok(has_events || was_rung)
+            }
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns whether there are events, and whether somebody has woken the driver.
+    fn poll(&self, events: BorrowedFd<'_>, longest: &Timespec) -> rustix::io::Result<(bool, bool)> {
+        let mut both = [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut both, Some(longest))?;
+        Ok((!both[0].revents().is_empty(), !both[1].revents().is_empty()))
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1000 };
+
+    #[test]
+    fn a_driver_that_was_rung_while_it_looked_looks_again() {
+        let bell = Bell::new().unwrap();
+        assert!(!bell.begin_turn());
+        bell.ring();
+        assert!(bell.is_rung() && !bell.may_sleep());
+        assert_eq!(read(&bell.descriptor, &mut [0; 8]).unwrap_err(), Errno::AGAIN, "nobody sleeps");
+        assert!(!bell.begin_turn() && bell.may_sleep());
+    }
+
+    #[test]
+    fn a_driver_that_sleeps_is_woken_once() {
+        let (bell, other) = (Bell::new().unwrap(), Bell::new().unwrap());
+        let events = std::os::fd::AsFd::as_fd(&other.descriptor);
+        assert!(!bell.begin_turn() && bell.may_sleep());
+        assert!(!bell.is_awaited(events));
+        bell.ring();
+        bell.ring();
+        assert!(bell.is_awaited(events));
+        assert!(bell.sleep(events, &A_MOMENT).unwrap());
+        assert!(!bell.begin_turn() && bell.may_sleep());
+        assert!(!bell.sleep(events, &A_MOMENT).unwrap(), "the second ring found it awake");
+    }
+
+    #[test]
+    fn the_end_is_heard_at_any_time() {
+        for sleeps in [false, true] {
+            let bell = Bell::new().unwrap();
+            assert!(!bell.begin_turn());
+            assert!(!sleeps || bell.may_sleep());
+            bell.end();
+            assert!(!bell.may_sleep() && bell.begin_turn());
+        }
+    }
+}
