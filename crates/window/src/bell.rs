@@ -52,6 +52,11 @@ impl Attention {
         self.0.compare_exchange(LOOKS, SLEEPS, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// The driver sleeps for a moment, whether it was called or not.
+    fn nod(&self) {
+        self.0.swap(SLEEPS, Ordering::AcqRel);
+    }
+
     fn is_called(&self) -> bool {
         self.0.load(Ordering::Acquire) == RUNG
     }
@@ -125,6 +130,12 @@ impl Bell {
         }
     }
 
+    /// Sleeps for a moment, though somebody may have rung. Who rings from here on ends it, and events do.
+    pub(crate) fn nap(&self, events: BorrowedFd<'_>, moment: &Timespec) -> std::io::Result<bool> {
+        self.attention.nod();
+        self.sleep(events, moment)
+    }
+
     /// Returns whether there are events, and whether somebody has woken the driver.
     fn poll(&self, events: BorrowedFd<'_>, longest: &Timespec) -> rustix::io::Result<(bool, bool)> {
         let mut both = [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
@@ -174,6 +185,17 @@ mod tests {
         assert!(bell.sleep(events, &A_MOMENT).unwrap());
         assert!(!bell.begin_turn() && bell.may_sleep());
         assert!(!bell.sleep(events, &A_MOMENT).unwrap(), "the second ring found it awake");
+    }
+
+    #[test]
+    fn a_nap_ends_by_a_ring() {
+        let (bell, other) = (Bell::new().unwrap(), Bell::new().unwrap());
+        let events = std::os::fd::AsFd::as_fd(&other.descriptor);
+        assert!(!bell.begin_turn());
+        bell.ring();
+        assert!(!bell.nap(events, &A_MOMENT).unwrap(), "that ring was before");
+        bell.ring();
+        assert!(bell.sleep(events, &A_MOMENT).unwrap());
     }
 
     #[test]

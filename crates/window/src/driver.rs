@@ -110,32 +110,59 @@ pub struct Served {
 }
 
 /// Whether it is worth it to stay awake for what comes next.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Wakefulness {
     /// How often of late it was worth it, less how often it was not.
     credit: u8,
-    turns: u32,
+    /// Without credit, so many more turns do not try it.
+    pause: u32,
+    /// The next pause after others wanted the CPU.
+    long_pause: u32,
+}
+
+impl Default for Wakefulness {
+    fn default() -> Self {
+        Self { credit: 0, pause: 0, long_pause: Self::PAUSE }
+    }
 }
 
 impl Wakefulness {
     const MOST_CREDIT: u8 = 8;
-    /// Without credit, one turn in so many tries it.
-    const TRIES_EVERY: u32 = 32;
+    const PAUSE: u32 = 31;
+    const LONGEST_PAUSE: u32 = 8191;
 
     fn is_worth_it(&mut self) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        self.credit > 0 || self.turns.is_multiple_of(Self::TRIES_EVERY)
+        let pauses = self.credit == 0 && self.pause > 0;
+        self.pause -= u32::from(pauses);
+        !pauses
     }
 
     fn note(&mut self, came: bool) {
-        self.credit =
-            if came { (self.credit + 1).min(Self::MOST_CREDIT) } else { self.credit.saturating_sub(2) };
+        if came {
+            self.credit = (self.credit + 1).min(Self::MOST_CREDIT);
+            self.long_pause = (self.long_pause / 2).max(Self::PAUSE);
+        } else {
+            self.credit = self.credit.saturating_sub(2);
+            self.pause = Self::PAUSE;
+        }
     }
 
-    /// Others wanted the CPU meanwhile.
+    /// Others wanted the CPU meanwhile. To find that out may cost this thread some milliseconds.
     fn disturbed(&mut self) {
         self.credit = 0;
+        self.long_pause = (self.long_pause * 4).min(Self::LONGEST_PAUSE);
+        self.pause = self.long_pause;
     }
+}
+
+/// What a look has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Events,
+    Ring,
+    /// Others have had the CPU meanwhile.
+    Others,
 }
 
 /// A fault under way.
@@ -164,8 +191,10 @@ pub struct Driver<'a, R, L> {
     lingering: Wakefulness,
     /// For the ends of reads.
     attending: Wakefulness,
-    /// The faults that wait are attended.
+    /// The reads that are under way are attended.
     attends: bool,
+    /// Since when none of them has ended that was attended.
+    attended: Option<Instant>,
     /// `None`: it stays where the kernel puts it.
     placement: Option<Placement>,
     served: Served,
@@ -197,6 +226,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             lingering: Wakefulness::default(),
             attending: Wakefulness::default(),
             attends: false,
+            attended: None,
             placement: None,
             served,
             changes: Changes::default(),
@@ -220,8 +250,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
         let (mut events, mut again) = (Vec::new(), Vec::new());
-        // The last turn found nothing to do, though the bell was rung.
-        let mut was_rung = false;
+        // The last turn found nothing to do, but for a fault that wanted to look again.
+        let mut asked_again = false;
         while !self.bell.begin_turn() && !self.window.reach().is_gone() {
             self.placement.iter().for_each(Placement::turn);
             let mut is_idle = true;
@@ -234,23 +264,30 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     again.push(fault);
                 }
             }
+            // That may be a fault that wants to look again at a page which somebody holds.
+            let asks_again = is_idle && self.bell.is_rung();
             self.wake_all();
-            if self.read(&mut events)? {
-                is_idle = false;
+            let is_alone = self.read(&mut events)? && events.len() == 1 && waiting.is_empty();
+            is_idle &= events.is_empty();
+            for event in events.drain(..) {
+                again.extend(self.take(event));
+            }
+            self.settle();
+            if !again.is_empty() {
                 self.attends = self.attending.is_worth_it();
             }
-            let is_alone = events.len() == 1 && waiting.is_empty();
-            for event in events.drain(..) {
-                if let Some(fault) = self.take(event)
-                    && !(is_alone && !self.attends && self.serve_now(fault))
-                {
-                    again.push(fault);
-                }
+            if let [fault] = again[..]
+                && is_alone
+                && !self.attends
+                && self.serve_now(fault)
+            {
+                again.clear();
             }
             for fault in again.drain(..) {
                 let mut future = Box::pin(wait(self.space, fault));
-                // Its read begins before those that have waited are looked after, so that the device always has something to do.
-                match future.as_mut().poll(&mut context) {
+                // Its read begins before those that have waited are looked after, so that the device always has something to do. The
+                // next turn asks again.
+                match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Pending => waiting.push(future),
                     Poll::Ready((fault, result)) => {
                         if self.end_wait(fault, result) {
@@ -258,28 +295,27 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                         }
                     }
                 }
+                is_idle = false;
             }
             self.wake_all();
-            if !waiting.is_empty() {
+            if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
-            self.settle();
             let has_work = self.changes.are_settled() && self.listener.work();
             if !is_idle || has_work || !self.bell.is_rung() && self.stay_awake(!waiting.is_empty())? {
-                was_rung = false;
+                asked_again = false;
                 continue;
             }
-            if !self.bell.may_sleep() {
-                // At first that may be a read that has ended, or a future that was polled for the first time.
-                if std::mem::replace(&mut was_rung, true) {
-                    // A fault wants to look again at a page that somebody holds, who may need this CPU.
-                    if !waiting.is_empty() {
-                        self.space.leave_driving();
-                    }
-                    self.bell.sleep(self.events, &BETWEEN_TRIES)?;
+            if asks_again && asked_again {
+                // Whoever holds the page may need this CPU.
+                if !waiting.is_empty() {
+                    self.space.leave_driving();
                 }
-            } else {
-                was_rung = false;
+                self.bell.nap(self.events, &BETWEEN_TRIES)?;
+                continue;
+            }
+            asked_again = asks_again;
+            if self.bell.may_sleep() {
                 if waiting.is_empty() {
                     self.placement.iter_mut().for_each(Placement::sleeps);
                 } else {
@@ -307,42 +343,57 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         if self.is_beside() || !self.lingering.is_worth_it() {
             return Ok(false);
         }
-        let (came, _) = self.look_for(LINGERS, || {})?;
+        let came = self.look_for(LINGERS, || {})? != Found::Nothing;
         self.lingering.note(came);
         Ok(came)
     }
 
     /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many devices read faster than that.
     fn attend(&mut self) -> std::io::Result<bool> {
+        let began = Instant::now();
         if !self.is_beside() {
             // Beside a thread, this one runs only where nobody else wants the CPU.
             std::thread::yield_now();
         }
         let space = self.space;
-        let (came, was_disturbed) = self.look_for(ATTENDS, || space.drive())?;
-        if was_disturbed {
-            self.attending.disturbed();
+        let found = if began.elapsed() > UNDISTURBED {
+            Found::Others
         } else {
-            self.attending.note(came);
+            self.look_for(ATTENDS, || space.drive())?
+        };
+        let attended = *self.attended.get_or_insert(began);
+        match found {
+            Found::Others => self.attending.disturbed(),
+            Found::Ring => self.attending.note(true),
+            // Faults come, and nothing ends.
+            Found::Events if attended.elapsed() < ATTENDS => return Ok(true),
+            Found::Events | Found::Nothing => self.attending.note(false),
         }
-        self.attends = came;
-        Ok(came)
+        self.attended = None;
+        self.attends = found == Found::Ring;
+        Ok(found != Found::Nothing)
     }
 
     /// Looks for so long whether there are events, or the bell rings, and acts between the looks. To sleep and to be woken takes
-    /// longer than to serve a fault. Returns whether something has come, and whether others had this CPU meanwhile.
-    fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<(bool, bool)> {
+    /// longer than to serve a fault.
+    fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<Found> {
         let began = Instant::now();
-        let mut looked = began;
         loop {
             act();
-            let came = self.bell.is_rung() || self.bell.sleep(self.events, &NO_TIME)?;
-            let now = Instant::now();
-            let was_disturbed = now - looked > UNDISTURBED;
-            if came || was_disturbed || now - began > longest {
-                return Ok((came, was_disturbed));
+            let looked = Instant::now();
+            if self.bell.is_rung() {
+                return Ok(Found::Ring);
             }
-            looked = now;
+            if self.bell.sleep(self.events, &NO_TIME)? {
+                return Ok(Found::Events);
+            }
+            let now = Instant::now();
+            if now - looked > UNDISTURBED {
+                return Ok(Found::Others);
+            }
+            if now - began > longest {
+                return Ok(Found::Nothing);
+            }
             std::hint::spin_loop();
         }
     }
@@ -609,11 +660,16 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_the_cpu_from_others_sleeps_at_once() {
+    fn who_takes_the_cpu_from_others_tries_ever_more_seldom() {
         let mut awake = Wakefulness::default();
         (0..20).for_each(|_| awake.note(true));
-        assert!(awake.is_worth_it());
+        let mut pauses = || {
+            awake.disturbed();
+            (0..).take_while(|_| !awake.is_worth_it()).count()
+        };
+        assert_eq!([(); 6].map(|()| pauses()), [124, 496, 1984, 7936, 8191, 8191]);
+        (0..8).for_each(|_| awake.note(true));
         awake.disturbed();
-        assert!(!awake.is_worth_it());
+        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 124, "later it was undisturbed");
     }
 }

@@ -268,7 +268,7 @@ impl Placement {
     /// The driver is about to sleep, and no fault waits. Beside a thread that it has woken, it seldom gets to that: the thread takes the
     /// CPU. So the thread may have gone to another.
     pub(crate) fn sleeps(&mut self) {
-        self.sleeps += 1;
+        self.sleeps = self.sleeps.saturating_add(1);
     }
 
     /// A thread has met a fault, which is still to be served.
