@@ -11,6 +11,8 @@ use crate::units::PAGE_SHIFT;
 pub(crate) struct Budget {
     limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
+    /// The part of `used_bytes` that tables, maps and buffers take.
+    tables_bytes: AtomicU64,
     /// The part of the limit, as a shift, that chunks leave to tables and maps. Those come later and cannot
     /// be moved. With 64 and more chunks leave nothing.
     headroom_shift: u32,
@@ -32,6 +34,7 @@ impl Budget {
         Self {
             limit_bytes: AtomicU64::new(limit_bytes),
             used_bytes: AtomicU64::new(0),
+            tables_bytes: AtomicU64::new(0),
             headroom_shift,
             most_bytes,
             outside_bytes: Mutex::new(0),
@@ -44,9 +47,9 @@ impl Budget {
         let mut outside = self.outside_bytes.lock();
         let before = std::mem::replace(&mut *outside, bytes);
         if bytes > before {
-            self.charge_over(bytes - before);
+            self.used_bytes.fetch_add(bytes - before, Ordering::Relaxed);
         } else {
-            self.uncharge(before - bytes);
+            self.uncharge_pages(before - bytes);
         }
     }
 
@@ -82,9 +85,11 @@ impl Budget {
         self.limit_bytes() as i64 - self.used_bytes() as i64
     }
 
-    /// Returns the bytes that chunks and pages that are away leave to others.
+    /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not taken yet of their part, and
+    /// a quarter of it in any case.
     pub(crate) fn headroom_bytes(&self) -> u64 {
-        self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0)
+        let part = self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0);
+        part.saturating_sub(self.tables_bytes.load(Ordering::Relaxed)).max(part / 4)
     }
 
     /// Returns the bytes that chunks may still take.
@@ -105,10 +110,14 @@ impl Budget {
         most_bytes.is_some_and(|most_bytes| self.charge_below(bytes, most_bytes))
     }
 
-    /// Charges `bytes`, or nothing where they would exceed the limit.
+    /// Charges `bytes` for tables, or nothing where they would exceed the limit.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
-        self.charge_below(bytes, self.limit_bytes())
+        let charged = self.charge_below(bytes, self.limit_bytes());
+        if charged {
+            self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        charged
     }
 
     fn charge_below(&self, bytes: u64, most_bytes: u64) -> bool {
@@ -120,15 +129,50 @@ impl Budget {
             .is_ok()
     }
 
-    /// Charges `bytes` even where that exceeds the limit: for the few kilobytes that reclaim cannot do
+    /// Charges `bytes` for tables even where that exceeds the limit: for the few kilobytes that reclaim cannot do
     /// without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
+        self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives back the charge of `bytes`.
+    /// Gives back the charge of `bytes` for tables.
     pub(crate) fn uncharge(&self, bytes: u64) {
+        self.tables_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.uncharge_pages(bytes);
+    }
+
+    /// Gives back the charge of `bytes` for a chunk, or for pages that were away.
+    pub(crate) fn uncharge_pages(&self, bytes: u64) {
         let before = self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "uncharged more than was charged");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_take_what_chunks_have_left_to_them() {
+        let budget = Budget::with_headroom(3200, 3200, 5);
+        assert_eq!(budget.headroom_bytes(), 100);
+        assert!(!budget.charge_chunk(3101) && budget.charge_chunk(3000));
+        assert!(budget.charge(60));
+        assert_eq!((budget.headroom_bytes(), budget.room_for_chunks_bytes()), (40, 100));
+        budget.charge_over(50);
+        assert_eq!(budget.headroom_bytes(), 25, "more tables may come");
+        budget.uncharge(110);
+        budget.uncharge_pages(3000);
+        assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 0));
+    }
+
+    #[test]
+    fn what_is_outside_is_no_table() {
+        let budget = Budget::with_headroom(3200, 3200, 5);
+        budget.set_outside(1000);
+        assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 1000));
+        budget.set_outside(10);
+        assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 10));
     }
 }

@@ -573,11 +573,12 @@ impl FrameAllocator {
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
         // The arena's memory goes with it, both the chunks that are still online and all frame words.
-        let mut bytes = self.metadata_bytes + self.away.charged_bytes();
+        self.arena.budget.uncharge(self.metadata_bytes);
+        let mut bytes = self.away.charged_bytes();
         for zone in self.zones.iter() {
             bytes += zone.lock(&self.arena).charged_bytes();
         }
-        self.arena.budget.uncharge(bytes);
+        self.arena.budget.uncharge_pages(bytes);
     }
 }
 

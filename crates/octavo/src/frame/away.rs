@@ -112,7 +112,7 @@ impl AwayFrames {
         drop(free);
         match &block {
             Some(_) => drop(self.used_frames.fetch_add(order.frames(), Ordering::Relaxed)),
-            None => arena.budget.uncharge(order.bytes() as u64),
+            None => arena.budget.uncharge_pages(order.bytes() as u64),
         }
         block.map(|block| block.frame)
     }
@@ -139,7 +139,7 @@ impl AwayFrames {
         debug_assert!(self.kept(frame).page().is_none(), "{frame:?} is freed and keeps a place");
         self.free.lock().buddy.insert(&arena.words, frame, order, false, Shelf::default());
         self.used_frames.fetch_sub(order.frames(), Ordering::Relaxed);
-        arena.budget.uncharge(order.bytes() as u64);
+        arena.budget.uncharge_pages(order.bytes() as u64);
     }
 
     /// Checks the free lists against the frames' words, and both against the count. Linear.

@@ -83,7 +83,7 @@ impl Zone {
         let present = self.populate(arena, index);
         let mut locked = self.lock(arena);
         if !present {
-            arena.budget.uncharge(online_cost_bytes(fresh_words));
+            arena.budget.uncharge_pages(online_cost_bytes(fresh_words));
             locked.inner.chunks[index as usize] = ChunkState::Offline;
             locked.inner.offline.push(index);
             return Online::Refused;
@@ -150,7 +150,7 @@ impl Zone {
         locked.inner.chunks[index as usize] = ChunkState::Offline;
         locked.inner.offline.push(index);
         drop(locked);
-        arena.budget.uncharge(CHUNK_BYTES as u64);
+        arena.budget.uncharge_pages(CHUNK_BYTES as u64);
         arena.counters.count(Counter::ChunkOffline);
         true
     }

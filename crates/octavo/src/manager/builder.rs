@@ -172,7 +172,8 @@ impl ManagerBuilder {
         self
     }
 
-    /// The compression of pages in the pool in front of the swap areas, which takes up to a fifth of the budget. Default: LZ4.
+    /// The compression of pages in the pool in front of the swap areas, which takes up to a fifth of the budget,
+    /// and less where pages shrink to more than a quarter. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self

@@ -87,6 +87,11 @@ const HOLES_SHARE: u64 = 4;
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
 
+/// A pool with fewer pages does not tell how much they shrink.
+const FEW_PAGES: u64 = 512;
+/// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it holds beyond that.
+const FULL_SHARE_PAGES: f64 = 4.0;
+
 /// The outcome of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
@@ -194,10 +199,30 @@ impl Pool {
         budget_bytes / 5
     }
 
+    /// Takes the pool's share of a budget as the limit, as far as its pages are worth it: nothing where a frame of the pool holds one
+    /// page, and all of it where a frame holds [`FULL_SHARE_PAGES`].
+    pub(crate) fn follow(&self, budget_bytes: u64) {
+        let (pages, packed_bytes) = self.spans.contents();
+        let share = Self::share_of(budget_bytes);
+        let gained_bytes = (pages * PAGE_BYTES as u64).saturating_sub(packed_bytes);
+        let worth = gained_bytes as f64 / packed_bytes.max(1) as f64 / (FULL_SHARE_PAGES - 1.0);
+        let sixteenths = if pages < FEW_PAGES { 16 } else { (worth * 16.0).ceil().min(16.0) as u64 };
+        let limit_bytes = share / 16 * sixteenths;
+        if limit_bytes != self.limit_bytes.load(Ordering::Relaxed) {
+            self.set_limit_bytes(limit_bytes);
+        }
+    }
+
     /// Changes the limit. A lowered limit takes nothing back: shrink the pool.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
         self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns whether blocks should be given back, since the limit was lowered.
+    pub(crate) fn is_too_large(&self) -> bool {
+        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        used_bytes > limit_bytes
     }
 
     /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.

@@ -126,6 +126,19 @@ fn what_shrinks_comes_back_and_what_does_not_is_refused() {
 }
 
 #[test]
+fn the_pool_may_take_more_where_pages_shrink_more() {
+    let limit_of = |kind, pages| {
+        let fixture = fixture(Compression::Lz4, 16 << 20);
+        (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(kind, slot.into())));
+        fixture.pool.follow(160 << 20);
+        fixture.pool.stats().limit_bytes >> 20
+    };
+    assert_eq!(limit_of(Kind::Half, 100), 32, "so few tell nothing");
+    assert_eq!(limit_of(Kind::Half, 1000), 12, "a frame holds two");
+    assert_eq!(limit_of(Kind::Repeats, 1000), 32, "a frame holds seven");
+}
+
+#[test]
 fn a_page_for_which_there_is_no_scratch_says_nothing_of_pages() {
     // Without a method no scratch can be made.
     let fixture = fixture(Compression::Off, 8 << 20);
