@@ -132,8 +132,8 @@ impl Budget {
     /// Charges `bytes` for tables even where that exceeds the limit: for the few kilobytes that reclaim cannot do
     /// without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
-        self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives back the charge of `bytes` for tables.

@@ -6,6 +6,8 @@
 //!   Sleeps  it has found none, and sleeps              ─ ring ─► Rung, and it is woken
 //! ```
 //!
+//! A driver that takes a nap sleeps though it was rung, for a moment that is bounded.
+//!
 //! Whoever has work says so, and rings then. The driver says that it looks, and looks then. Both exchange the same word. So the later
 //! of the two sees the earlier: the driver finds the work, or that it was rung.
 //!

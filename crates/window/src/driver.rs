@@ -116,13 +116,14 @@ struct Wakefulness {
     credit: u8,
     /// Without credit, so many more turns do not try it.
     pause: u32,
-    /// The next pause after others wanted the CPU.
+    /// The next pause after others wanted the CPU, and how often it was worth it since.
     long_pause: u32,
+    undisturbed: u32,
 }
 
 impl Default for Wakefulness {
     fn default() -> Self {
-        Self { credit: 0, pause: 0, long_pause: Self::PAUSE }
+        Self { credit: 0, pause: 0, long_pause: Self::PAUSE, undisturbed: 0 }
     }
 }
 
@@ -130,6 +131,8 @@ impl Wakefulness {
     const MOST_CREDIT: u8 = 8;
     const PAUSE: u32 = 31;
     const LONGEST_PAUSE: u32 = 8191;
+    /// The long pause is half as long after so many times.
+    const UNDISTURBED: u32 = 64;
 
     fn is_worth_it(&mut self) -> bool {
         let pauses = self.credit == 0 && self.pause > 0;
@@ -140,7 +143,10 @@ impl Wakefulness {
     fn note(&mut self, came: bool) {
         if came {
             self.credit = (self.credit + 1).min(Self::MOST_CREDIT);
-            self.long_pause = (self.long_pause / 2).max(Self::PAUSE);
+            self.undisturbed += 1;
+            if self.undisturbed == Self::UNDISTURBED {
+                (self.long_pause, self.undisturbed) = ((self.long_pause / 2).max(Self::PAUSE), 0);
+            }
         } else {
             self.credit = self.credit.saturating_sub(2);
             self.pause = Self::PAUSE;
@@ -149,7 +155,7 @@ impl Wakefulness {
 
     /// Others wanted the CPU meanwhile. To find that out may cost this thread some milliseconds.
     fn disturbed(&mut self) {
-        self.credit = 0;
+        (self.credit, self.undisturbed) = (0, 0);
         self.long_pause = (self.long_pause * 4).min(Self::LONGEST_PAUSE);
         self.pause = self.long_pause;
     }
@@ -259,7 +265,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 && let Poll::Ready(Some((fault, result))) =
                     std::pin::Pin::new(&mut waiting).poll_next(&mut context)
             {
-                is_idle = false;
+                (is_idle, self.attended) = (false, None);
                 if self.end_wait(fault, result) {
                     again.push(fault);
                 }
@@ -343,9 +349,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         if self.is_beside() || !self.lingering.is_worth_it() {
             return Ok(false);
         }
-        let came = self.look_for(LINGERS, || {})? != Found::Nothing;
-        self.lingering.note(came);
-        Ok(came)
+        let found = self.look_for(LINGERS, || {})?;
+        match found {
+            Found::Others => self.lingering.disturbed(),
+            found => self.lingering.note(found != Found::Nothing),
+        }
+        Ok(matches!(found, Found::Events | Found::Ring))
     }
 
     /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many devices read faster than that.
@@ -363,6 +372,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         };
         let attended = *self.attended.get_or_insert(began);
         match found {
+            // Beside a thread, nothing is lost by that.
+            Found::Others if self.is_beside() => {}
             Found::Others => self.attending.disturbed(),
             Found::Ring => self.attending.note(true),
             // Faults come, and nothing ends.
@@ -668,8 +679,11 @@ mod tests {
             (0..).take_while(|_| !awake.is_worth_it()).count()
         };
         assert_eq!([(); 6].map(|()| pauses()), [124, 496, 1984, 7936, 8191, 8191]);
-        (0..8).for_each(|_| awake.note(true));
+        (0..63).for_each(|_| awake.note(true));
         awake.disturbed();
-        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 124, "later it was undisturbed");
+        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 8191);
+        (0..8 * 64).for_each(|_| awake.note(true));
+        awake.disturbed();
+        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 124, "that was undisturbed for long");
     }
 }

@@ -573,7 +573,7 @@ impl FrameAllocator {
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
         // The arena's memory goes with it, both the chunks that are still online and all frame words.
-        self.arena.budget.uncharge(self.metadata_bytes);
+        self.arena.budget.uncharge(self.metadata_bytes + self.away.words_bytes());
         let mut bytes = self.away.charged_bytes();
         for zone in self.zones.iter() {
             bytes += zone.lock(&self.arena).charged_bytes();

@@ -90,10 +90,14 @@ impl AwayFrames {
         (first..first + self.free.lock().reached).map(ChunkId)
     }
 
-    /// Returns the bytes charged, for pages in use and for words.
+    /// Returns the bytes charged for pages in use.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        let words = u64::from(self.free.lock().reached) * CHUNK_WORDS_BYTES;
-        u64::from(self.used_frames()) * Order::ZERO.bytes() as u64 + words
+        u64::from(self.used_frames()) * Order::ZERO.bytes() as u64
+    }
+
+    /// Returns the bytes charged for words.
+    pub(crate) fn words_bytes(&self) -> u64 {
+        u64::from(self.free.lock().reached) * CHUNK_WORDS_BYTES
     }
 
     /// Takes a block off the free lists, in state Cached, and charges its pages. The charge leaves

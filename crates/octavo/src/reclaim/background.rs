@@ -108,7 +108,6 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
                 break;
             }
         }
-        share_with_pool(engine, signal);
         close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
@@ -117,19 +116,6 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
             engine.frames.decay();
         }
         while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.is_pressing() {}
-    }
-}
-
-/// Has the pool take as much of the budget as its pages are worth. Under a lowered limit its pages leave as those of a crowded pool
-/// do, and the blocks that they leave are given back.
-fn share_with_pool(engine: &Engine, signal: &Signal) {
-    let Some(pool) = engine.swap.pool() else { return };
-    pool.follow(engine.budget.limit_bytes());
-    for _ in 0..MOST_CLOSED {
-        let retarget = |slot, from, to| engine.swap.retarget(slot, from, to);
-        if !pool.is_too_large() || signal.interrupts() || pool.give_back(&engine.frames, 1, retarget) == 0 {
-            return;
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::io::Urgency;
 use crate::lru::IsolatedFrame;
 use crate::reclaim::evict::{Away, after_put_away, write_out};
 use crate::store::Going;
-use crate::swap::{Brought, WRITE_BATCH, Wanted};
+use crate::swap::{Brought, Pool, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 
 /// Pages that leave at once where the pool is too large.
@@ -70,7 +70,7 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
 /// empty.
 pub(crate) fn fit_pool(engine: &Engine) {
     let Some(pool) = engine.swap.pool() else { return };
-    pool.follow(engine.budget.limit_bytes());
+    pool.set_limit_bytes(Pool::share_of(engine.budget.limit_bytes()));
     // Other threads may fill the pool again meanwhile.
     let most_rounds = 8 + pool.stats().pages / FITTED as u64;
     let mut rounds = 0;

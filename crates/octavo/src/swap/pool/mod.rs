@@ -90,7 +90,9 @@ const TIMED_WAIT_EVERY: u32 = 4;
 /// A pool with fewer pages does not tell how much they shrink.
 const FEW_PAGES: u64 = 512;
 /// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it holds beyond that.
-const FULL_SHARE_PAGES: f64 = 4.0;
+const FULL_WORTH_PAGES: f64 = 4.0;
+/// The worth of the pool is counted in parts of its limit.
+const WHOLE: u32 = 16;
 
 /// The outcome of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +135,8 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
+    /// The part of the limit up to which the pool grows.
+    worth: AtomicU32,
     used_bytes: AtomicU64,
     /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
@@ -180,6 +184,7 @@ impl Pool {
             counters,
             budget,
             limit_bytes: AtomicU64::new(limit_bytes),
+            worth: AtomicU32::new(WHOLE),
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
@@ -199,37 +204,36 @@ impl Pool {
         budget_bytes / 5
     }
 
-    /// Takes the pool's share of a budget as the limit, as far as its pages are worth it: nothing where a frame of the pool holds one
-    /// page, and all of it where a frame holds [`FULL_SHARE_PAGES`].
-    pub(crate) fn follow(&self, budget_bytes: u64) {
-        let (pages, packed_bytes) = self.spans.contents();
-        let share = Self::share_of(budget_bytes);
-        let gained_bytes = (pages * PAGE_BYTES as u64).saturating_sub(packed_bytes);
-        let worth = gained_bytes as f64 / packed_bytes.max(1) as f64 / (FULL_SHARE_PAGES - 1.0);
-        let sixteenths = if pages < FEW_PAGES { 16 } else { (worth * 16.0).ceil().min(16.0) as u64 };
-        let limit_bytes = share / 16 * sixteenths;
-        if limit_bytes != self.limit_bytes.load(Ordering::Relaxed) {
-            self.set_limit_bytes(limit_bytes);
-        }
-    }
-
     /// Changes the limit. A lowered limit takes nothing back: shrink the pool.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
         self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether blocks should be given back, since the limit was lowered.
-    pub(crate) fn is_too_large(&self) -> bool {
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        used_bytes > limit_bytes
+    /// Judges how much of its limit the pool is worth: nothing where a frame of it holds one page, and all where a frame holds
+    /// [`FULL_WORTH_PAGES`]. A pool with few pages is worth what it was before.
+    fn judge_worth(&self, pages: u64, packed_bytes: u64) {
+        let (_, wanted_bytes) = self.used_and_wanted_bytes();
+        if pages < FEW_PAGES && 2 * packed_bytes < wanted_bytes || packed_bytes == 0 {
+            return;
+        }
+        let gained = (pages * PAGE_BYTES as u64) as f64 / packed_bytes as f64 - 1.0;
+        let worth = (gained / (FULL_WORTH_PAGES - 1.0) * f64::from(WHOLE)).ceil() as u32;
+        let worth = worth.clamp(1, WHOLE);
+        // It does not follow each page.
+        let before = self.worth.load(Ordering::Relaxed);
+        if worth > before || worth + 1 < before {
+            self.worth.store(worth, Ordering::Relaxed);
+            self.refusals.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
     pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
+        let (pool_pages, packed_bytes) = self.spans.contents();
+        self.judge_worth(pool_pages, packed_bytes);
         // Relaxed: a hint.
-        let turnover =
-            Turnover { pages: self.spans.contents().0, left: self.left_pages.load(Ordering::Relaxed) };
+        let turnover = Turnover { pages: pool_pages, left: self.left_pages.load(Ordering::Relaxed) };
         let tries = weights.decide(pages, device, turnover);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
         // Relaxed: a hint.
@@ -430,8 +434,8 @@ impl Pool {
     /// Returns whether a block of order 9 would be welcome, as none was at hand for one of the last stores.
     /// Somebody may make one.
     pub(crate) fn is_starved(&self) -> bool {
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        let may_grow = used_bytes + Order::MAX.bytes() as u64 <= limit_bytes;
+        let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
+        let may_grow = used_bytes + Order::MAX.bytes() as u64 <= wanted_bytes;
         may_grow && self.clock.load(Ordering::Relaxed) < self.starved_until.load(Ordering::Relaxed)
     }
 
@@ -447,7 +451,7 @@ impl Pool {
     }
 
     fn reserve(&self, bytes: u64) -> bool {
-        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let (_, limit) = self.used_and_wanted_bytes();
         let fits = |used: u64| used.checked_add(bytes).filter(|&used| used <= limit);
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -485,19 +489,23 @@ impl Pool {
     /// The pool's figures.
     pub(crate) fn stats(&self) -> PoolStats {
         let (pages, packed_bytes) = self.spans.contents();
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
+        let of = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        let (used_bytes, limit_bytes) = (of(&self.used_bytes), of(&self.limit_bytes));
         PoolStats { pages, packed_bytes, used_bytes, limit_bytes }
     }
 
-    fn used_and_limit_bytes(&self) -> (u64, u64) {
-        (self.used_bytes.load(Ordering::Relaxed), self.limit_bytes.load(Ordering::Relaxed))
+    /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth it.
+    fn used_and_wanted_bytes(&self) -> (u64, u64) {
+        let parts = u64::from(self.worth.load(Ordering::Relaxed));
+        let wanted_bytes = self.limit_bytes.load(Ordering::Relaxed) / u64::from(WHOLE) * parts;
+        (self.used_bytes.load(Ordering::Relaxed), wanted_bytes)
     }
 
     /// Returns whether room should be kept for pages that are out: half of it is used, or there is no block for
     /// more.
     pub(crate) fn is_short(&self) -> bool {
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        self.is_starved() || 2 * used_bytes > limit_bytes
+        let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
+        self.is_starved() || 2 * used_bytes > wanted_bytes
     }
 
     /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills them where no more pages
@@ -523,8 +531,8 @@ impl Pool {
 
     /// Returns whether the pool has less room left than a 16th of its limit: the shrinker should write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
-        let (used_bytes, limit_bytes) = self.used_and_limit_bytes();
-        used_bytes + limit_bytes / 16 > limit_bytes + self.spans.blocks.free_bytes()
+        let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
+        used_bytes + wanted_bytes / 16 > wanted_bytes + self.spans.blocks.free_bytes()
     }
 }
 

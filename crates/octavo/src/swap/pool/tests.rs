@@ -126,16 +126,33 @@ fn what_shrinks_comes_back_and_what_does_not_is_refused() {
 }
 
 #[test]
-fn the_pool_may_take_more_where_pages_shrink_more() {
-    let limit_of = |kind, pages| {
-        let fixture = fixture(Compression::Lz4, 16 << 20);
-        (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(kind, slot.into())));
-        fixture.pool.follow(160 << 20);
-        fixture.pool.stats().limit_bytes >> 20
+fn the_pool_grows_further_where_pages_shrink_more() {
+    let fixture = fixture(Compression::Lz4, 16 << 20);
+    let kept = |kind, slots: std::ops::Range<u32>| -> Vec<_> {
+        slots.map(|slot| fixture.kept(slot, &page(kind, slot.into()))).collect()
     };
-    assert_eq!(limit_of(Kind::Half, 100), 32, "so few tell nothing");
-    assert_eq!(limit_of(Kind::Half, 1000), 12, "a frame holds two");
-    assert_eq!(limit_of(Kind::Repeats, 1000), 32, "a frame holds seven");
+    let wanted_mib = || {
+        fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+        fixture.pool.used_and_wanted_bytes().1 >> 20
+    };
+    let halves = kept(Kind::Half, 0..400);
+    assert_eq!(wanted_mib(), 16, "so few tell nothing");
+    let more = kept(Kind::Half, 400..1000);
+    assert_eq!(wanted_mib(), 6, "a frame holds two");
+    halves.into_iter().chain(more).for_each(|handle| fixture.pool.free(&fixture.frames, handle));
+    assert_eq!(wanted_mib(), 6, "none tell nothing");
+    kept(Kind::Repeats, 0..1000);
+    assert_eq!(wanted_mib(), 16, "a frame holds seven");
+}
+
+#[test]
+fn a_small_pool_is_judged_once_it_is_half_full() {
+    let fixture = fixture(Compression::Lz4, 1 << 20);
+    for slot in 0..400 {
+        let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
+    }
+    fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+    assert_eq!(fixture.pool.used_and_wanted_bytes().1 >> 10, 384);
 }
 
 #[test]
