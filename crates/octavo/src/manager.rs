@@ -182,6 +182,7 @@ impl Manager {
         if !fits {
             let used = engine.budget.used_bytes();
             engine.budget.set_limit_bytes(before);
+            engine.swap.pool().iter().for_each(|pool| pool.set_limit_bytes(Pool::share_of(before)));
             // Frames on their way to a silent device keep chunks from being given back.
             if engine.swap.areas.owe_answers() {
                 return Err(engine.swap.areas.timed_out());

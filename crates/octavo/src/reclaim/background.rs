@@ -18,7 +18,8 @@ use crate::units::CHUNK_BYTES;
 const MOMENT: Duration = Duration::from_millis(200);
 /// Frames that the thread zeroes between two looks at whether something is more pressing.
 const ZERO_BATCH: usize = 32;
-/// Pages that leave a crowded pool at once.
+/// Pages that leave a crowded pool at once, at least and at most.
+const LEAST_POOL_BATCH: usize = 32;
 const POOL_BATCH: usize = 512;
 /// The most blocks that a starved pool gets at once.
 const MOST_FED: u64 = 4;
@@ -104,7 +105,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
             && engine.coming_pages() <= most_writing_pages(engine)
             && !signal.interrupts()
         {
-            if shrink_pool(engine, POOL_BATCH).is_nothing() {
+            if shrink_pool(engine, pool_batch(engine)).is_nothing() {
                 break;
             }
         }
@@ -117,6 +118,12 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         }
         while engine.frames.zero_some(ZERO_BATCH) > 0 && !signal.is_pressing() {}
     }
+}
+
+/// Returns how many pages leave a crowded pool together: few of a small one, whose pages are there until their writes end.
+fn pool_batch(engine: &Engine) -> usize {
+    let pages = engine.swap.pool().map_or(0, |pool| pool.stats().pages as usize);
+    (pages / 16).clamp(LEAST_POOL_BATCH, POOL_BATCH)
 }
 
 /// Gives blocks of the pool back that are mostly holes.

@@ -123,7 +123,7 @@ pub(crate) struct PoolStats {
     pub(crate) packed_bytes: u64,
     /// Bytes of the budget that it uses.
     pub(crate) used_bytes: u64,
-    /// The most it may use.
+    /// The most it may use, where its pages shrink well.
     pub(crate) limit_bytes: u64,
 }
 
@@ -211,7 +211,7 @@ impl Pool {
     }
 
     /// Judges how much of its limit the pool is worth: nothing where a frame of it holds one page, and all where a frame holds
-    /// [`FULL_WORTH_PAGES`]. A pool with few pages is worth what it was before.
+    /// [`FULL_WORTH_PAGES`]. A pool with few pages, and not half full, is worth what it was before.
     fn judge_worth(&self, pages: u64, packed_bytes: u64) {
         let (_, wanted_bytes) = self.used_and_wanted_bytes();
         if pages < FEW_PAGES && 2 * packed_bytes < wanted_bytes || packed_bytes == 0 {
@@ -518,7 +518,12 @@ impl Pool {
     ) -> bool {
         let used_bytes = self.used_bytes.load(Ordering::Relaxed);
         let packed_bytes = self.spans.contents().1;
-        let is_sparse = used_bytes > packed_bytes + packed_bytes / HOLES_SHARE + MOST_HOLES_BYTES;
+        let (_, wanted_bytes) = self.used_and_wanted_bytes();
+        // Pages that shrink less than those before leave blocks to a pool that is worth less.
+        let is_too_large = used_bytes > wanted_bytes
+            && self.spans.blocks.free_bytes() >= CHUNK_BYTES as u64 + wanted_bytes / 16;
+        let is_sparse =
+            is_too_large || used_bytes > packed_bytes + packed_bytes / HOLES_SHARE + MOST_HOLES_BYTES;
         // Relaxed: one thread comes here, and a stale value costs an attempt.
         if !is_sparse || packed_bytes > self.close_below_bytes.load(Ordering::Relaxed) {
             return false;
@@ -529,7 +534,7 @@ impl Pool {
         is_closed
     }
 
-    /// Returns whether the pool has less room left than a 16th of its limit: the shrinker should write some of it out.
+    /// Returns whether the pool has less room left than a 16th of what it may grow to: the shrinker should write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         used_bytes + wanted_bytes / 16 > wanted_bytes + self.spans.blocks.free_bytes()

@@ -146,6 +146,23 @@ fn the_pool_grows_further_where_pages_shrink_more() {
 }
 
 #[test]
+fn a_pool_that_is_worth_less_gives_its_blocks_back() {
+    let fixture = fixture(Compression::Lz4, 6 << 20);
+    let kept: Vec<_> = (0..2600).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
+    fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+    let (used_bytes, wanted_bytes) = fixture.pool.used_and_wanted_bytes();
+    assert!(used_bytes > 2 * wanted_bytes && fixture.pool.is_crowded(), "{used_bytes} of {wanted_bytes}");
+    // Each block keeps some.
+    let leaving = kept.into_iter().filter(|handle| !handle.span().is_multiple_of(3));
+    leaving.for_each(|handle| fixture.pool.free(&fixture.frames, handle));
+    assert!(!fixture.pool.is_crowded() && fixture.pool.used_and_wanted_bytes().0 == used_bytes);
+    while fixture.pool.close_holes(&fixture.frames, |_, _, _| true) {}
+    let (used_bytes, _) = fixture.pool.used_and_wanted_bytes();
+    assert!(used_bytes <= wanted_bytes + CHUNK_BYTES as u64, "{used_bytes} of {wanted_bytes}");
+    fixture.frames.validate();
+}
+
+#[test]
 fn a_small_pool_is_judged_once_it_is_half_full() {
     let fixture = fixture(Compression::Lz4, 1 << 20);
     for slot in 0..400 {
