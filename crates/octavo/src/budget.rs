@@ -6,6 +6,9 @@
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
+/// Some tables find no room by having pages go. So much is left to them for as long as it is their part of a small budget.
+const LEAST_HEADROOM_BYTES: u64 = 2 << 20;
+
 /// The bytes that may be used, and those that are in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -86,10 +89,11 @@ impl Budget {
     }
 
     /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not taken yet of their part, and
-    /// a quarter of it in any case.
+    /// in any case a quarter of it, or [`LEAST_HEADROOM_BYTES`] if they have a part of so much.
     pub(crate) fn headroom_bytes(&self) -> u64 {
         let part = self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0);
-        part.saturating_sub(self.tables_bytes.load(Ordering::Relaxed)).max(part / 4)
+        let least = (part / 4).max(LEAST_HEADROOM_BYTES).min(part);
+        part.saturating_sub(self.tables_bytes.load(Ordering::Relaxed)).max(least)
     }
 
     /// Returns the bytes that chunks may still take.
@@ -155,16 +159,24 @@ mod tests {
 
     #[test]
     fn tables_take_what_chunks_have_left_to_them() {
-        let budget = Budget::with_headroom(3200, 3200, 5);
-        assert_eq!(budget.headroom_bytes(), 100);
-        assert!(!budget.charge_chunk(3101) && budget.charge_chunk(3000));
-        assert!(budget.charge(60));
-        assert_eq!((budget.headroom_bytes(), budget.room_for_chunks_bytes()), (40, 100));
-        budget.charge_over(50);
-        assert_eq!(budget.headroom_bytes(), 25, "more tables may come");
-        budget.uncharge(110);
-        budget.uncharge_pages(3000);
-        assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 0));
+        const MIB: u64 = 1 << 20;
+        let budget = Budget::with_headroom(384 * MIB, 384 * MIB, 5);
+        assert_eq!(budget.headroom_bytes(), 12 * MIB);
+        assert!(!budget.charge_chunk(373 * MIB) && budget.charge_chunk(360 * MIB));
+        assert!(budget.charge(7 * MIB));
+        assert_eq!((budget.headroom_bytes(), budget.room_for_chunks_bytes()), (5 * MIB, 12 * MIB));
+        budget.charge_over(4 * MIB);
+        assert_eq!(budget.headroom_bytes(), 3 * MIB, "more tables may come");
+        budget.uncharge(11 * MIB);
+        budget.uncharge_pages(360 * MIB);
+        assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (12 * MIB, 0));
+    }
+
+    #[test]
+    fn small_budgets_leave_tables_all_of_their_part() {
+        let budget = Budget::with_headroom(32 << 20, 32 << 20, 5);
+        budget.charge_over(900 << 10);
+        assert_eq!(budget.headroom_bytes(), 1 << 20);
     }
 
     #[test]
