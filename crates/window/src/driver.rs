@@ -31,6 +31,7 @@ use crate::bell::Bell;
 use crate::changes::Changes;
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
+use crate::wakefulness::Wakefulness;
 use crate::window::Window;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -56,6 +57,8 @@ const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often in a row a fault may fail at one page before that is the target's end.
 const MOST_FAILURES: u32 = 1000;
+/// How often in a row the read of a page may fail.
+const MOST_UNREAD: u32 = 4;
 
 /// Hears of what the driver cannot deal with by itself.
 pub trait Listener {
@@ -109,58 +112,6 @@ pub struct Served {
     pub changes: u64,
 }
 
-/// Whether it is worth it to stay awake for what comes next.
-#[derive(Clone, Copy, Debug)]
-struct Wakefulness {
-    /// How often of late it was worth it, less how often it was not.
-    credit: u8,
-    /// Without credit, so many more turns do not try it.
-    pause: u32,
-    /// The next pause after others wanted the CPU, and how often it was worth it since.
-    long_pause: u32,
-    undisturbed: u32,
-}
-
-impl Default for Wakefulness {
-    fn default() -> Self {
-        Self { credit: 0, pause: 0, long_pause: Self::PAUSE, undisturbed: 0 }
-    }
-}
-
-impl Wakefulness {
-    const MOST_CREDIT: u8 = 8;
-    const PAUSE: u32 = 31;
-    const LONGEST_PAUSE: u32 = 8191;
-    /// The long pause is half as long after so many times.
-    const UNDISTURBED: u32 = 64;
-
-    fn is_worth_it(&mut self) -> bool {
-        let pauses = self.credit == 0 && self.pause > 0;
-        self.pause -= u32::from(pauses);
-        !pauses
-    }
-
-    fn note(&mut self, came: bool) {
-        if came {
-            self.credit = (self.credit + 1).min(Self::MOST_CREDIT);
-            self.undisturbed += 1;
-            if self.undisturbed == Self::UNDISTURBED {
-                (self.long_pause, self.undisturbed) = ((self.long_pause / 2).max(Self::PAUSE), 0);
-            }
-        } else {
-            self.credit = self.credit.saturating_sub(2);
-            self.pause = Self::PAUSE;
-        }
-    }
-
-    /// Others wanted the CPU meanwhile. To find that out may cost this thread some milliseconds.
-    fn disturbed(&mut self) {
-        (self.credit, self.undisturbed) = (0, 0);
-        self.long_pause = (self.long_pause * 4).min(Self::LONGEST_PAUSE);
-        self.pause = self.long_pause;
-    }
-}
-
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -189,6 +140,8 @@ pub struct Driver<'a, R, L> {
     ahead: Ahead,
     recent: [u64; RECENT],
     failing: (u64, u32),
+    /// Pages whose last reads have failed, and how often.
+    unread: Vec<(u64, u32)>,
     /// Faults that wait. A thread that a signal disturbs asks for its page again and again.
     waiting: Vec<Fault>,
     /// Pages whose threads are to be woken.
@@ -217,7 +170,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         listener: L,
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
-        let (waiting, usable, served) = (Vec::new(), Vec::new(), Served::default());
+        let (unread, waiting, usable, served) = (Vec::new(), Vec::new(), Vec::new(), Served::default());
         Self {
             space,
             window,
@@ -227,6 +180,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             ahead,
             recent,
             failing,
+            unread,
             waiting,
             usable,
             lingering: Wakefulness::default(),
@@ -608,6 +562,13 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is to be tried again.
     fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
+        if let Err(error) = &result
+            && let ErrorKind::SwapRead | ErrorKind::Corrupt = error.kind()
+            && self.read_again(fault.page)
+        {
+            return true;
+        }
+        self.unread.retain(|(page, _)| *page != fault.page);
         let Err(error) = result else {
             self.wake(fault, fault.page, PAGE);
             return false;
@@ -633,6 +594,16 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.wake_later(fault.page, PAGE);
         false
     }
+
+    /// The read of a page has failed. Returns whether it is to be tried once more: an error of a device may pass.
+    fn read_again(&mut self, page: u64) -> bool {
+        let at = self.unread.iter().position(|(failed, _)| *failed == page).unwrap_or_else(|| {
+            self.unread.push((page, 0));
+            self.unread.len() - 1
+        });
+        self.unread[at].1 += 1;
+        self.unread[at].1 < MOST_UNREAD
+    }
 }
 
 /// Waits until a page is usable there, for a device or for room.
@@ -644,46 +615,5 @@ async fn wait(space: &Space, fault: Fault) -> (Fault, octavo::Result<()>) {
 impl<R, L> std::fmt::Debug for Driver<'_, R, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").field("served", &self.served).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn to_stay_awake_is_tried_seldom_where_it_does_not_pay() {
-        let mut awake = Wakefulness::default();
-        let mut tries = |pays: bool| {
-            (0..320)
-                .filter(|_| {
-                    let tries = awake.is_worth_it();
-                    if tries {
-                        awake.note(pays);
-                    }
-                    tries
-                })
-                .count()
-        };
-        assert_eq!(tries(false), 10);
-        assert!(tries(true) > 280, "after a try that pays, each is worth it");
-        assert!(tries(false) < 15, "no more than the credit allows");
-    }
-
-    #[test]
-    fn who_takes_the_cpu_from_others_tries_ever_more_seldom() {
-        let mut awake = Wakefulness::default();
-        (0..20).for_each(|_| awake.note(true));
-        let mut pauses = || {
-            awake.disturbed();
-            (0..).take_while(|_| !awake.is_worth_it()).count()
-        };
-        assert_eq!([(); 6].map(|()| pauses()), [124, 496, 1984, 7936, 8191, 8191]);
-        (0..63).for_each(|_| awake.note(true));
-        awake.disturbed();
-        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 8191);
-        (0..8 * 64).for_each(|_| awake.note(true));
-        awake.disturbed();
-        assert_eq!((0..).take_while(|_| !awake.is_worth_it()).count(), 124, "that was undisturbed for long");
     }
 }

@@ -15,6 +15,7 @@
 //! | `allocator` | the windows of this process as an allocator |
 //! | `driver` | the thread that serves a target's faults |
 //! | `bell` | wakes the driver |
+//! | `wakefulness` | whether the driver stays awake or sleeps |
 //! | `ahead` | how many pages a fault brings along |
 //! | `placement` | where the driver runs |
 
@@ -29,6 +30,7 @@ mod placement;
 mod reach;
 mod sync;
 mod target;
+mod wakefulness;
 mod window;
 mod windows;
 

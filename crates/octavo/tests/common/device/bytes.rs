@@ -1,7 +1,9 @@
 //! The bytes of the test device: what a read brings and a write leaves, whether it goes well, fails or lies.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
 use octavo::io::{Direction, Transfer};
@@ -20,12 +22,15 @@ pub(super) struct Bytes {
     pub(super) whims: Whims,
     pub(super) happened: Happened,
     places: HashMap<u32, Place>,
+    /// Where their bytes are, if not in memory.
+    file: Option<File>,
     /// Places that are being written. Those that are being read may have been given up meanwhile, and be anybody's.
     written: HashSet<u32>,
 }
 
 struct Place {
-    bytes: Box<PageBytes>,
+    /// `None`: in the file.
+    bytes: Option<Box<PageBytes>>,
     /// The last write to it went well.
     whole: bool,
 }
@@ -43,7 +48,37 @@ pub(super) fn copy_of(transfer: &Transfer) -> Vec<PageBytes> {
 impl Bytes {
     pub(super) fn new(seed: u64, whims: Whims) -> Self {
         let (places, written) = (HashMap::new(), HashSet::new());
-        Self { random: Random::new(seed), whims, happened: Happened::default(), places, written }
+        Self { random: Random::new(seed), whims, happened: Happened::default(), places, file: None, written }
+    }
+
+    /// Keeps bytes in a file from now on.
+    pub(super) fn set_file(&mut self, file: File) {
+        self.file = Some(file);
+    }
+
+    fn get(&self, place: u32) -> Option<PageBytes> {
+        let known = self.places.get(&place)?;
+        Some(known.bytes.as_deref().copied().unwrap_or_else(|| {
+            let mut bytes = [0; PAGE_BYTES];
+            let file = self.file.as_ref().expect("bytes that are not in memory are in a file");
+            file.read_exact_at(&mut bytes, Self::offset(place)).expect("the file takes reads");
+            bytes
+        }))
+    }
+
+    fn set(&mut self, place: u32, bytes: PageBytes, whole: bool) {
+        let bytes = match &self.file {
+            None => Some(Box::new(bytes)),
+            Some(file) => {
+                file.write_all_at(&bytes, Self::offset(place)).expect("the file takes writes");
+                None
+            }
+        };
+        self.places.insert(place, Place { bytes, whole });
+    }
+
+    fn offset(place: u32) -> u64 {
+        u64::from(place) * PAGE_BYTES as u64
     }
 
     /// Minds the contract as a transfer comes.
@@ -112,7 +147,7 @@ impl Bytes {
         let done = self.random.below(transfer.len() as u64 + 1) as usize;
         for (index, page) in transfer.pages().enumerate() {
             let place = transfer.place() + index as u32;
-            let mut bytes = *self.places[&place].bytes;
+            let mut bytes = self.get(place).expect("what is read was written");
             if fails && index >= done {
                 bytes.fill(0xDD);
             }
@@ -135,8 +170,8 @@ impl Bytes {
             0 => bytes.fill(0),
             1 => {
                 // Another place's.
-                let other = (0..8).find_map(|step| self.places.get(&(place ^ (1 << step))));
-                *bytes = other.map_or([0x5A; PAGE_BYTES], |other| *other.bytes);
+                let other = (0..8).find_map(|step| self.get(place ^ (1 << step)));
+                *bytes = other.unwrap_or([0x5A; PAGE_BYTES]);
             }
             2 => bytes[PAGE_BYTES / 2..].fill(0xDD),
             _ => {}
@@ -168,9 +203,10 @@ impl Bytes {
                 }
                 _ => Some(bytes),
             };
-            let old = self.places.remove(&place);
-            let bytes = bytes.map(Box::new).or(old.map(|old| old.bytes)).expect("old bytes were there");
-            self.places.insert(place, Place { bytes, whole: !fails });
+            match bytes {
+                Some(bytes) => self.set(place, bytes, !fails),
+                None => self.places.get_mut(&place).expect("old bytes were there").whole = !fails,
+            }
         }
         self.happened.writes += 1;
         self.happened.failed_writes += u64::from(fails);

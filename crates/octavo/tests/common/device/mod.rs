@@ -1,4 +1,4 @@
-//! The test device: plain memory that fails, delays, holds back, tears, lies and panics, as told or as its seed says.
+//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, as told or as its seed says.
 //!
 //! It also minds the other side of the contract: a place is not touched while it is written, nothing is read that was not
 //! written whole, nothing is waited for that was never flushed.
@@ -19,6 +19,7 @@ mod queue;
 mod random;
 mod whims;
 
+use std::fs::File;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -93,6 +94,12 @@ impl TestDevice {
     /// The name in messages.
     pub fn named(self, name: &str) -> Self {
         Self { name: name.into(), ..self }
+    }
+
+    /// Keeps its bytes in this file, and not in memory.
+    pub fn in_file(self, file: File) -> Self {
+        self.queue.set_file(file);
+        self
     }
 
     /// Shows each transfer to `watch` when it is submitted to this handle, or to a later clone of it.

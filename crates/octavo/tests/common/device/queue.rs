@@ -1,5 +1,6 @@
 //! The transfers that the test device has: collected, under way, kept by order; and who completes them.
 
+use std::fs::File;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,6 +82,10 @@ impl Queue {
 
     pub(super) fn with_whims<T>(&self, act: impl FnOnce(&mut Whims) -> T) -> T {
         act(&mut self.lock().bytes.whims)
+    }
+
+    pub(super) fn set_file(&self, file: File) {
+        self.lock().bytes.set_file(file);
     }
 
     pub(super) fn with_orders<T>(&self, direction: Direction, act: impl FnOnce(&mut Orders) -> T) -> T {

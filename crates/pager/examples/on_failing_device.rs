@@ -1,0 +1,162 @@
+//! `octavo run` over devices that fail, are late and lie, as a seed says.
+//!
+//! ```text
+//! cargo build --release -p octavo-torture
+//! cargo run --release -p octavo-pager --example on_failing_device -- --seed 1 --rounds 100 -- \
+//!     target/release/octavo-torture --memory 192M --seconds 10
+//! ```
+//!
+//! Each round runs the program in 96 MiB over a device of its own. A round is good if the program ends well, or if it was stopped
+//! and told why. It is bad if the program ends badly, since it checks what it reads, or if it does not end. A bad round prints its
+//! seed. What the device does follows from the seed, but not which thread it does it to.
+
+#[path = "../../octavo/tests/common/device/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod device;
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use device::{Manner, Random, TestDevice, Whims};
+use octavo::io::SwapArea;
+use octavo::{HugePolicy, Manager, ReclaimPolicy};
+use octavo_pager::{End, GUARDIAN};
+
+const USAGE: &str = "usage: on_failing_device [--seed S] [--rounds N] -- PROGRAM ARGS";
+const LIMIT_BYTES: u64 = 96 << 20;
+const DEVICE_PAGES: u32 = 1 << 18;
+/// A round that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The exit code of a round that was stopped and told why.
+const STOPPED: u8 = 99;
+
+struct Options {
+    seed: u64,
+    rounds: u64,
+    program: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    if env::args().nth(1).as_deref() == Some(GUARDIAN) {
+        octavo_pager::guardian_main();
+        return ExitCode::SUCCESS;
+    }
+    match options() {
+        Ok(options) if options.rounds == 1 => one_round(&options),
+        Ok(options) => many_rounds(&options),
+        Err(error) => {
+            eprintln!("{error}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { seed: 1, rounds: 1, program: Vec::new() };
+    let mut arguments = env::args_os().skip(1);
+    while let Some(argument) = arguments.next() {
+        let field = match argument.to_str() {
+            Some("--seed") => &mut options.seed,
+            Some("--rounds") => &mut options.rounds,
+            Some("--") => {
+                options.program = arguments.collect();
+                break;
+            }
+            _ => return Err(format!("{} is no option", argument.display())),
+        };
+        let number = arguments.next().and_then(|number| number.to_str()?.parse().ok());
+        *field = number.ok_or_else(|| format!("{} wants a number", argument.display()))?;
+    }
+    if options.program.is_empty() { Err("a program is missing".into()) } else { Ok(options) }
+}
+
+/// Runs each round in a process of its own.
+fn many_rounds(options: &Options) -> ExitCode {
+    let (mut bad, mut stopped) = (0, 0);
+    for seed in options.seed..options.seed + options.rounds {
+        match round_apart(seed, &options.program) {
+            Ok(Some(code)) if code == i32::from(STOPPED) => stopped += 1,
+            Ok(Some(0)) => {}
+            end => {
+                println!("seed {seed}: BAD: {end:?}");
+                bad += 1;
+            }
+        }
+    }
+    println!("{} rounds: {stopped} stopped and told why, {bad} bad", options.rounds);
+    ExitCode::from(u8::from(bad > 0))
+}
+
+/// Returns the exit code. `None`: ended by a signal, or by us since it hung.
+fn round_apart(seed: u64, program: &[OsString]) -> io::Result<Option<i32>> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["--seed", &seed.to_string(), "--"]).args(program);
+    let (mut child, began) = (command.spawn()?, Instant::now());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code());
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn one_round(options: &Options) -> ExitCode {
+    let (program, arguments) = options.program.split_first().expect("there is a program");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let whims = whims(options.seed);
+    let file = tempfile::tempfile().expect("a temporary file");
+    let device = TestDevice::simulated(DEVICE_PAGES, options.seed, Manner::Threads(2), whims).in_file(file);
+    let area = SwapArea::device(device.boxed());
+    let make_manager = move |budget_bytes| {
+        Manager::builder()
+            .huge(HugePolicy::Never)
+            .reclaim_policy(ReclaimPolicy::Returns)
+            .swap_area(area)
+            .budget_bytes(budget_bytes)
+            .build()
+    };
+    let (end, summary) =
+        octavo_pager::run(command, LIMIT_BYTES, None, make_manager).expect("the program starts");
+    let how = match &end {
+        End::Program(status) => status.to_string(),
+        End::Stopped(why) => format!("stopped: {why}"),
+    };
+    println!(
+        "seed {}: {how}; {} MiB out, {} MiB in; {whims:?}; {:?}",
+        options.seed,
+        summary.swapped_out_bytes >> 20,
+        summary.swapped_in_bytes >> 20,
+        device.happened()
+    );
+    match end {
+        End::Program(status) if status.success() => ExitCode::SUCCESS,
+        End::Program(_) => ExitCode::FAILURE,
+        End::Stopped(_) => ExitCode::from(STOPPED),
+    }
+}
+
+/// Failures that pass, of most devices; and of some, so many that the program has to be stopped.
+fn whims(seed: u64) -> Whims {
+    let mut random = Random::new(seed);
+    let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];
+    Whims {
+        inline: pick(&[0, 0, 200]),
+        failed_reads: pick(&[0, 5, 20, 20, 50, 400]),
+        failed_writes: pick(&[0, 0, 20, 100, 300, 1000]),
+        full: pick(&[0, 0, 1]) == 1,
+        lying_reads: pick(&[0, 0, 5, 20]),
+        lost_writes: pick(&[0, 0, 0, 0, 1]),
+        delay: pick(&[0, 20, 100, 300]),
+        refused: pick(&[0, 0, 100, 500]),
+    }
+}
