@@ -17,6 +17,16 @@ pub struct Taking {
     pub len: u64,
     /// The destination of the bytes; null where nobody wants them.
     pub to: *mut u8,
+    /// A store to them must not go unnoticed, neither before they leave nor where they stay.
+    pub is_clean: bool,
+}
+
+impl Taking {
+    /// Returns whether the pages may become open to stores before they leave: Octavo gets their bytes, and counts them as written
+    /// anyway.
+    pub(crate) fn may_be_opened(&self) -> bool {
+        !self.is_clean && !self.to.is_null()
+    }
 }
 
 /// The outcome for pages that were to leave.

@@ -76,7 +76,7 @@ struct Inside {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     run: Run,
-    wants_bytes: bool,
+    may_be_opened: bool,
     offset: u64,
     done: u64,
     error: Option<Errno>,
@@ -256,7 +256,7 @@ impl Target {
         let (mut done, mut outcomes) = (0, Vec::new());
         while done < run.len {
             let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
-            let page = Taking { address: run.address + done, len: PAGE, to };
+            let page = Taking { address: run.address + done, len: PAGE, to, ..run };
             outcomes.clear();
             // SAFETY: as of this call.
             if !unsafe { self.take_batch(inside, &[page], &mut outcomes) } {
@@ -287,10 +287,10 @@ impl Target {
         for (index, run) in runs.iter().enumerate() {
             let Taken::Part(done) = outcomes[first + index] else { continue };
             let start = run.address + done;
-            let range = movable.iter().find(|range| range.contains(&start) && !run.to.is_null());
+            let range = movable.iter().find(|range| range.contains(&start) && run.may_be_opened());
             if let Some(range) = range {
                 let len = (run.len - done).min(range.end - start);
-                rest.push(Taking { address: start, len, to: run.to.wrapping_add(done as usize) });
+                rest.push(Taking { address: start, len, to: run.to.wrapping_add(done as usize), ..*run });
                 of.push((first + index, done, run.len));
             }
         }
@@ -326,14 +326,14 @@ impl Target {
             match parts.last_mut() {
                 Some(part)
                     if part.run.address + part.run.len == run.address
-                        && part.wants_bytes != run.to.is_null() =>
+                        && part.may_be_opened == run.may_be_opened() =>
                 {
                     part.run.len += run.len;
                 }
                 _ => {
                     let whole = Run { address: run.address, len: run.len };
-                    let wants_bytes = !run.to.is_null();
-                    parts.push(Part { run: whole, wants_bytes, offset: 0, done: 0, error: None });
+                    let may_be_opened = run.may_be_opened();
+                    parts.push(Part { run: whole, may_be_opened, offset: 0, done: 0, error: None });
                 }
             }
         }
@@ -359,7 +359,7 @@ impl Target {
                 });
                 at += run.len;
             }
-            if part.error == Some(Errno::BUSY) && part.wants_bytes && part.done < part.run.len {
+            if part.error == Some(Errno::BUSY) && part.may_be_opened && part.done < part.run.len {
                 movable.extend(self.unshare(inside, part));
             }
         }
@@ -372,8 +372,8 @@ impl Target {
         read.is_ok_and(|read| read as u64 == wanted)
     }
 
-    /// Makes pages that a fork has shared movable, and returns which. Octavo wants their bytes, so it counts them as written, and they
-    /// need no protection any more.
+    /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they need no protection any
+    /// more.
     fn unshare(&self, inside: &Inside, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;

@@ -158,7 +158,7 @@ impl<R: Reach> Translation for Window<R> {
             run.answer = Answer::Busy;
             if !unsettled.concerns(address, len) {
                 let to = run.ask.to.map_or(std::ptr::null_mut(), |frame| home.pointer(frame));
-                taking.push(Taking { address, len, to });
+                taking.push(Taking { address, len, to, is_clean: run.ask.is_clean });
                 asked.push(index);
             }
         }

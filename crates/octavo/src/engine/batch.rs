@@ -32,7 +32,7 @@ impl Ask for Install {
 
 impl Ask for Remove {
     fn after(self, pages: u32) -> Self {
-        Self { to: self.to.map(|frame| frame.plus(pages)) }
+        Self { to: self.to.map(|frame| frame.plus(pages)), ..self }
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     use crate::units::FrameId;
 
     fn to(frame: u32) -> Remove {
-        Remove { to: Some(FrameId(frame)) }
+        Remove { to: Some(FrameId(frame)), is_clean: false }
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         batch.add(PageNumber(11), 1, to(6));
         batch.add(PageNumber(12), 4, to(7));
         batch.add(PageNumber(16), 1, to(99));
-        batch.add(PageNumber(18), 1, Remove { to: None });
-        batch.add(PageNumber(19), 1, Remove { to: None });
+        batch.add(PageNumber(18), 1, Remove::DROP);
+        batch.add(PageNumber(19), 1, Remove::DROP);
         let answers = batch.ask(|runs| {
             let seen: Vec<_> = runs.iter().map(|run| (run.page.0, run.count, run.ask)).collect();
-            assert_eq!(seen, [(10, 6, to(5)), (16, 1, to(99)), (18, 2, Remove { to: None })]);
+            assert_eq!(seen, [(10, 6, to(5)), (16, 1, to(99)), (18, 2, Remove::DROP)]);
             runs[0].answer = Answer::Partly(3);
             runs[1].answer = Answer::Unsupported;
             runs[2].answer = Answer::Done;

@@ -119,7 +119,8 @@ impl Engine {
                 each(page.away, self.leave_away(page, Came::NoFrame));
                 continue;
             }
-            batch.add(page.page, 1, Remove { to: page.home.as_ref().map(Block::frame) });
+            let to = page.home.as_ref().map(Block::frame);
+            batch.add(page.page, 1, Remove { to, is_clean: page.is_clean });
             leaving.push(page);
         }
         // Release: the steps that made the frames ours come before their new bytes, for loads that still look

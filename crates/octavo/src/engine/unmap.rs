@@ -256,7 +256,7 @@ impl<'a> Changing<'a> {
         for leaf in &away {
             let pages = span(leaf.level) as u32;
             match leaf.narrowed {
-                None => remove.add(leaf.page, pages, Remove { to: None }),
+                None => remove.add(leaf.page, pages, Remove::DROP),
                 Some(narrowed) => protect.add(leaf.page, pages, narrowed),
             }
         }
@@ -266,7 +266,7 @@ impl<'a> Changing<'a> {
         let mut again = Batch::new();
         let leaving = away.iter().filter(|leaf| leaf.narrowed.is_none());
         for (leaf, _) in leaving.zip(is_gone).filter(|(_, is_gone)| !is_gone) {
-            again.add(leaf.page, span(leaf.level) as u32, Remove { to: None });
+            again.add(leaf.page, span(leaf.level) as u32, Remove::DROP);
         }
         again.insist(|runs| translation.remove(home, runs));
         let mut protected = protect.insist(|runs| translation.protect(runs)).into_iter();

@@ -117,7 +117,7 @@ impl<'a> Fault<'a> {
             return Step::Again;
         }
         let (first, pages) = (self.leaf_start(walk), span(walk.level) as u32);
-        let answer = ask_for(first, pages, Remove { to: None }, |runs| translation.remove(self.home(), runs));
+        let answer = ask_for(first, pages, Remove::DROP, |runs| translation.remove(self.home(), runs));
         let is_gone = answer == Answer::Done;
         self.engine.publish(word, if is_gone { busy.to_zero() } else { busy.to_what_was(entry) });
         if is_gone { Step::Again } else { self.refuse(answer, waker) }

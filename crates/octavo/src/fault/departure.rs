@@ -180,7 +180,7 @@ fn withdraw(
 ) {
     let mut batch = Batch::new();
     for (page, pages) in unanswered.into_iter().filter(|(_, pages)| *pages > 0) {
-        batch.add(page, pages, Remove { to: None });
+        batch.add(page, pages, Remove::DROP);
     }
     batch.insist(|runs| translation.remove(Home::new(engine.frames.bytes()), runs));
 }

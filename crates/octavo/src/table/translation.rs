@@ -104,6 +104,14 @@ pub struct Remove {
     /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
     /// wants the bytes. The bytes and the removal are one step: no store comes between them.
     pub to: Option<FrameId>,
+    /// Octavo has these bytes in a store, and counts on hearing of a store to the pages. So they must not become open to stores
+    /// that go unnoticed, neither before they leave nor where they stay.
+    pub is_clean: bool,
+}
+
+impl Remove {
+    /// Asks for pages to go whose bytes nobody wants.
+    pub const DROP: Self = Self { to: None, is_clean: false };
 }
 
 /// An access to a page that Octavo did not notice.
