@@ -189,3 +189,10 @@ fn a_job_of_several_processes() {
     let job = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M count=4 iflag=fullblock status=none & done; wait";
     stays_within_the_budget("job", &["sh", "-c", job]);
 }
+
+/// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared here.
+#[test]
+fn shared_memory_counts_under_the_limit() {
+    let arguments = ["--memory", "144M", "--seconds", "4", "--only", "shared,writers"];
+    stays_within_the_budget("shared", &[&[torture()][..], &arguments].concat());
+}

@@ -12,6 +12,7 @@
 //! | `eligible` | which mappings are taken |
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
+//! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
@@ -20,6 +21,7 @@
 //! | `summary` | the figures of a run |
 
 mod eligible;
+mod fixed;
 mod guardian;
 mod layout;
 mod ledger;
@@ -28,6 +30,7 @@ mod monitor;
 mod priority;
 mod proc;
 mod quarters;
+mod shares;
 mod signals;
 mod socket;
 mod summary;

@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use octavo::Manager;
 
+use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
 use crate::managed::Managed;
-use crate::proc::{self, Stat, Statm};
+use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
 use crate::tree::Tree;
@@ -81,6 +82,11 @@ pub(crate) struct Monitor {
     /// Of processes that are not managed: whether the memory of each is watched all the same, as a managed one has forked it.
     watched: BTreeMap<u32, bool>,
     own: Statm,
+    own_asked: Asked,
+    /// The tree's and the runner's memory that nobody pages, at the last look.
+    fixed: Fixed,
+    /// It was said that the limit cannot be kept.
+    has_said_impossible: bool,
     /// What the tree could still get without outgrowing its limit, at the last look.
     room: u64,
     pub(crate) summary: Summary,
@@ -147,6 +153,9 @@ impl Monitor {
             refused: BTreeMap::new(),
             watched: BTreeMap::new(),
             own: Statm::of(std::process::id())?,
+            own_asked: Asked::new(std::process::id()),
+            fixed: Fixed::default(),
+            has_said_impossible: false,
             room: 0,
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
@@ -179,12 +188,13 @@ impl Monitor {
         for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
             managed.watch();
             if let Some(failure) = managed.failure() {
-                return Err(Failed(failure));
+                return Err(Failed(failure + &self.unpaged()));
             }
         }
         self.quarters.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
+        self.say_if_impossible();
         let coming = self.growth.take_in(Instant::now(), total);
         for (pid, managed) in &mut self.managed {
             let process = self.tree.processes.get(pid);
@@ -229,10 +239,45 @@ impl Monitor {
         let own = self.own.read();
         let managed = &self.managed;
         let anonymous = self.tree.measure(|pid| managed.get(&pid).is_some_and(Managed::is_equipped));
-        let total = anonymous + own.anonymous;
-        self.summary.anonymous_peak_bytes = self.summary.anonymous_peak_bytes.max(anonymous);
+        let (tree, own_fixed) = (self.tree.fixed(), self.own_asked.fixed(Instant::now(), own));
+        self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
+        let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
+        self.summary.note_peaks(anonymous, self.fixed);
         self.ledger.note(total);
         total
+    }
+
+    /// Returns the private memory of processes that cannot be managed.
+    fn refused_bytes(&self) -> u64 {
+        let processes = self.refused.keys().filter_map(|pid| self.tree.processes.get(pid));
+        processes.map(|process| process.memory.anonymous).sum()
+    }
+
+    /// Returns a sentence about the memory that nobody pages, where that is a large part of the limit.
+    fn unpaged(&self) -> String {
+        let (refused, Fixed { shared, tables }) = (self.refused_bytes(), self.fixed);
+        let limit = self.ledger.limit_bytes();
+        if refused + shared + tables < limit / 4 {
+            return String::new();
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        format!(
+            "; of the {} MiB, {} are shared memory, {} page tables, and {} belong to processes that are not managed, \
+             and nobody can page these: give --memory more",
+            mib(limit),
+            mib(shared),
+            mib(tables),
+            mib(refused)
+        )
+    }
+
+    /// Says once that the limit cannot be kept, where what nobody can page outgrows it.
+    fn say_if_impossible(&mut self) {
+        let unpaged = self.refused_bytes() + self.fixed.shared + self.fixed.tables;
+        if unpaged > self.ledger.limit_bytes() && !self.has_said_impossible {
+            self.has_said_impossible = true;
+            eprintln!("octavo: the limit cannot be kept{}", self.unpaged());
+        }
     }
 
     /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is watched meanwhile.

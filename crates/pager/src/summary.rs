@@ -8,10 +8,14 @@ use octavo_window::Served;
 use serde::Serialize;
 
 use crate::managed::Managed;
+use crate::proc::Fixed;
 use crate::tree::Tree;
 
 /// With fewer pages, the pool's first block says nothing of how well they were packed.
 const LEAST_PACKED: u64 = 2048;
+
+/// Less shared memory is not told.
+const LEAST_SHARED: u64 = 1 << 20;
 
 /// Faults by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,12 +37,16 @@ pub struct Faults {
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// The most anonymous memory that the tree and the runner had together.
+    /// The most memory that the tree and the runner had together: anonymous memory, shared memory and page tables.
     pub peak_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
+    /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages these.
+    pub shared_peak_bytes: u64,
+    /// See `shared_peak_bytes`.
+    pub page_tables_peak_bytes: u64,
     /// The most memory, present or out, that was managed.
     pub managed_peak_bytes: u64,
     /// The part of the anonymous memory of managed processes that was managed, at that peak.
@@ -97,6 +105,13 @@ impl Traffic {
 }
 
 impl Summary {
+    /// Takes note of what the tree has.
+    pub(crate) fn note_peaks(&mut self, anonymous: u64, fixed: Fixed) {
+        self.anonymous_peak_bytes = self.anonymous_peak_bytes.max(anonymous);
+        self.shared_peak_bytes = self.shared_peak_bytes.max(fixed.shared);
+        self.page_tables_peak_bytes = self.page_tables_peak_bytes.max(fixed.tables);
+    }
+
     /// Takes note of the figures of the manager and of managed processes.
     pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
         let counters = manager.counters();
@@ -144,6 +159,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
         writeln!(f, "octavo: peak {} of a budget of {}", mib(self.peak_bytes), mib(self.budget_bytes))?;
+        if self.shared_peak_bytes > LEAST_SHARED {
+            let (shared, tables) = (mib(self.shared_peak_bytes), mib(self.page_tables_peak_bytes));
+            writeln!(
+                f,
+                "octavo: {shared} of shared memory and {tables} of page tables at the most, which nobody pages"
+            )?;
+        }
         writeln!(
             f,
             "octavo: {} of {} processes managed, {:.1} % of their anonymous memory",

@@ -12,19 +12,21 @@ use std::time::{Duration, Instant};
 use octavo::PAGE_BYTES;
 use octavo_platform::process_memory::share_memory;
 
-use crate::proc::{self, Memory, Statm};
+use crate::fixed::{Asked, Shared};
+use crate::proc::{self, Fixed, Memory, Statm};
+use crate::shares::Shares;
 
 /// From one look at which processes there are to the next, where none has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Shares are asked for so often at most, and for at most one part in so many of the time.
-const ASK_EVERY: Duration = Duration::from_millis(30);
-const ASK_SHARE: u32 = 10;
+/// New processes are looked for during at most one part in so many of the time.
+const LOOK_SHARE: u32 = 10;
 
 /// A process of the tree.
 #[derive(Debug)]
 pub(crate) struct Process {
     statm: Statm,
     pub(crate) memory: Memory,
+    asked: Asked,
     /// Where its stack begins: processes that have forked from each other have the same.
     pub(crate) stack: u64,
     parent: u32,
@@ -36,13 +38,9 @@ pub(crate) struct Process {
 #[derive(Debug, Default)]
 struct Family {
     members: Vec<u32>,
-    /// What they had when they were last asked, and the sum of what the kernel counted for each.
-    shares: u64,
-    counted: u64,
-    /// Their faults until then.
+    shares: Shares,
+    /// Their faults until their shares were last asked for.
     faults: u64,
-    asked_at: Option<Instant>,
-    took: Duration,
 }
 
 /// All processes that descend from the runner, but for the runner's own helpers.
@@ -50,6 +48,7 @@ struct Family {
 pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     families: BTreeMap<u64, Family>,
+    shared: Shared,
     /// How many there have been.
     pub(crate) seen: u64,
     helpers: Vec<u32>,
@@ -80,14 +79,14 @@ impl Tree {
     }
 
     /// Finds out which processes there are, if it is time to. While nobody has started a process, that is seldom. New processes
-    /// are looked for after `within`, but for at most one part in [`ASK_SHARE`] of the time.
+    /// are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
     pub(crate) fn look_if_due(&mut self, within: Duration) -> bool {
         let now = Instant::now();
         let passed = self.last_look.map_or(Duration::MAX, |last| now - last.at);
         let is_due = match self.last_look {
             None => true,
             Some(_) if passed >= LOOK_EVERY => true,
-            Some(last) => passed >= within.max(last.took * ASK_SHARE) && proc::newest() != last.newest,
+            Some(last) => passed >= within.max(last.took * LOOK_SHARE) && proc::newest() != last.newest,
         };
         if is_due {
             // A process that comes during the look is newer.
@@ -127,7 +126,8 @@ impl Tree {
                 self.seen += u64::from(!self.processes.contains_key(&pid));
                 let is_vforked = share_memory(pid, parent);
                 let memory = Memory::default();
-                self.processes.insert(pid, Process { statm, memory, stack, parent, is_vforked });
+                let asked = Asked::new(pid);
+                self.processes.insert(pid, Process { statm, memory, asked, stack, parent, is_vforked });
             }
         }
         self.find_families();
@@ -143,7 +143,7 @@ impl Tree {
         for (stack, members) in members {
             let family = self.families.entry(stack).or_default();
             if family.members != members {
-                (family.members, family.asked_at) = (members, None);
+                (family.members, family.shares) = (members, Shares::default());
             }
         }
     }
@@ -192,56 +192,34 @@ impl Tree {
             let largest = family.members.iter().map(anonymous).max().unwrap_or(0);
             let (now, has_copies) = (Instant::now(), family.members.iter().all(|pid| has_copies(*pid)));
             let faults = if has_copies { 0 } else { family.count_faults() };
-            let pause = ASK_EVERY.max(family.took * ASK_SHARE);
-            if family.asked_at.is_none_or(|at| now - at >= pause) {
-                family.shares = family.members.iter().map(|pid| proc::anonymous_share(*pid)).sum();
-                (family.counted, family.faults, family.asked_at) = (counted, faults, Some(now));
-                family.took = now.elapsed();
+            if family.shares.is_due(now) {
+                let members = &family.members;
+                family
+                    .shares
+                    .ask(now, counted, || members.iter().map(|pid| proc::anonymous_share(*pid)).sum());
+                family.faults = faults;
             }
             let stores = faults.saturating_sub(family.faults) * PAGE_BYTES as u64;
-            sum = sum - counted + estimate(family.shares, family.counted, counted, largest, stores);
+            sum = sum - counted + family.shares.estimate(counted, largest, stores);
         }
         sum
+    }
+
+    /// Returns the memory of the processes that nobody pages, as they were measured last.
+    pub(crate) fn fixed(&mut self) -> Fixed {
+        let (now, mut tables) = (Instant::now(), 0);
+        self.shared.begin();
+        for (pid, process) in self.processes.iter_mut().filter(|(_, process)| !process.is_vforked) {
+            let fixed = process.asked.fixed(now, process.memory);
+            self.shared.add(*pid, fixed.shared);
+            tables += fixed.tables;
+        }
+        Fixed { shared: self.shared.total(now), tables }
     }
 }
 
 impl Family {
     fn count_faults(&self) -> u64 {
         self.members.iter().filter_map(|pid| proc::stat(*pid)).map(|stat| stat.faults).sum()
-    }
-}
-
-/// Estimates what processes have together: `shares` when the kernel counted `then` for them. It counts `now`, and `largest` for one
-/// of them. They have met faults that may have got them `faulted` bytes since.
-///
-/// Pages that come are one process's own, and so are those that Octavo takes out. Other pages that go may be left to another process,
-/// as at a process's end. But together they have at least what one has.
-fn estimate(shares: u64, then: u64, now: u64, largest: u64, faulted: u64) -> u64 {
-    // A page that comes is a fault too.
-    let unseen = faulted.saturating_sub(now.saturating_sub(then));
-    (shares + now + unseen).saturating_sub(then).clamp(largest, now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_that_come_and_go_count_whole_and_one_process_counts_at_least() {
-        // Two processes share 80 pages, and each has 20.
-        let (shares, then) = (120, 200);
-        assert_eq!(estimate(shares, then, then, 100, 0), 120);
-        assert_eq!(estimate(shares, then, then + 30, 130, 30), 150, "one of them grows");
-        assert_eq!(estimate(shares, then, then - 10, 100, 0), 110, "pages of its own go out");
-        assert_eq!(estimate(shares, then, 100, 100, 0), 100, "one of them ends");
-        assert_eq!(estimate(shares, then, 0, 0, 0), 0);
-    }
-
-    #[test]
-    fn stores_to_shared_pages_show_as_faults_and_get_no_more_than_a_copy_for_each() {
-        let (shares, then) = (120, 200);
-        assert_eq!(estimate(shares, then, then, 100, 25), 145);
-        assert_eq!(estimate(shares, then, then + 30, 130, 55), 175, "some faults got new pages");
-        assert_eq!(estimate(shares, then, then, 100, 500), 200);
     }
 }

@@ -5,6 +5,7 @@ mod fork;
 mod io;
 mod layout;
 mod protect;
+mod shared;
 mod threads;
 mod writers;
 
@@ -22,13 +23,14 @@ pub struct Kind {
     pub run: fn(Team<'_>),
 }
 
-pub const ALL: [Kind; 7] = [
+pub const ALL: [Kind; 8] = [
     Kind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
     Kind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
     Kind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
     Kind { name: "protect", operations: protect::OPERATIONS, run: protect::run },
     Kind { name: "fork", operations: fork::OPERATIONS, run: fork::run },
     Kind { name: "io", operations: io::OPERATIONS, run: io::run },
+    Kind { name: "shared", operations: shared::OPERATIONS, run: shared::run },
     Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
 ];
 
