@@ -72,6 +72,11 @@ fn forks_that_go_on_lose_nothing() {
 }
 
 #[test]
+fn children_of_programs_that_end_right_after_a_fork_lose_nothing() {
+    endure("orphans", "5", "6");
+}
+
+#[test]
 fn direct_reads_and_registered_buffers_lose_nothing() {
     endure("io", "5", "5");
 }

@@ -361,13 +361,14 @@ impl Managed {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted.
+    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
     pub(crate) fn end(mut self) -> Served {
         self.stop();
         self.served()
     }
 
-    fn stop(&mut self) {
+    /// Ends the service of a process that has ended. No fork of it comes after that.
+    pub(crate) fn stop(&mut self) {
         self.window.reach().end();
         self.bell.end();
         self.watch.call_back();

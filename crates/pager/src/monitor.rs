@@ -419,8 +419,8 @@ impl Monitor {
                 .tree
                 .find_fork(stack, *parent, |pid| managed.contains_key(&pid) || !is_watched(watched, pid));
             if !is_current {
-                let (_, fork) = self.forks.remove(index);
-                self.summary.add(fork);
+                let (parent, fork) = self.forks.remove(index);
+                self.let_go(parent, fork);
             } else if let Some(pid) = found {
                 let (_, fork) = self.forks.remove(index);
                 self.manage(pid, fork);
@@ -431,13 +431,20 @@ impl Monitor {
         }
     }
 
+    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background.
+    fn let_go(&mut self, pid: u32, mut managed: Managed) {
+        managed.stop();
+        self.forks.extend(managed.take_forks().into_iter().map(|fork| (pid, fork)));
+        self.summary.add(managed);
+    }
+
     fn end_those_that_ended(&mut self) {
         let ended: Vec<u32> =
             self.managed.iter().filter(|(_, managed)| !managed.is_current()).map(|(pid, _)| *pid).collect();
         for pid in ended {
             if let Some(managed) = self.managed.remove(&pid) {
                 let mover = managed.mover_pid();
-                self.summary.add(managed);
+                self.let_go(pid, managed);
                 if let Some(guardian) = &self.guardian {
                     guardian.forget(pid);
                 }
