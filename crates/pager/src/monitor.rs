@@ -92,6 +92,8 @@ pub(crate) struct Monitor {
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
+    /// Movers of processes that have ended, until they have gone.
+    ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
     quarters: Quarters,
     /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
@@ -154,6 +156,7 @@ impl Monitor {
             stopped_at: None,
             stops_none: false,
             forks: Vec::new(),
+            ending_movers: Vec::new(),
             tidied_at: None,
             quarters: Quarters::new(),
             outside: 0,
@@ -448,9 +451,15 @@ impl Monitor {
                 if let Some(guardian) = &self.guardian {
                     guardian.forget(pid);
                 }
-                mover.into_iter().for_each(|mover| self.tree.forget_helper(mover));
+                self.ending_movers.extend(mover);
             }
         }
+        // Until it has gone it would be taken for a program: it has the memory of one.
+        let (left, gone) = std::mem::take(&mut self.ending_movers)
+            .into_iter()
+            .partition(|mover| proc::stat(*mover).is_some());
+        self.ending_movers = left;
+        Vec::into_iter(gone).for_each(|mover| self.tree.forget_helper(mover));
         self.refused.retain(|pid, _| self.tree.processes.contains_key(pid));
         self.watched
             .retain(|pid, _| self.tree.processes.contains_key(pid) && !self.managed.contains_key(pid));
