@@ -486,6 +486,7 @@ impl Monitor {
     pub(crate) fn figures(&mut self) -> &Summary {
         self.summary.peak_bytes = self.ledger.peak_bytes();
         self.summary.budget_bytes = self.ledger.limit_bytes();
+        self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.tree);
