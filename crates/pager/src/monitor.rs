@@ -11,7 +11,6 @@
 //! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use octavo::Manager;
 
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::Managed;
+use crate::managed::{Common, Managed};
 use crate::proc::{self, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
@@ -74,6 +73,8 @@ pub(crate) struct Monitor {
     making: Option<JoinHandle<Result<Manager, String>>>,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
+    /// The guardian's process has ended.
+    is_unguarded: bool,
     pub(crate) tree: Tree,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed, each with its program.
@@ -144,6 +145,7 @@ impl Monitor {
             making: None,
             manager: None,
             guardian: None,
+            is_unguarded: false,
             tree: Tree::default(),
             managed: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -171,6 +173,7 @@ impl Monitor {
     /// A page could not be kept or brought back. The tree must not go on.
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
+        self.keep_guarded()?;
         if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
             self.find_forks();
@@ -253,6 +256,27 @@ impl Monitor {
         Ok(())
     }
 
+    /// Takes note that a child of the runner has ended, which may be the guardian.
+    pub(crate) fn note_end(&mut self, pid: u32) {
+        self.is_unguarded |= self.guardian.as_ref().is_some_and(|guardian| guardian.pid() == pid);
+    }
+
+    /// Starts another guardian where it has ended.
+    fn keep_guarded(&mut self) -> Result<(), Failed> {
+        if !std::mem::take(&mut self.is_unguarded) {
+            return Ok(());
+        }
+        let guardian = self.guardian.as_ref().expect("it has been there");
+        self.tree.forget_helper(guardian.pid());
+        crate::priority::lower();
+        let started = guardian.start_again();
+        crate::priority::raise();
+        self.tree.leave_out(guardian.pid());
+        started.map_err(|error| {
+            Failed(format!("its guardian has ended, and no other could be started: {error}"))
+        })
+    }
+
     /// Waits for the manager.
     fn finish_preparing(&mut self) -> Result<(), Failed> {
         self.prepare()?;
@@ -260,7 +284,7 @@ impl Monitor {
             let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
             let manager = made.map_err(Failed)?;
             let guardian = self.guardian.as_ref().expect("it is started with the thread");
-            manager.swap_files().iter().flatten().for_each(|file| guardian.keep(file.as_fd()));
+            manager.swap_files().into_iter().flatten().for_each(|file| guardian.keep(file));
             self.manager = Some(manager);
         }
         Ok(())
@@ -336,9 +360,8 @@ impl Monitor {
     }
 
     fn equip(&mut self, pid: u32) {
-        let guardian = self.guardian.as_ref().expect("something is managed");
         let managed = self.managed.get_mut(&pid).expect("it was just found");
-        match managed.equip(guardian, pid) {
+        match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
             // Its faults are served all the same. What it has itself counts as outside.
             Err(why) => managed.refuse(why),
@@ -385,7 +408,7 @@ impl Monitor {
         self.finish_preparing()?;
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
-        match Managed::engage(manager, &self.ledger, guardian, pid) {
+        match Managed::engage(Common { manager, ledger: &self.ledger, guardian }, pid) {
             Ok(managed) => {
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);
@@ -401,6 +424,7 @@ impl Monitor {
     }
 
     fn manage(&mut self, pid: u32, managed: Managed) {
+        managed.found(pid);
         self.managed.insert(pid, managed);
         self.managed_pids.insert(pid);
         self.summary.managed_processes = self.managed_pids.len() as u64;
@@ -448,9 +472,6 @@ impl Monitor {
             if let Some(managed) = self.managed.remove(&pid) {
                 let mover = managed.mover_pid();
                 self.let_go(pid, managed);
-                if let Some(guardian) = &self.guardian {
-                    guardian.forget(pid);
-                }
                 self.ending_movers.extend(mover);
             }
         }
