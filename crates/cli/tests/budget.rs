@@ -4,14 +4,16 @@
 //! the group: the tree, the runner, its helpers, page tables, page cache. That must not be more than the budget with a small share of
 //! it and a little for each process. Where no control group can be made, a test says so and passes.
 
+mod common;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fs, thread};
 
-const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
+use common::runs::{OCTAVO, torture};
+
 const BUDGET: u64 = 96 << 20;
 const TRIES: usize = 8;
 
@@ -151,17 +153,6 @@ fn stays_within_the_budget(name: &str, program: &[&str]) {
     panic!("{}", all.join("\n"));
 }
 
-/// The torture program, which is built beside `octavo`.
-fn torture() -> &'static str {
-    static BUILT: OnceLock<String> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "--package", "octavo-torture"]).status();
-        assert!(built.unwrap().success(), "the torture program is built");
-        Path::new(OCTAVO).with_file_name("octavo-torture").display().to_string()
-    })
-}
-
 #[test]
 fn a_writer_that_grows_as_fast_as_it_can() {
     stays_within_the_budget(
@@ -173,7 +164,7 @@ fn a_writer_that_grows_as_fast_as_it_can() {
 #[test]
 fn threads_that_fill_memory_at_once() {
     let arguments = ["--memory", "192M", "--seconds", "2", "--threads", "8", "--only", "writers"];
-    stays_within_the_budget("threads", &[&[torture()][..], &arguments].concat());
+    stays_within_the_budget("threads", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
 
 /// A tree that forks a large process may be above its limit until the children end, so this shows by how much, and checks that
@@ -181,7 +172,7 @@ fn threads_that_fill_memory_at_once() {
 #[test]
 fn a_tree_of_forks() {
     let arguments = ["--memory", "192M", "--seconds", "4", "--only", "fork"];
-    measure("forks", &[&[torture()][..], &arguments].concat());
+    measure("forks", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
 
 #[test]

@@ -1,39 +1,13 @@
 //! `octavo run`, with real programs.
 
+mod common;
+
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
 
-const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
-
-/// The torture program, which is built beside `octavo`.
-fn torture() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "--package", "octavo-torture"]).status();
-        assert!(built.unwrap().success(), "the torture program is built");
-        Path::new(OCTAVO).with_file_name("octavo-torture")
-    })
-}
-
-fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -> Command {
-    let mut command = Command::new(OCTAVO);
-    command.arg("run").args(options).arg("--").arg(program.as_ref()).args(arguments);
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[track_caller]
-fn assert_passed(output: &Output) {
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
-}
+use common::runs::{OCTAVO, assert_passed, octavo, text, torture};
 
 /// Runs the torture program in half of what it needs, and returns the summary.
 #[track_caller]
@@ -69,6 +43,11 @@ fn programs_that_reserve_and_commit_lose_nothing() {
 fn forks_that_go_on_lose_nothing() {
     let summary = endure("fork", "5", "4");
     assert!(summary["processes"].as_u64().unwrap() > 1, "{summary}");
+}
+
+#[test]
+fn children_of_programs_that_end_right_after_a_fork_lose_nothing() {
+    endure("orphans", "5", "6");
 }
 
 #[test]
@@ -159,82 +138,4 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
         errors.contains("the program was stopped: process") && errors.contains("octavo-torture"),
         "{errors}"
     );
-}
-
-/// Starts a torture that is paged, and returns the runner.
-fn start_paged() -> std::process::Child {
-    let arguments = ["--memory", "192M", "--seconds", "600", "--only", "writers"];
-    octavo(&["--memory", "96M"], torture(), &arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let texts = threads.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    texts
-        .flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
-fn comm(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
-}
-
-/// Waits until the program has a mover, and returns the two.
-fn wait_for_mover(runner: u32) -> (u32, u32) {
-    let began = Instant::now();
-    loop {
-        // A third child is the guardian, which has the runner's name until it runs its own program.
-        let named: Vec<_> = children(runner).into_iter().map(|pid| (pid, comm(pid))).collect();
-        let find = |name| named.iter().find(|(_, comm)| comm == name).map(|(pid, _)| *pid);
-        if let (Some(program), Some(mover)) = (find("octavo-torture"), find("octavo-mover")) {
-            // A moment, until pages are out.
-            thread::sleep(Duration::from_millis(300));
-            return (program, mover);
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "no mover: {named:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn kill(pid: u32) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-}
-
-fn wait_until_gone(pid: u32) {
-    let began = Instant::now();
-    let is_there =
-        || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    while is_there() {
-        assert!(began.elapsed() < Duration::from_secs(60), "process {pid} goes on");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-#[test]
-fn a_program_whose_mover_is_killed_does_not_go_on() {
-    let runner = start_paged();
-    let (program, mover) = wait_for_mover(runner.id());
-    kill(mover);
-    let output = runner.wait_with_output().unwrap();
-    let errors = text(&output.stderr);
-    assert!(errors.contains("the program was stopped") && errors.contains("mover"), "{errors}");
-    assert!(!errors.contains("found"), "no wrong byte was read: {errors}");
-    wait_until_gone(program);
-}
-
-#[test]
-fn where_the_runner_is_killed_the_program_ends_and_nothing_is_left() {
-    let runner = start_paged();
-    let (program, mover) = wait_for_mover(runner.id());
-    kill(runner.id());
-    let output = runner.wait_with_output().unwrap();
-    wait_until_gone(program);
-    wait_until_gone(mover);
-    let errors = text(&output.stderr);
-    assert!(errors.contains("the runner has died"), "{errors}");
-    assert!(!errors.contains("found"), "no wrong byte was read: {errors}");
 }

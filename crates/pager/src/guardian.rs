@@ -3,14 +3,23 @@
 //! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So the guardian
 //! keeps each descriptor open too. It learns of the runner's end by the end of their socket. Programs whose
 //! pages only the runner had are killed then, before they can read a wrong byte, and a sentence says so.
+//!
+//! The runner keeps a list of what it has entrusted. Where the guardian ends before the runner, the monitor starts another, which gets
+//! everything on the list. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
+//! it is.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use octavo_platform::userfaultfd::{Features, Userfaultfd};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
@@ -36,12 +45,70 @@ const KEEP: u32 = 4;
 const STOPPED: u32 = 5;
 /// All that stood still go on.
 const CONTINUED: u32 = 6;
+/// A fork's child has been found among the processes.
+const FOUND: u32 = 7;
 
-/// The runner's side.
+/// How long the guardian looks for processes that nobody has told it the numbers of.
+const SEARCH: Duration = Duration::from_secs(10);
+
+/// What a message says: three numbers, and where the stack of the process begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Message {
+    what: u32,
+    /// Names what has been entrusted.
+    key: u32,
+    /// 0 where it is not known.
+    pid: u32,
+    stack: u64,
+}
+
+impl Message {
+    const BYTES: usize = 20;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (index, word) in [self.what, self.key, self.pid].into_iter().enumerate() {
+            bytes[4 * index..4 * index + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[12..].copy_from_slice(&self.stack.to_ne_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let stack = u64::from_ne_bytes(bytes[12..].try_into().expect("eight bytes"));
+        Self { what: word(0), key: word(4), pid: word(8), stack }
+    }
+}
+
+/// The runner's side. It knows all that the guardian has, so that another one can take its place. Clones are the same guardian.
+#[derive(Clone, Debug)]
+pub(crate) struct Guardian(Arc<Mutex<Ward>>);
+
 #[derive(Debug)]
-pub(crate) struct Guardian {
+struct Ward {
     socket: OwnedFd,
-    child: Child,
+    pid: u32,
+    next_key: u32,
+    entrusted: BTreeMap<u32, Process>,
+    kept: Vec<OwnedFd>,
+    stopped: Vec<u32>,
+}
+
+/// A process whose memory the runner pages.
+#[derive(Debug)]
+struct Process {
+    /// 0: a fork's child that has not been found yet.
+    pid: u32,
+    stack: u64,
+    events: OwnedFd,
+}
+
+/// A process in the guardian's care, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entrusted {
+    guardian: Guardian,
+    key: u32,
 }
 
 impl Guardian {
@@ -50,106 +117,215 @@ impl Guardian {
     /// # Errors
     /// The kernel's, where it cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
-        let kind = SocketType::SEQPACKET;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(SUBCOMMAND).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // A group of its own: what a terminal sends to the program's group is not for the guardian.
-        command.process_group(0);
-        Ok(Self { socket: ours, child: command.spawn()? })
+        let (socket, pid) = spawn()?;
+        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Ok(Self(Arc::new(Mutex::new(Ward { socket, pid, next_key: 0, entrusted, kept, stopped }))))
+    }
+
+    /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
+    ///
+    /// # Errors
+    /// The kernel's, where it cannot be started.
+    pub(crate) fn start_again(&self) -> io::Result<()> {
+        let mut ward = self.lock();
+        (ward.socket, ward.pid) = spawn()?;
+        // It may have ended already. Then there will be a third one.
+        for (key, process) in &ward.entrusted {
+            let message = Message { what: MANAGED, key: *key, pid: process.pid, stack: process.stack };
+            ward.send(message, Some(process.events.as_fd()))?;
+        }
+        for file in &ward.kept {
+            ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()))?;
+        }
+        for pid in &ward.stopped {
+            ward.send(Message { what: STOPPED, pid: *pid, ..Message::default() }, None)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.lock().pid
     }
 
-    /// Entrusts a process to the guardian.
+    /// Entrusts a process to the guardian. A fork's child need not be found among the processes yet.
     ///
     /// # Errors
-    /// The kernel's, where the guardian has ended.
-    pub(crate) fn watch(&self, pid: u32, events: BorrowedFd<'_>) -> io::Result<()> {
-        self.send(MANAGED, pid, &[events])
-    }
-
-    /// A process has ended.
-    pub(crate) fn forget(&self, pid: u32) {
-        // A guardian that has ended need not be told.
-        let _ = self.send(ENDED, pid, &[]);
+    /// The kernel's, where there are too many descriptors.
+    pub(crate) fn entrust(
+        &self,
+        pid: Option<u32>,
+        stack: u64,
+        events: BorrowedFd<'_>,
+    ) -> io::Result<Entrusted> {
+        let process = Process { pid: pid.unwrap_or(0), stack, events: events.try_clone_to_owned()? };
+        let mut ward = self.lock();
+        let key = ward.next_key;
+        ward.next_key += 1;
+        ward.send(Message { what: MANAGED, key, pid: process.pid, stack }, Some(events))?;
+        ward.entrusted.insert(key, process);
+        Ok(Entrusted { guardian: self.clone(), key })
     }
 
     /// A process stands still from now on. If the runner dies, the guardian lets it go on.
     pub(crate) fn stopped(&self, pid: u32) {
-        let _ = self.send(STOPPED, pid, &[]);
+        let mut ward = self.lock();
+        ward.stopped.push(pid);
+        let _ = ward.send(Message { what: STOPPED, pid, ..Message::default() }, None);
     }
 
     /// All processes that stood still go on.
     pub(crate) fn continued(&self) {
-        let _ = self.send(CONTINUED, 0, &[]);
+        let mut ward = self.lock();
+        ward.stopped.clear();
+        let _ = ward.send(Message { what: CONTINUED, ..Message::default() }, None);
     }
 
     /// Has the guardian close a file last. It may take the kernel a while to give the blocks of an unnamed file back, and the runner
     /// does not wait for that.
-    pub(crate) fn keep(&self, file: BorrowedFd<'_>) {
+    pub(crate) fn keep(&self, file: OwnedFd) {
+        let mut ward = self.lock();
         // Otherwise the runner waits.
-        let _ = self.send(KEEP, 0, &[file]);
+        let _ = ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()));
+        ward.kept.push(file);
     }
 
-    fn send(&self, what: u32, pid: u32, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&what.to_ne_bytes());
-        bytes[4..].copy_from_slice(&pid.to_ne_bytes());
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+    /// Everything has ended as it should. A guardian that is left otherwise ends the tree.
+    pub(crate) fn finish(self) {
+        let mut ward = self.lock();
+        // The guardian is to be the last that has these files.
+        ward.kept.clear();
+        let _ = ward.send(Message { what: DONE, ..Message::default() }, None);
+        drop(ward);
+        // The socket ends with the runner, after all else.
+        std::mem::forget(self);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ward> {
+        self.0.lock().expect("nobody panics here")
     }
 }
 
-impl Guardian {
-    /// Everything has ended as it should. A guardian that is dropped otherwise ends the tree.
-    pub(crate) fn finish(self) {
-        let _ = self.send(DONE, 0, &[]);
-        // The socket ends with the runner, after all else.
-        std::mem::forget(self.socket);
+impl Entrusted {
+    /// The process has been found.
+    pub(crate) fn found(&self, pid: u32) {
+        let mut ward = self.guardian.lock();
+        if let Some(process) = ward.entrusted.get_mut(&self.key) {
+            process.pid = pid;
+        }
+        let _ = ward.send(Message { what: FOUND, key: self.key, pid, stack: 0 }, None);
     }
+}
+
+impl Drop for Entrusted {
+    fn drop(&mut self) {
+        let mut ward = self.guardian.lock();
+        ward.entrusted.remove(&self.key);
+        let _ = ward.send(Message { what: ENDED, key: self.key, ..Message::default() }, None);
+    }
+}
+
+impl Ward {
+    /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything.
+    fn send(&self, message: Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(descriptor) = &descriptor {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
+        }
+        let bytes = message.to_bytes();
+        loop {
+            return match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+}
+
+/// Starts a process that is to be a guardian, and returns the socket to it.
+fn spawn() -> io::Result<(OwnedFd, u32)> {
+    let kind = SocketType::SEQPACKET;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(SUBCOMMAND).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    // A group of its own: what a terminal sends to the program's group is not for the guardian.
+    command.process_group(0);
+    Ok((ours, command.spawn()?.id()))
 }
 
 /// The life of a guardian. Its socket is its standard input.
 pub fn guardian_main() {
     let input = io::stdin();
-    let (mut watched, mut kept): (Vec<(u32, OwnedFd)>, Vec<OwnedFd>) = (Vec::new(), Vec::new());
-    let mut stopped = Vec::new();
+    let (mut watched, mut kept, mut stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
     loop {
-        let mut bytes = [0; 8];
+        let mut bytes = [0; Message::BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         let received = recvmsg(input.as_fd(), &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC);
         let received = match received {
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             received => received.map_or(0, |message| message.bytes),
         };
         let descriptor = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
             _ => None,
         });
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        match (received, word(0)) {
-            (8, DONE) => return close_last(input.as_fd(), kept),
-            (8, KEEP) => kept.extend(descriptor),
-            (8, STOPPED) => stopped.push(word(4)),
-            (8, CONTINUED) => stopped.clear(),
-            (8, MANAGED) => watched.extend(descriptor.map(|descriptor| (word(4), descriptor))),
-            (8, ENDED) => watched.retain(|(pid, _)| *pid != word(4)),
+        let Message { what, key, pid, stack } = Message::of_bytes(&bytes);
+        match (received, what) {
+            (Message::BYTES, DONE) => return close_last(input.as_fd(), kept),
+            (Message::BYTES, KEEP) => kept.extend(descriptor),
+            (Message::BYTES, STOPPED) => stopped.push(pid),
+            (Message::BYTES, CONTINUED) => stopped.clear(),
+            (Message::BYTES, MANAGED) => {
+                watched.extend(descriptor.map(|events| (key, Process { pid, stack, events })));
+            }
+            (Message::BYTES, FOUND) => {
+                watched.get_mut(&key).into_iter().for_each(|process| process.pid = pid);
+            }
+            (Message::BYTES, ENDED) => drop(watched.remove(&key)),
             // The runner is gone.
             _ => break,
         }
     }
-    // Children of forks may not have been entrusted yet.
-    let mut doomed: Vec<u32> = watched.iter().map(|(pid, _)| *pid).collect();
+    let watched: Vec<Process> = watched.into_values().collect();
+    end_tree(&watched);
+    stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
+    if !watched.is_empty() {
+        eprintln!(
+            "octavo: the runner has died, and {} of its processes were killed: pages of theirs were in its hands only",
+            watched.len()
+        );
+    }
+    // Descriptors are closed only now.
+    drop(watched);
+}
+
+/// Kills the processes whose memory the runner had, with what descends from them.
+fn end_tree(watched: &[Process]) {
+    kill_with_children(watched.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect());
+    // A fork's child may not have been found among the processes yet, and its parent may have ended. Then it is, or soon becomes, a
+    // sibling of this process, with the stack of its family. Movers are found as well, which would live for another second.
+    let events: Vec<_> = watched
+        .iter()
+        .filter_map(|process| process.events.try_clone().ok())
+        .map(|events| Userfaultfd::of_fork(events, Features::default()))
+        .collect();
+    let began = Instant::now();
+    while events.iter().any(Userfaultfd::is_alive) && began.elapsed() < SEARCH {
+        let mut siblings = Vec::new();
+        proc::children(parent_id(), &mut siblings);
+        siblings.retain(|pid| {
+            let stack = proc::stat(*pid).map(|stat| stat.stack);
+            watched.iter().any(|process| Some(process.stack) == stack) && proc::is_watched(*pid)
+        });
+        kill_with_children(siblings);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn kill_with_children(mut doomed: Vec<u32>) {
     let mut at = 0;
     while at < doomed.len() {
         proc::children(doomed[at], &mut doomed);
@@ -160,15 +336,6 @@ pub fn guardian_main() {
         // It may stand still until it is taken over.
         kill(pid, Signal::CONT);
     }
-    stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
-    if !watched.is_empty() {
-        eprintln!(
-            "octavo: the runner has died, and {} of its processes were killed: pages of theirs were in its hands only",
-            watched.len()
-        );
-    }
-    // Descriptors are closed only now.
-    drop(watched);
 }
 
 /// Closes files after the runner has.

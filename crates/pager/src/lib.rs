@@ -102,7 +102,7 @@ pub fn run(
                 signals::kill(program, signal);
             }
         }
-        status = signals::reap(program).or(status);
+        status = signals::reap(program, |pid| monitor.note_end(pid)).or(status);
         // One at a time: the tree is looked at in between.
         if let Some(reader) = socket.as_ref().and_then(Socket::reader) {
             socket::tell(reader, monitor.figures());

@@ -26,7 +26,7 @@ use rangemap::RangeSet;
 use rustix::io::Errno;
 
 use crate::eligible::eligible;
-use crate::guardian::Guardian;
+use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::proc::{self, Threads};
@@ -50,6 +50,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(20);
 struct Shared {
     ledger: Arc<Ledger>,
     manager: Manager,
+    guardian: Guardian,
     layout: Layout,
     failure: Mutex<Option<String>>,
     /// What the driver has counted.
@@ -58,6 +59,22 @@ struct Shared {
     unserved: Mutex<Vec<Userfaultfd>>,
     /// Children of forks, until the monitor takes them.
     forks: Mutex<Vec<Managed>>,
+}
+
+/// What all managed processes have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common<'a> {
+    pub(crate) manager: &'a Manager,
+    pub(crate) ledger: &'a Arc<Ledger>,
+    pub(crate) guardian: &'a Guardian,
+}
+
+/// A program that is to be managed.
+struct Program {
+    /// `None`: a fork's child that has not been found among the processes yet.
+    pid: Option<u32>,
+    stack: u64,
+    name: String,
 }
 
 /// A process under management.
@@ -69,6 +86,7 @@ pub(crate) struct Managed {
     bell: Arc<Bell>,
     watch: Arc<Watch>,
     shared: Arc<Shared>,
+    entrusted: Entrusted,
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
@@ -89,19 +107,14 @@ impl Managed {
     ///
     /// # Errors
     /// A sentence that says why it cannot be managed.
-    pub(crate) fn engage(
-        manager: &Manager,
-        ledger: &Arc<Ledger>,
-        guardian: &Guardian,
-        pid: u32,
-    ) -> Result<Self, String> {
+    pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, String> {
         let stat = proc::stat(pid).ok_or("it has ended")?;
         let mover = Mover::inject(pid, STAGING).map_err(|error| error.to_string())?.mover;
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
-        let mut managed =
-            Self::serve(manager, ledger, name, events, stat.stack, Layout::default(), |_| Ok(()))?;
-        managed.settle(guardian, pid, mover)?;
+        let program = Program { pid: Some(pid), stack: stat.stack, name };
+        let mut managed = Self::serve(common, program, events, Layout::default(), |_| Ok(()))?;
+        managed.settle(pid, mover)?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
         Ok(managed)
@@ -109,14 +122,14 @@ impl Managed {
 
     /// Begins to serve the memory that a descriptor is for. `prepare` gets the space before any fault.
     fn serve(
-        manager: &Manager,
-        ledger: &Arc<Ledger>,
-        name: String,
+        Common { manager, ledger, guardian }: Common<'_>,
+        Program { pid, stack, name }: Program,
         events: Userfaultfd,
-        stack: u64,
         layout: Layout,
         prepare: impl FnOnce(&Space) -> octavo::Result<()>,
     ) -> Result<Self, String> {
+        // From here on pages of the program may be in the runner's hands only.
+        let entrusted = guardian.entrust(pid, stack, events.as_fd()).map_err(|error| error.to_string())?;
         let window = Arc::new(Window::new(Target::new(events)));
         let translation: Arc<dyn octavo::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
@@ -124,6 +137,7 @@ impl Managed {
         let shared = Arc::new(Shared {
             ledger: Arc::clone(ledger),
             manager: manager.clone(),
+            guardian: guardian.clone(),
             layout,
             failure: Mutex::default(),
             served: Mutex::default(),
@@ -138,6 +152,7 @@ impl Managed {
             bell,
             watch: Arc::default(),
             shared,
+            entrusted,
             driver: None,
             outside_at_look: 0,
             before: (0, 0),
@@ -164,20 +179,23 @@ impl Managed {
     }
 
     /// Puts the mover to use.
-    fn settle(&mut self, guardian: &Guardian, pid: u32, mover: Mover) -> Result<(), String> {
-        // From here on pages of the program may be in the runner's hands only.
-        guardian.watch(pid, self.window.reach().events().as_fd()).map_err(|error| error.to_string())?;
+    fn settle(&mut self, pid: u32, mover: Mover) -> Result<(), String> {
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())
+    }
+
+    /// Takes note of which process a fork's child is.
+    pub(crate) fn found(&self, pid: u32) {
+        self.entrusted.found(pid);
     }
 
     /// Makes a fork's child one whose pages can go out: `pid` has been found to be this child.
     ///
     /// # Errors
     /// A sentence that says why it cannot be managed.
-    pub(crate) fn equip(&mut self, guardian: &Guardian, pid: u32) -> Result<(), String> {
+    pub(crate) fn equip(&mut self, pid: u32) -> Result<(), String> {
         let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
-        self.settle(guardian, pid, injected.mover)?;
+        self.settle(pid, injected.mover)?;
         // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
             let doubtful = self.shared.layout.lock().doubtful.clone();
@@ -361,13 +379,14 @@ impl Managed {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted.
+    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
     pub(crate) fn end(mut self) -> Served {
         self.stop();
         self.served()
     }
 
-    fn stop(&mut self) {
+    /// Ends the service of a process that has ended. No fork of it comes after that.
+    pub(crate) fn stop(&mut self) {
         self.window.reach().end();
         self.bell.end();
         self.watch.call_back();
@@ -565,8 +584,10 @@ impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
         let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
         let (kept, layout) = (events.share(), self.shared.layout.of_fork());
-        let (manager, ledger) = (&self.shared.manager, &self.shared.ledger);
-        let forked = Managed::serve(manager, ledger, "a fork".into(), events, self.stack, layout, |space| {
+        let Shared { manager, ledger, guardian, .. } = self.shared;
+        let common = Common { manager, ledger, guardian };
+        let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
+        let forked = Managed::serve(common, program, events, layout, |space| {
             let began = Instant::now();
             loop {
                 match space.fork_from(self.space) {

@@ -11,7 +11,6 @@
 //! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use octavo::Manager;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::Managed;
+use crate::managed::{Common, Managed};
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
@@ -75,6 +74,8 @@ pub(crate) struct Monitor {
     making: Option<JoinHandle<Result<Manager, String>>>,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
+    /// The guardian's process has ended.
+    is_unguarded: bool,
     pub(crate) tree: Tree,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed, each with its program.
@@ -98,6 +99,8 @@ pub(crate) struct Monitor {
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
+    /// Movers of processes that have ended, until they have gone.
+    ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
     quarters: Quarters,
     /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
@@ -148,6 +151,7 @@ impl Monitor {
             making: None,
             manager: None,
             guardian: None,
+            is_unguarded: false,
             tree: Tree::default(),
             managed: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -163,6 +167,7 @@ impl Monitor {
             stopped_at: None,
             stops_none: false,
             forks: Vec::new(),
+            ending_movers: Vec::new(),
             tidied_at: None,
             quarters: Quarters::new(),
             outside: 0,
@@ -177,6 +182,7 @@ impl Monitor {
     /// A page could not be kept or brought back. The tree must not go on.
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
+        self.keep_guarded()?;
         if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
             self.find_forks();
@@ -295,6 +301,27 @@ impl Monitor {
         Ok(())
     }
 
+    /// Takes note that a child of the runner has ended, which may be the guardian.
+    pub(crate) fn note_end(&mut self, pid: u32) {
+        self.is_unguarded |= self.guardian.as_ref().is_some_and(|guardian| guardian.pid() == pid);
+    }
+
+    /// Starts another guardian where it has ended.
+    fn keep_guarded(&mut self) -> Result<(), Failed> {
+        if !std::mem::take(&mut self.is_unguarded) {
+            return Ok(());
+        }
+        let guardian = self.guardian.as_ref().expect("it has been there");
+        self.tree.forget_helper(guardian.pid());
+        crate::priority::lower();
+        let started = guardian.start_again();
+        crate::priority::raise();
+        self.tree.leave_out(guardian.pid());
+        started.map_err(|error| {
+            Failed(format!("its guardian has ended, and no other could be started: {error}"))
+        })
+    }
+
     /// Waits for the manager.
     fn finish_preparing(&mut self) -> Result<(), Failed> {
         self.prepare()?;
@@ -302,7 +329,7 @@ impl Monitor {
             let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
             let manager = made.map_err(Failed)?;
             let guardian = self.guardian.as_ref().expect("it is started with the thread");
-            manager.swap_files().iter().flatten().for_each(|file| guardian.keep(file.as_fd()));
+            manager.swap_files().into_iter().flatten().for_each(|file| guardian.keep(file));
             self.manager = Some(manager);
         }
         Ok(())
@@ -378,9 +405,8 @@ impl Monitor {
     }
 
     fn equip(&mut self, pid: u32) {
-        let guardian = self.guardian.as_ref().expect("something is managed");
         let managed = self.managed.get_mut(&pid).expect("it was just found");
-        match managed.equip(guardian, pid) {
+        match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
             // Its faults are served all the same. What it has itself counts as outside.
             Err(why) => managed.refuse(why),
@@ -427,7 +453,7 @@ impl Monitor {
         self.finish_preparing()?;
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
-        match Managed::engage(manager, &self.ledger, guardian, pid) {
+        match Managed::engage(Common { manager, ledger: &self.ledger, guardian }, pid) {
             Ok(managed) => {
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);
@@ -443,6 +469,7 @@ impl Monitor {
     }
 
     fn manage(&mut self, pid: u32, managed: Managed) {
+        managed.found(pid);
         self.managed.insert(pid, managed);
         self.managed_pids.insert(pid);
         self.summary.managed_processes = self.managed_pids.len() as u64;
@@ -464,8 +491,8 @@ impl Monitor {
                 .tree
                 .find_fork(stack, *parent, |pid| managed.contains_key(&pid) || !is_watched(watched, pid));
             if !is_current {
-                let (_, fork) = self.forks.remove(index);
-                self.summary.add(fork);
+                let (parent, fork) = self.forks.remove(index);
+                self.let_go(parent, fork);
             } else if let Some(pid) = found {
                 let (_, fork) = self.forks.remove(index);
                 self.manage(pid, fork);
@@ -476,19 +503,29 @@ impl Monitor {
         }
     }
 
+    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background.
+    fn let_go(&mut self, pid: u32, mut managed: Managed) {
+        managed.stop();
+        self.forks.extend(managed.take_forks().into_iter().map(|fork| (pid, fork)));
+        self.summary.add(managed);
+    }
+
     fn end_those_that_ended(&mut self) {
         let ended: Vec<u32> =
             self.managed.iter().filter(|(_, managed)| !managed.is_current()).map(|(pid, _)| *pid).collect();
         for pid in ended {
             if let Some(managed) = self.managed.remove(&pid) {
                 let mover = managed.mover_pid();
-                self.summary.add(managed);
-                if let Some(guardian) = &self.guardian {
-                    guardian.forget(pid);
-                }
-                mover.into_iter().for_each(|mover| self.tree.forget_helper(mover));
+                self.let_go(pid, managed);
+                self.ending_movers.extend(mover);
             }
         }
+        // Until it has gone it would be taken for a program: it has the memory of one.
+        let (left, gone) = std::mem::take(&mut self.ending_movers)
+            .into_iter()
+            .partition(|mover| proc::stat(*mover).is_some());
+        self.ending_movers = left;
+        Vec::into_iter(gone).for_each(|mover| self.tree.forget_helper(mover));
         self.refused.retain(|pid, _| self.tree.processes.contains_key(pid));
         self.watched
             .retain(|pid, _| self.tree.processes.contains_key(pid) && !self.managed.contains_key(pid));
@@ -515,6 +552,7 @@ impl Monitor {
     pub(crate) fn figures(&mut self) -> &Summary {
         self.summary.peak_bytes = self.ledger.peak_bytes();
         self.summary.budget_bytes = self.ledger.limit_bytes();
+        self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.tree);

@@ -39,15 +39,16 @@ pub(crate) fn stop(pid: u32) {
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
-/// parent of any more. Returns how `program` ended, if it did.
-pub(crate) fn reap(program: u32) -> Option<ExitStatus> {
+/// parent of any more. Returns how `program` ended, if it did, and tells of the others.
+pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
     // Movers end without a signal, and are seen by those only who ask for all.
     while let Ok(Some((pid, status))) =
         wait(WaitOptions::NOHANG | WaitOptions::from_bits_retain(ALL_CHILDREN))
     {
-        if pid.as_raw_nonzero().get() as u32 == program {
-            ended = Some(ExitStatus::from_raw(status.as_raw()));
+        match pid.as_raw_nonzero().get() as u32 {
+            pid if pid == program => ended = Some(ExitStatus::from_raw(status.as_raw())),
+            pid => other(pid),
         }
     }
     ended

@@ -41,6 +41,12 @@ pub struct Summary {
     pub peak_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
+    /// The anonymous memory that the tree and the runner had at the last look.
+    pub used_bytes: u64,
+    /// The memory, present or out, that is managed now, and what of it is out.
+    pub managed_bytes: u64,
+    /// See `managed_bytes`.
+    pub swapped_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
     /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages these.
@@ -131,6 +137,7 @@ impl Summary {
         // Pages that are here may keep their slots, and pages that were out when they were dropped never come back.
         let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
         let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
+        (self.managed_bytes, self.swapped_bytes) = (resident + out, out);
         if resident + out > self.managed_peak_bytes {
             self.managed_peak_bytes = resident + out;
             self.managed_share = ((resident + out) as f64 / (anonymous + out).max(1) as f64).min(1.0);

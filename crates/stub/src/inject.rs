@@ -175,8 +175,9 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// Set only once the thread stands still: a thread that the program itself makes is none of ours.
-const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD;
+/// Set only once the thread stands still: a thread that the program itself makes is none of ours. Where the runner dies before the
+/// thread has its own registers back, the program ends: it would go on somewhere else in its code.
+const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
 /// The option with which the kernel leaves the program's filters out while a task is traced, where it has any. A filter
 /// could otherwise end the program for a call that it would not make itself.

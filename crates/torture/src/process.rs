@@ -1,6 +1,7 @@
 //! Processes: forks that run a closure, this program started anew, and waiting for both.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::io::{PipeReader, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -39,12 +40,46 @@ impl Child {
 
 /// Forks. The child runs the closure on a copy of everything, and leaves without destructors. It ends with its parent.
 pub fn fork(child: impl FnOnce()) -> Child {
+    fork_and(|| {
+        end_with_parent();
+        child();
+    })
+}
+
+/// A child whose parent has ended.
+#[derive(Debug)]
+#[must_use = "nobody else hears of its end"]
+pub struct Orphan(PipeReader);
+
+/// Forks a child that forks, and ends at once, as programs do that go on in the background. The child's child runs the closure.
+pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
+    let Ok((reader, mut writer)) = std::io::pipe() else {
+        crate::finding::report(format_args!("pipe failed: {}", last_error()))
+    };
+    let child = fork(|| {
+        let Child(_) = fork_and(|| {
+            orphan();
+            // Nobody may be left who waits.
+            let _ = writer.write_all(b"!");
+        });
+    });
+    child.wait("a child that leaves an orphan");
+    Orphan(reader)
+}
+
+impl Orphan {
+    /// Waits for its end, which has to be a good one. The orphan has said itself what was wrong.
+    pub fn wait(mut self) {
+        insist!(self.0.read_exact(&mut [0]).is_ok(), "an orphan ended badly.");
+    }
+}
+
+fn fork_and(child: impl FnOnce()) -> Child {
     // SAFETY: the child runs on this thread alone. It uses memory, system calls and libc's allocator, which libc makes usable
     // in a child. It takes no lock of this program, and leaves by `_exit`.
     match unsafe { libc::fork() } {
         -1 => crate::finding::report(format_args!("fork failed: {}", last_error())),
         0 => {
-            end_with_parent();
             let result = catch_unwind(AssertUnwindSafe(child));
             // SAFETY: this ends the process.
             unsafe { libc::_exit(if result.is_ok() { 0 } else { PANICKED }) }

@@ -1,6 +1,8 @@
 //! Helpers of the program's tests.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod runs;
+
 use std::process::{Command, Output};
 
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::memory::{Mapping, PAGE};
 use crate::patterned::Patterned;
-use crate::process::{fork, spawn_anew, vfork_and_exec};
+use crate::process::{fork, fork_orphan, spawn_anew, vfork_and_exec};
 use crate::work::{Team, Work};
 
 pub const OPERATIONS: &[&str] = &[
@@ -18,6 +18,8 @@ pub const OPERATIONS: &[&str] = &[
     "pages written",
     "idle times",
 ];
+
+pub const ORPHANS: &[&str] = &["orphans", "pages written"];
 
 /// A child may copy all pages, and a grandchild too.
 const COPIES: usize = 3;
@@ -49,6 +51,19 @@ pub fn run(team: Team<'_>) {
                 }
             }
             overwrite(work, &mut memory, 1024, "after a fork");
+        }
+        memory.check_all("at the end");
+    });
+}
+
+/// The children of children that end at once.
+pub fn run_orphans(team: Team<'_>) {
+    team.run(|work| {
+        let mut memory = Patterned::new(work.bytes / COPIES);
+        memory.fill_all(work);
+        while work.goes_on() {
+            orphan(work, &mut memory);
+            overwrite(work, &mut memory, 1024, "after an orphan");
         }
         memory.check_all("at the end");
     });
@@ -119,6 +134,20 @@ fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
     }
     child.wait("a child that holds a snapshot");
     work.count("snapshots held by a child");
+}
+
+/// The orphan and this process write, and each must see its own words only.
+fn orphan(work: &mut Work<'_>, memory: &mut Patterned) {
+    let pages = memory.pages();
+    let orphan = fork_orphan(|| {
+        work.branch(8);
+        overwrite(work, memory, pages / 4 + 1, "in an orphan");
+        memory.check_all("at the end of an orphan");
+    });
+    work.branch(9);
+    overwrite(work, memory, pages / 4 + 1, "in a parent beside an orphan");
+    orphan.wait();
+    work.count("orphans");
 }
 
 /// Many children that end at once, some of them after a look at a page.
