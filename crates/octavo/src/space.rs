@@ -618,6 +618,9 @@ impl Drop for Space {
         engine.leave_transfers();
         engine.spaces.lock().remove(&self.state.id);
         engine.space_use.forget(self.state.id);
+        if let Some(pool) = engine.swap.pool() {
+            pool.forget(self.state.id);
+        }
         engine.table.forget_space(self.state.id);
         // Last of all, since entries could still show it until here.
         engine.huge_zero.put_space(&self.state.used_huge_zero);

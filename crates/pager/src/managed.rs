@@ -90,6 +90,8 @@ pub(crate) struct Managed {
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
+    /// What is outside, by the last note of its growth.
+    outside: u64,
     /// What it had at the last note of its growth, and what of that was outside.
     before: (u64, u64),
     growth: u64,
@@ -155,6 +157,7 @@ impl Managed {
             entrusted,
             driver: None,
             outside_at_look: 0,
+            outside: 0,
             before: (0, 0),
             growth: 0,
             is_refused: false,
@@ -300,11 +303,14 @@ impl Managed {
         self.window.is_settled()
     }
 
-    /// Takes note that the process has `anonymous` bytes now, and of what it got since the last note that is outside of management.
+    /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and what it got there since
+    /// the last note.
     pub(crate) fn note_growth(&mut self, anonymous: u64) {
         self.growth = 0;
+        let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
+        self.outside = anonymous.saturating_sub(resident);
         if self.is_settled() {
-            let now = (anonymous, self.outside(anonymous));
+            let now = (anonymous, self.outside);
             let before = std::mem::replace(&mut self.before, now);
             self.growth = now.0.saturating_sub(before.0).min(now.1.saturating_sub(before.1));
         }
@@ -315,15 +321,9 @@ impl Managed {
         self.growth > LEAST_OUTSIDE
     }
 
-    fn outside(&self, anonymous: u64) -> u64 {
-        let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
-        anonymous.saturating_sub(resident)
-    }
-
-    /// Returns whether much more is outside of management than at the last look at the mappings, if the process has `anonymous`
-    /// bytes. Then it is to be looked at again.
-    pub(crate) fn has_grown_outside(&mut self, anonymous: u64) -> bool {
-        let outside = self.outside(anonymous);
+    /// Returns whether much more is outside of management than at the last look at the mappings. Then it is to be looked at again.
+    pub(crate) fn has_grown_outside(&mut self) -> bool {
+        let outside = self.outside;
         let has_grown = outside > self.outside_at_look + LEAST_OUTSIDE;
         self.outside_at_look = if has_grown { outside } else { self.outside_at_look.min(outside) };
         has_grown
@@ -338,10 +338,9 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted, if the process has `anonymous` bytes. Ranges with few pages do not
-    /// count.
-    pub(crate) fn has_more_to_adopt(&self, anonymous: u64) -> bool {
-        self.adopting_bytes().min(self.outside(anonymous)) > LEAST_OUTSIDE
+    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count.
+    pub(crate) fn has_more_to_adopt(&self) -> bool {
+        self.adopting_bytes().min(self.outside) > LEAST_OUTSIDE
     }
 
     /// Returns whether the process still runs the program that was taken over.

@@ -376,10 +376,10 @@ impl Monitor {
                 total = self.measure();
             } else if let Some(managed) = self.managed.get_mut(&pid) {
                 let is_known = managed.is_equipped() && managed.is_settled();
-                let has_more = is_known && managed.has_grown_outside(anonymous);
+                let has_more = is_known && managed.has_grown_outside();
                 let grows = has_more || managed.grows();
                 let is_full = total + least_room >= limit;
-                if grows && total + coming > limit || is_full && managed.has_more_to_adopt(anonymous) {
+                if grows && total + coming > limit || is_full && managed.has_more_to_adopt() {
                     self.stop(pid);
                 }
                 if has_more {
@@ -428,7 +428,7 @@ impl Monitor {
         }
         // Whoever has stopped the program itself lets it go on, too.
         let runs = proc::stat(pid).is_some_and(|stat| stat.state != b'T' && stat.state != b't');
-        if runs {
+        if runs && !self.is_beyond_reach(pid) {
             // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
             if let Some(guardian) = &self.guardian {
                 guardian.stopped(pid);
@@ -437,6 +437,11 @@ impl Monitor {
             self.stopped.push(pid);
             self.stopped_at.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand still in vain.
+    fn is_beyond_reach(&self, pid: u32) -> bool {
+        !self.managed.get(&pid).is_some_and(Managed::is_equipped) && octavo_stub::is_traced(pid)
     }
 
     /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.

@@ -55,3 +55,4 @@ pub use error::{InjectError, InjectErrorKind, MoverError};
 pub use mailbox::{CALLS, Call};
 pub use mover::{Injected, Mover};
 pub use moves::{Moved, Run, RunMoved, Staging};
+pub use target::is_traced;

@@ -36,6 +36,12 @@ impl Status {
     }
 }
 
+/// Returns whether another process traces this one, as a debugger does. Then it can get no mover.
+#[must_use]
+pub fn is_traced(pid: u32) -> bool {
+    Status::of(pid).is_ok_and(|status| status.tracer != 0)
+}
+
 /// Returns whether no thread of the process is left that could run. Its first thread may have ended alone.
 fn is_over(pid: u32) -> bool {
     threads(pid).is_empty()

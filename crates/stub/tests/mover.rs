@@ -304,9 +304,11 @@ fn a_filter_that_would_refuse_the_work_is_an_error_of_its_own() {
 #[test]
 fn a_program_under_a_debugger_is_refused() {
     let program = Program::start("idle");
+    assert!(!octavo_stub::is_traced(program.pid()));
     // SAFETY: the call attaches to the test's own child, and this thread's end lets it go.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, program.pid(), 0usize, 0usize) };
     assert_eq!(seized, 0);
+    assert!(octavo_stub::is_traced(program.pid()));
     let error = Mover::inject(program.pid(), STAGING_BYTES).unwrap_err();
     assert_eq!(error.kind(), InjectErrorKind::Traced, "{error}");
 }

@@ -13,6 +13,9 @@
 //! Only the event that is waited for goes ahead: what is still mapped where a range is to arrive is unmapped, or moves
 //! away. (The same thread may have moved the range on before that event came. Nothing tells the two apart, and this takes
 //! two moves where the other takes one.)
+//!
+//! The kernel tells of a move by two events: the move, and then the unmapping of where the range came from. It made both
+//! changes at once, so another range may arrive there between the two events. The unmapping is not for that range.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -28,12 +31,27 @@ const LATEST: Duration = Duration::from_secs(2);
 pub(crate) struct Changes {
     /// Each with the time when it was told of.
     waiting: Vec<(Instant, Event)>,
+    left: Vec<Left>,
+}
+
+/// A range that has moved away, until its unmapping is told of. (It may never be: `MREMAP_DONTUNMAP` leaves the range.)
+#[derive(Debug)]
+struct Left {
+    range: Range<u64>,
+    told: Instant,
+    /// Something else has moved there since.
+    is_refilled: bool,
 }
 
 impl Changes {
     /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether a part of a range
     /// is mapped as far as changes have been taken in.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
+        match change {
+            Event::Remap { from, to, len } => self.leaves(from..from + len, to..to + len),
+            Event::Unmap { start, end } if self.is_of_refilled(start..end) => return None,
+            _ => {}
+        }
         let follows = self.waiting.iter().any(|(_, earlier)| is_followed_by(earlier, &change));
         let waits = is_blocked(&change, &is_mapped) || follows && !self.awaits(&change, &is_mapped);
         if !waits {
@@ -60,6 +78,22 @@ impl Changes {
     /// Returns whether a page is where a range will arrive.
     pub(crate) fn bring(&self, page: u64) -> bool {
         self.waiting.iter().any(|(_, change)| destination(change).is_some_and(|to| to.contains(&page)))
+    }
+
+    /// Takes note that a range was told to move.
+    fn leaves(&mut self, from: Range<u64>, to: Range<u64>) {
+        self.left.retain(|left| left.told.elapsed() <= LATEST);
+        self.left.iter_mut().for_each(|left| left.is_refilled |= overlap(&left.range, &to));
+        // What was told to arrive there did so after the range had left.
+        let is_refilled =
+            self.waiting.iter().filter_map(|(_, change)| destination(change)).any(|to| overlap(&to, &from));
+        self.left.push(Left { range: from, told: Instant::now(), is_refilled });
+    }
+
+    /// Returns whether an unmapping belongs to a move whose range something else has taken since.
+    fn is_of_refilled(&mut self, unmapped: Range<u64>) -> bool {
+        let index = self.left.iter().position(|left| left.range == unmapped);
+        index.is_some_and(|index| self.left.remove(index).is_refilled)
     }
 
     /// Returns whether a change unmaps, or moves away, what keeps another from being taken in.
@@ -92,7 +126,11 @@ fn destination(change: &Event) -> Option<Range<u64>> {
 /// Returns whether two changes have addresses in common, so that their order counts.
 fn is_followed_by(earlier: &Event, later: &Event) -> bool {
     let (earlier, later) = (ranges(earlier), ranges(later));
-    earlier.iter().any(|a| later.iter().any(|b| a.start < b.end && b.start < a.end))
+    earlier.iter().any(|a| later.iter().any(|b| overlap(a, b)))
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 fn ranges(change: &Event) -> SmallVec<[Range<u64>; 2]> {
@@ -103,6 +141,9 @@ fn ranges(change: &Event) -> SmallVec<[Range<u64>; 2]> {
         Event::Fault { .. } => SmallVec::new(),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod model;
 
 #[cfg(test)]
 mod tests {
@@ -169,5 +210,25 @@ mod tests {
         // 100 has moved to 200 before 0 came to 100, but is told of later.
         let told = vec![remap(0, 100), remap(100, 200)];
         assert_eq!(order(&[(0, 10), (100, 110)], told), said(&[remap(100, 200), remap(0, 100)]));
+    }
+
+    #[test]
+    fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_since() {
+        // A thread has moved 10 to 30, and is slow to tell of the unmapping. Another has moved 20 to 10 meanwhile.
+        let told = vec![remap(10, 30), remap(20, 10), unmap(10, 20), unmap(20, 30)];
+        let taken = [remap(10, 30), remap(20, 10), unmap(20, 30)];
+        assert_eq!(order(&[(10, 20), (20, 30)], told), said(&taken));
+        // It is slow to tell of the move, too.
+        let told = vec![remap(20, 10), unmap(20, 30), remap(10, 30), unmap(10, 20)];
+        assert_eq!(order(&[(10, 20), (20, 30)], told), said(&[remap(10, 30), remap(20, 10), unmap(20, 30)]));
+    }
+
+    #[test]
+    fn what_is_unmapped_after_it_has_arrived_goes() {
+        let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(20, 30), unmap(10, 20)];
+        assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
+        // A range that stays watched where it came from (`MREMAP_DONTUNMAP`) is unmapped before another arrives there.
+        let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(10, 20)];
+        assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
     }
 }

@@ -43,9 +43,13 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
     pool.coldest(&engine.frames, pages, &mut named);
     let mut going = Going::new();
     for &(slot, handle) in &named {
+        let is_out = engine.swap.cache.is_out(slot);
         if engine.swap.drop_copy(&engine.frames, slot) {
             shrunk.dropped += 1;
-            pool.note_left();
+            // A page in memory has come back already, and only its copy goes.
+            if is_out {
+                pool.note_left();
+            }
             continue;
         }
         match unpack(engine, slot) {

@@ -9,7 +9,7 @@ use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
-use crate::swap::pool::{DeviceView, Pool, Weights};
+use crate::swap::pool::{DeviceView, Pool, Turnover, Weights};
 use crate::table::SpaceId;
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
@@ -40,11 +40,12 @@ impl Swap {
             return;
         };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
+        let turnover = pool.turnover();
         let has_room = !pool.is_crowded();
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {
-            let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), &device);
+            let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), (&device, turnover));
             for (page, frame) in run {
                 let slot = SwapSlot::named(*page);
                 each(self.put_away_or_pack(frames, slot, frame.frame(), &mut tries, has_room));
@@ -57,7 +58,7 @@ impl Swap {
     pub(super) fn wants_packed(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let Some(pool) = self.pool().filter(|pool| !pool.is_crowded()) else { return 0 };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
-        pool.weigh(pool.weights(Some(space)), pages, &device)
+        pool.weigh(pool.weights(Some(space)), pages, &device, pool.turnover())
     }
 
     fn put_away_or_pack(
@@ -124,9 +125,14 @@ impl Swap {
 
 impl<'a> Tries<'a> {
     /// For `pages` pages of one space.
-    fn of(pool: &'a Pool, space: Option<SpaceId>, pages: usize, device: &DeviceView) -> Self {
+    fn of(
+        pool: &'a Pool,
+        space: Option<SpaceId>,
+        pages: usize,
+        (device, turnover): (&DeviceView, Turnover),
+    ) -> Self {
         let weights = pool.weights(space);
-        Self { weights, left: pool.weigh(weights, pages as u32, device) }
+        Self { weights, left: pool.weigh(weights, pages as u32, device, turnover) }
     }
 }
 

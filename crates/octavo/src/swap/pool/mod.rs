@@ -15,6 +15,7 @@
 //!
 //! | call | who | and then |
 //! |---|---|---|
+//! | [`Pool::turnover`] | reclaim, for each batch | [`Pool::weigh`] takes it |
 //! | [`Pool::weigh`] | reclaim, for a space's pages in a batch | only so many try it |
 //! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
 //! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
@@ -71,8 +72,8 @@ use pace::{Look, WritePace};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
-use weigh::Turnover;
-pub(crate) use weigh::{DeviceView, Weights};
+use weigh::Inside;
+pub(crate) use weigh::{DeviceView, Turnover, Weights};
 
 /// Stores that do not ask for a block after there was none.
 const STARVED_STORES: u64 = 32;
@@ -149,6 +150,8 @@ pub(crate) struct Pool {
     packs: AtomicBool,
     /// By space. The last are those of pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
+    /// What these take to be in the pool.
+    inside: Inside,
     /// Pages that have left for a device since the beginning.
     left_pages: AtomicU64,
     pace: WritePace,
@@ -192,6 +195,7 @@ impl Pool {
             refusals: AtomicU32::new(0),
             packs: AtomicBool::new(false),
             weights: std::array::from_fn(|_| Weights::default()),
+            inside: Inside::default(),
             left_pages: AtomicU64::new(0),
             pace: WritePace::default(),
             victims: Mutex::new(Victims::default()),
@@ -228,13 +232,23 @@ impl Pool {
         }
     }
 
-    /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
-    pub(crate) fn weigh(&self, weights: &Weights, pages: u32, device: &DeviceView) -> u32 {
-        let (pool_pages, packed_bytes) = self.spans.contents();
-        self.judge_worth(pool_pages, packed_bytes);
+    /// Looks at what the pool has, and judges its worth. That takes each class's lock in turn, so once for a batch is enough.
+    pub(crate) fn turnover(&self) -> Turnover {
+        let (pages, packed_bytes) = self.spans.contents();
+        self.judge_worth(pages, packed_bytes);
         // Relaxed: a hint.
-        let turnover = Turnover { pages: pool_pages, left: self.left_pages.load(Ordering::Relaxed) };
-        let tries = weights.decide(pages, device, turnover);
+        Turnover { pages, left: self.left_pages.load(Ordering::Relaxed), inside: self.inside.pages() }
+    }
+
+    /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
+    pub(crate) fn weigh(
+        &self,
+        weights: &Weights,
+        pages: u32,
+        device: &DeviceView,
+        turnover: Turnover,
+    ) -> u32 {
+        let tries = weights.decide(pages, device, turnover, &self.inside);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
         // Relaxed: a hint.
         self.packs.store(2 * tries > pages, Ordering::Relaxed);
@@ -254,6 +268,11 @@ impl Pool {
     /// The notes on the pages of a space. `None`: on pages with several owners, or with none.
     pub(crate) fn weights(&self, space: Option<SpaceId>) -> &Weights {
         &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
+    }
+
+    /// A space has ended, and another may get its number. (So may a space that shares its notes, which are lost then.)
+    pub(crate) fn forget(&self, space: SpaceId) {
+        self.weights(Some(space)).reset(&self.inside);
     }
 
     /// The state of the devices, with so many pages written so far and so many in flight.

@@ -132,7 +132,7 @@ fn the_pool_grows_further_where_pages_shrink_more() {
         slots.map(|slot| fixture.kept(slot, &page(kind, slot.into()))).collect()
     };
     let wanted_mib = || {
-        fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+        fixture.pool.turnover();
         fixture.pool.used_and_wanted_bytes().1 >> 20
     };
     let halves = kept(Kind::Half, 0..400);
@@ -149,7 +149,7 @@ fn the_pool_grows_further_where_pages_shrink_more() {
 fn a_pool_that_is_worth_less_gives_its_blocks_back() {
     let fixture = fixture(Compression::Lz4, 6 << 20);
     let kept: Vec<_> = (0..2600).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
-    fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+    fixture.pool.turnover();
     let (used_bytes, wanted_bytes) = fixture.pool.used_and_wanted_bytes();
     assert!(used_bytes > 2 * wanted_bytes && fixture.pool.is_crowded(), "{used_bytes} of {wanted_bytes}");
     // Each block keeps some.
@@ -168,7 +168,7 @@ fn a_small_pool_is_judged_once_it_is_half_full() {
     for slot in 0..400 {
         let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
     }
-    fixture.pool.weigh(fixture.pool.weights(None), 1, &DeviceView::UNMEASURED);
+    fixture.pool.turnover();
     assert_eq!(fixture.pool.used_and_wanted_bytes().1 >> 10, 384);
 }
 

@@ -5,7 +5,8 @@
 //! how many pages shrink and come back, how long that takes, and how long faults wait for pages on an area.
 //!
 //! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. Nobody notes whose
-//! pages leave: each space is taken to lose the same share of those that it has there. So a program that only writes at
+//! pages leave: each space is taken to lose the same share of those that it has there. Nobody notes either whose pages are unmapped.
+//! So the spaces together may seem to have more pages there than there are, and each loses less of them. So a program that only writes at
 //! first, and reads later, finds its pages in the pool, as many as there is room for. Without a background thread pages leave the
 //! pool only under a lowered budget, or where nothing else makes room.
 //!
@@ -70,10 +71,31 @@ impl DeviceView {
 }
 
 /// The pages that the pool has, and those that have left it for a device since the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Turnover {
     pub(crate) pages: u64,
     pub(crate) left: u64,
+    /// The pages that all weighers together take to be there.
+    pub(crate) inside: f64,
+}
+
+/// The sum of what all weighers take to be in the pool, in parts of a page.
+#[derive(Debug, Default)]
+pub(crate) struct Inside(AtomicU64);
+
+impl Inside {
+    const PARTS: f64 = 256.0;
+
+    pub(super) fn pages(&self) -> f64 {
+        // Relaxed: a figure.
+        self.0.load(Ordering::Relaxed) as f64 / Self::PARTS
+    }
+
+    /// A weigher takes other pages to be there. The same parts that it adds are taken away later.
+    fn change(&self, before: f64, after: f64) {
+        let parts = |pages: f64| (pages * Self::PARTS) as u64;
+        self.0.fetch_add(parts(after).wrapping_sub(parts(before)), Ordering::Relaxed);
+    }
 }
 
 /// The events since the last decision.
@@ -103,7 +125,7 @@ pub(crate) struct Weigher {
     came_back: f64,
     left: f64,
     /// [`Turnover::left`] at the last decision.
-    all_left: u64,
+    all_left: Option<u64>,
     try_ns: f64,
     unpack_ns: f64,
     wait_ns: f64,
@@ -123,7 +145,7 @@ impl Default for Weigher {
             inside: 0.0,
             came_back: ASSUMED_BACK,
             left: ASSUMED - ASSUMED_BACK,
-            all_left: 0,
+            all_left: None,
             try_ns: ASSUMED_TRY_NS,
             unpack_ns: ASSUMED_UNPACK_NS,
             wait_ns: ASSUMED_WAIT_NS,
@@ -143,13 +165,19 @@ impl Weigher {
             self.tried /= 2.0;
             self.kept /= 2.0;
         }
-        let left = turnover.left.saturating_sub(self.all_left);
+        // What left before the first decision was not its.
+        let seen_left = self.all_left.unwrap_or(turnover.left);
+        let left = turnover.left.saturating_sub(seen_left);
         // Another thread may have noted more meanwhile.
-        self.all_left = self.all_left.max(turnover.left);
-        self.inside += f64::from(noted.kept) - f64::from(noted.came_back);
+        self.all_left = Some(seen_left.max(turnover.left));
+        let before = self.inside;
+        let inside = before + f64::from(noted.kept) - f64::from(noted.came_back);
         // Pages that were unmapped are not in the pool any more, either.
-        self.inside = self.inside.clamp(0.0, (turnover.pages + left) as f64);
-        let left = self.inside * left as f64 / (turnover.pages + left).max(1) as f64;
+        let most = (turnover.pages + left) as f64;
+        self.inside = inside.clamp(0.0, most);
+        // Pages that have come since the last decision may have come after the others left.
+        let all = turnover.inside.max(most).max(1.0);
+        let left = self.inside.min(before) * left as f64 / all;
         self.inside -= left;
         self.came_back += f64::from(noted.came_back);
         self.left += left;
@@ -266,12 +294,22 @@ impl Weights {
         }
     }
 
-    /// Returns how many pages of a batch should try the pool.
-    pub(crate) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover) -> u32 {
+    /// Returns how many pages of a batch should try the pool. `inside` is the sum over all that share the pool.
+    pub(super) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover, inside: &Inside) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
+        let before = weigher.inside;
         weigher.note(noted, turnover);
+        inside.change(before, weigher.inside);
         weigher.decide(pages, device)
+    }
+
+    /// Begins anew, for another space.
+    pub(super) fn reset(&self, inside: &Inside) {
+        let mut weigher = self.weigher.lock();
+        self.taken();
+        inside.change(weigher.inside, 0.0);
+        *weigher = Weigher::default();
     }
 }
 
@@ -351,11 +389,59 @@ mod tests {
         let mut weighers = [Weigher::default(), Weigher::default()];
         let kept = [900, 100];
         for (weigher, kept) in weighers.iter_mut().zip(kept) {
-            weigher.note(Noted { tried: kept, kept, ..Noted::default() }, Turnover { pages: 1000, left: 0 });
-            weigher.note(Noted::default(), Turnover { pages: 800, left: 200 });
+            let turnover = Turnover { pages: 1000, ..Turnover::default() };
+            weigher.note(Noted { tried: kept, kept, ..Noted::default() }, turnover);
+            weigher.note(Noted::default(), Turnover { pages: 800, left: 200, inside: 1000.0 });
         }
-        let left = weighers.map(|weigher| (weigher.left - ASSUMED + ASSUMED_BACK).round());
-        assert_eq!(left, [180.0, 20.0]);
+        assert_eq!(weighers.map(|weigher| charged(&weigher)), [180.0, 20.0]);
+    }
+
+    /// The pages that a new weigher was charged with.
+    fn charged(weigher: &Weigher) -> f64 {
+        (weigher.left - ASSUMED + ASSUMED_BACK).round()
+    }
+
+    fn keep(weights: &Weights, pages: u32) {
+        let tried = u64::from(pages) << 32 | u64::from(pages);
+        weights.tries.fetch_add(tried, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn each_page_that_leaves_is_charged_once_though_pages_were_unmapped() {
+        let (inside, all) = (Inside::default(), [Weights::default(), Weights::default()]);
+        let look = |weights: &Weights, pages, left| {
+            let turnover = Turnover { pages, left, inside: inside.pages() };
+            weights.decide(1, &FAST_DISK, turnover, &inside);
+        };
+        for (weights, pages) in all.iter().zip([400, 800]) {
+            keep(weights, 400);
+            look(weights, pages, 0);
+        }
+        // The first unmaps its pages. Half of the others leave.
+        all.iter().for_each(|weights| look(weights, 200, 200));
+        let charged: f64 = all.iter().map(|weights| charged(&weights.weigher.lock())).sum();
+        assert!((190.0..=215.0).contains(&charged), "{charged} of 200 pages");
+    }
+
+    #[test]
+    fn a_space_that_gets_the_number_of_another_begins_anew() {
+        let (inside, weights) = (Inside::default(), Weights::default());
+        keep(&weights, 400);
+        let look = |left| {
+            let turnover = Turnover { pages: 1000, left, inside: inside.pages() };
+            weights.decide(32, &FAST_DISK, turnover, &inside);
+        };
+        look(0);
+        look(100);
+        weights.note_load(None);
+        assert!(inside.pages() > 300.0, "{inside:?}");
+        weights.reset(&inside);
+        assert_eq!((inside.pages(), weights.taken()), (0.0, Noted::default()));
+        keep(&weights, 100);
+        look(10_000);
+        assert_eq!(charged(&weights.weigher.lock()), 0.0, "others left before");
+        look(10_100);
+        assert_eq!(charged(&weights.weigher.lock()), 9.0);
     }
 
     #[test]

@@ -1,0 +1,399 @@
+//! A small kernel that tells of changes late, against [`Changes`] and a space that takes them in.
+//!
+//! ```text
+//!   a call ─► the world changes ─► its events wait, one after the other ─► told ─► read in a batch ─► Changes ─► the space
+//! ```
+//!
+//! Two threads of a program unmap, move, drop and fork. All that a call changes is changed at once, as under the kernel's
+//! lock. Its events come later, each when the one before was told of, and the thread makes no other call until then. A move
+//! tells of what it has overwritten, then of itself, and then of the unmapping of where it came from. Pages are dropped
+//! after the event was told of. When all was told of, the space agrees with the world.
+//!
+//! Not modelled: mappings that grow, and ranges that stay watched where they have moved from (`MREMAP_DONTUNMAP`).
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+
+use octavo_platform::userfaultfd::Event;
+use proptest::prelude::*;
+
+use super::Changes;
+
+const PAGES: u64 = 8;
+/// Mappings at first, of so many pages each, with holes of one page behind them.
+const FIRST_PAGES: u64 = 2;
+
+/// A page of a mapping, and whether its bytes were dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Page {
+    mapping: u32,
+    number: u64,
+    is_dropped: bool,
+}
+
+type Pages = [Option<Page>; PAGES as usize];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Unmap { start: u64, len: u64 },
+    Move { from: u64, len: u64, to: u64 },
+    Drop { start: u64, len: u64 },
+    Fork,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Call(usize, Call),
+    /// The next event of a thread's call is told of, or the call ends.
+    Tell(usize),
+    /// The call of a thread ends, and all is told.
+    End(usize),
+    /// The driver takes in what was told of.
+    Read,
+    /// New memory comes, while nothing else happens, and is taken over.
+    Map {
+        start: u64,
+        len: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Unmap(u64, u64),
+    /// Of where a move came from.
+    UnmapLeft(u64, u64),
+    Remap(u64, u64, u64),
+    Remove(u64, u64),
+    Fork,
+}
+
+impl Told {
+    fn event(self) -> Event {
+        match self {
+            Self::Unmap(start, end) | Self::UnmapLeft(start, end) => Event::Unmap { start, end },
+            Self::Remap(from, to, len) => Event::Remap { from, to, len },
+            Self::Remove(start, end) => Event::Remove { start, end },
+            Self::Fork => Event::Fork(File::open("/dev/null").expect("it is everywhere").into()),
+        }
+    }
+}
+
+/// A call that has not ended.
+#[derive(Debug)]
+struct Unfinished {
+    call: Call,
+    untold: VecDeque<Told>,
+}
+
+impl Unfinished {
+    /// Returns whether a page is what the call drops, or has come there by it.
+    fn holds(&self, page: u64) -> bool {
+        match self.call {
+            Call::Move { len, to, .. } => (to..to + len).contains(&page),
+            Call::Drop { start, len } => (start..start + len).contains(&page),
+            Call::Unmap { .. } | Call::Fork => false,
+        }
+    }
+
+    /// Returns whether the call has made a page's address free, and nothing was told of that yet.
+    fn has_freed_untold(&self, page: u64) -> bool {
+        self.untold.iter().any(|told| match *told {
+            Told::Unmap(start, end) => (start..end).contains(&page),
+            Told::Remap(from, _, len) => (from..from + len).contains(&page),
+            Told::UnmapLeft(..) | Told::Remove(..) | Told::Fork => false,
+        })
+    }
+}
+
+/// The program's memory, as it is.
+#[derive(Debug, Default)]
+struct World {
+    pages: Pages,
+    /// As the last fork's child got it.
+    child: Pages,
+    mappings: u32,
+    threads: [Option<Unfinished>; 2],
+}
+
+fn at(pages: &mut Pages, range: Range<u64>) -> &mut [Option<Page>] {
+    &mut pages[range.start as usize..range.end as usize]
+}
+
+fn move_pages(pages: &mut Pages, from: u64, len: u64, to: u64) {
+    let moved: Vec<_> = at(pages, from..from + len).iter_mut().map(Option::take).collect();
+    at(pages, to..to + len).copy_from_slice(&moved);
+}
+
+fn drop_bytes(pages: &mut Pages, range: Range<u64>) {
+    at(pages, range).iter_mut().flatten().for_each(|page| page.is_dropped = true);
+}
+
+impl World {
+    fn is_mapped(&self, range: Range<u64>) -> bool {
+        self.pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
+    }
+
+    /// Returns whether a range is one part of one mapping.
+    fn is_one(&self, range: Range<u64>) -> bool {
+        let pages = &self.pages[range.start as usize..range.end as usize];
+        let follow = |pair: &[Option<Page>]| match (pair[0], pair[1]) {
+            (Some(a), Some(b)) => a.mapping == b.mapping && a.number + 1 == b.number,
+            _ => false,
+        };
+        pages.iter().all(Option::is_some) && pages.windows(2).all(follow)
+    }
+
+    /// Returns whether the kernel would do it.
+    fn is_possible(&self, call: Call) -> bool {
+        match call {
+            Call::Unmap { start, len } => self.is_mapped(start..start + len),
+            Call::Move { from, len, to } => {
+                let overlap = from < to + len && to < from + len;
+                !overlap && self.is_one(from..from + len)
+            }
+            Call::Drop { start, len } => self.is_one(start..start + len),
+            Call::Fork => true,
+        }
+    }
+
+    /// The pages that a call works on. Where a range moves to free addresses, the kernel may have chosen them.
+    fn named(&self, call: Call) -> impl Iterator<Item = u64> {
+        let ranges = match call {
+            Call::Unmap { start, len } | Call::Drop { start, len } => [start..start + len, 0..0],
+            Call::Move { from, len, to } if self.is_mapped(to..to + len) => [from..from + len, to..to + len],
+            Call::Move { from, len, .. } => [from..from + len, 0..0],
+            Call::Fork => [0..0, 0..0],
+        };
+        ranges.into_iter().flatten()
+    }
+
+    /// Makes the change of a call at once.
+    fn begin(&mut self, thread: usize, call: Call) {
+        let mut untold = VecDeque::new();
+        match call {
+            Call::Unmap { start, len } => {
+                at(&mut self.pages, start..start + len).fill(None);
+                untold.push_back(Told::Unmap(start, start + len));
+            }
+            Call::Move { from, len, to } => {
+                if self.is_mapped(to..to + len) {
+                    untold.push_back(Told::Unmap(to, to + len));
+                }
+                move_pages(&mut self.pages, from, len, to);
+                untold.extend([Told::Remap(from, to, len), Told::UnmapLeft(from, from + len)]);
+            }
+            Call::Drop { start, len } => untold.push_back(Told::Remove(start, start + len)),
+            Call::Fork => {
+                self.child = self.pages;
+                untold.push_back(Told::Fork);
+            }
+        }
+        self.threads[thread] = Some(Unfinished { call, untold });
+    }
+
+    /// Goes on with a thread's call. Returns what is told of.
+    fn go_on(&mut self, thread: usize) -> Option<Told> {
+        let unfinished = self.threads[thread].as_mut()?;
+        if let Some(told) = unfinished.untold.pop_front() {
+            return Some(told);
+        }
+        if let Some(Unfinished { call: Call::Drop { start, len }, .. }) = self.threads[thread].take() {
+            drop_bytes(&mut self.pages, start..start + len);
+        }
+        None
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.threads.iter().all(Option::is_none)
+    }
+
+    fn map(&mut self, start: u64, len: u64) -> Vec<Page> {
+        self.mappings += 1;
+        let page = |number| Page { mapping: self.mappings, number, is_dropped: false };
+        let pages: Vec<_> = (0..len).map(page).collect();
+        at(&mut self.pages, start..start + len)
+            .iter_mut()
+            .zip(&pages)
+            .for_each(|(at, page)| *at = Some(*page));
+        pages
+    }
+}
+
+/// Returns whether a call works on what another's unfinished call works on, or has just moved. A program that does so cannot know what
+/// it will find.
+fn meets_an_unfinished_call(world: &World, call: Call, other: &Unfinished) -> bool {
+    world.named(call).any(|page| other.holds(page))
+}
+
+/// Returns whether a call names pages that nobody has mapped. Another thread's range may come to that place at any time.
+fn names_holes(world: &World, call: Call) -> bool {
+    world.named(call).any(|page| world.pages[page as usize].is_none())
+}
+
+/// Returns whether a range leaves an address again where it has come to, while nothing was told yet of what was there before. The
+/// events are the same as if that had left later.
+fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -> bool {
+    match call {
+        Call::Move { .. } | Call::Unmap { .. } => world.named(call).any(|page| other.has_freed_untold(page)),
+        Call::Drop { .. } | Call::Fork => false,
+    }
+}
+
+/// Returns whether mappings change while a fork is not told of, or the reverse. The child got them as before the change or as after.
+fn is_beside_a_fork(call: Call, other: &Unfinished) -> bool {
+    call == Call::Fork || other.call == Call::Fork
+}
+
+/// The space, and the driver in front of it.
+#[derive(Debug, Default)]
+struct Space {
+    pages: Pages,
+    child: Pages,
+    changes: Changes,
+    batch: Vec<Told>,
+}
+
+impl Space {
+    /// Takes a batch in, as the driver does.
+    fn read(&mut self) {
+        for told in std::mem::take(&mut self.batch) {
+            let pages = self.pages;
+            if let Some(change) = self.changes.told(told.event(), |range| is_mapped(&pages, range)) {
+                self.take_in(&change);
+                self.take_waiting();
+            }
+        }
+        self.take_waiting();
+    }
+
+    fn take_waiting(&mut self) {
+        loop {
+            let pages = self.pages;
+            let Some(change) = self.changes.next(|range| is_mapped(&pages, range)) else { return };
+            self.take_in(&change);
+        }
+    }
+
+    fn take_in(&mut self, change: &Event) {
+        match *change {
+            Event::Unmap { start, end } => at(&mut self.pages, start..end).fill(None),
+            Event::Remap { from, to, len } => move_pages(&mut self.pages, from, len, to),
+            Event::Remove { start, end } => drop_bytes(&mut self.pages, start..end),
+            Event::Fork(_) => self.child = self.pages,
+            Event::Fault { .. } => unreachable!("none is told of"),
+        }
+    }
+}
+
+fn is_mapped(pages: &Pages, range: &Range<u64>) -> bool {
+    pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
+}
+
+/// Both sides.
+#[derive(Debug, Default)]
+struct Both {
+    world: World,
+    space: Space,
+}
+
+impl Both {
+    fn new() -> Self {
+        let mut both = Self::default();
+        (0..PAGES - FIRST_PAGES)
+            .step_by(FIRST_PAGES as usize + 1)
+            .for_each(|start| both.map(start, FIRST_PAGES));
+        both
+    }
+
+    fn map(&mut self, start: u64, len: u64) {
+        let pages = self.world.map(start, len);
+        at(&mut self.space.pages, start..start + len)
+            .iter_mut()
+            .zip(pages)
+            .for_each(|(at, page)| *at = Some(page));
+    }
+
+    fn is_allowed(&self, thread: usize, call: Call) -> bool {
+        let is_clear = |other: &Unfinished| {
+            !meets_an_unfinished_call(&self.world, call, other)
+                && !leaves_before_its_forerunner(&self.world, call, other)
+                && !is_beside_a_fork(call, other)
+        };
+        self.world.threads[thread].is_none()
+            && self.world.is_possible(call)
+            && !names_holes(&self.world, call)
+            && self.world.threads.iter().flatten().all(is_clear)
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Call(thread, call) if self.is_allowed(thread, call) => self.world.begin(thread, call),
+            Step::Tell(thread) => self.space.batch.extend(self.world.go_on(thread)),
+            Step::End(thread) => {
+                while self.world.threads[thread].is_some() {
+                    self.space.batch.extend(self.world.go_on(thread));
+                }
+            }
+            Step::Read => self.space.read(),
+            Step::Map { start, len } if self.is_quiet() && !self.world.is_mapped(start..start + len) => {
+                self.map(start, len);
+            }
+            Step::Call(..) | Step::Map { .. } => {}
+        }
+        if self.is_quiet() {
+            self.check();
+        }
+    }
+
+    /// Everything was told of and read.
+    fn is_quiet(&self) -> bool {
+        self.world.is_quiet() && self.space.batch.is_empty()
+    }
+
+    fn check(&self) {
+        assert!(self.space.changes.are_settled(), "waits for ever: {:?}", self.space.changes);
+        assert_eq!(self.space.pages, self.world.pages, "the space and the world");
+        assert_eq!(self.space.child, self.world.child, "a child's space and the child");
+    }
+
+    /// Does the steps that are possible, and ends all calls.
+    fn run(steps: &[Step]) {
+        let mut both = Self::new();
+        steps.iter().for_each(|step| both.step(*step));
+        while !both.is_quiet() {
+            [Step::Tell(0), Step::Tell(1), Step::Read].into_iter().for_each(|step| both.step(step));
+        }
+    }
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let range = || (1..=2u64).prop_flat_map(|len| (0..=PAGES - len, Just(len)));
+    let moves = (1..=2u64).prop_flat_map(|len| (0..=PAGES - len, Just(len), 0..=PAGES - len));
+    prop_oneof![
+        3 => range().prop_map(|(start, len)| Call::Unmap { start, len }),
+        8 => moves.prop_map(|(from, len, to)| Call::Move { from, len, to }),
+        2 => range().prop_map(|(start, len)| Call::Drop { start, len }),
+        1 => Just(Call::Fork),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..2usize, call()).prop_map(|(thread, call)| Step::Call(thread, call)),
+        2 => (0..2usize).prop_map(Step::Tell),
+        3 => (0..2usize).prop_map(Step::End),
+        2 => Just(Step::Read),
+        1 => (1..=2u64).prop_flat_map(|len| (0..=PAGES - len).prop_map(move |start| Step::Map { start, len })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+    #[test]
+    fn a_space_agrees_with_its_program_however_late_changes_are_told_of(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        Both::run(&steps);
+    }
+}
