@@ -134,6 +134,12 @@ fn answer_to(progress: Progress, len: u64) -> Answer {
     }
 }
 
+/// Returns the answer where pages are to leave a target that has ended. There are no bytes any more, and Octavo must not take what
+/// is in its frame for them: after a fork, other targets may have the same page in the same place.
+fn answer_of_gone(ask: Remove) -> Answer {
+    if ask.to.is_some() { Answer::Busy } else { Answer::Done }
+}
+
 impl<R: Reach> Translation for Window<R> {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         for run in runs {
@@ -149,7 +155,7 @@ impl<R: Reach> Translation for Window<R> {
 
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]) {
         if self.reach.is_gone() {
-            return runs.iter_mut().for_each(|run| run.answer = Answer::Done);
+            return runs.iter_mut().for_each(|run| run.answer = answer_of_gone(run.ask));
         }
         let unsettled = self.gate.hold();
         let (mut taking, mut asked) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
@@ -208,6 +214,21 @@ impl<R: Reach> Translation for Window<R> {
                     Err(_) => Answer::Unsupported,
                 }
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use octavo::FrameId;
+
+    use super::*;
+
+    #[test]
+    fn a_target_that_has_ended_gives_no_bytes() {
+        assert_eq!(answer_of_gone(Remove::DROP), Answer::Done);
+        for is_clean in [false, true] {
+            assert_eq!(answer_of_gone(Remove { to: Some(FrameId(7)), is_clean }), Answer::Busy);
         }
     }
 }

@@ -176,9 +176,9 @@ impl World {
             self.clean(page);
         }
         let Some(place) = self.begin(page) else { return };
-        let taken = self.remove(page);
-        // The bytes of a clean page are not looked at.
-        self.publish(page, taken.map_or(Away(place), |bytes| Out(place.unwrap_or(bytes))));
+        let taken = self.remove(page, place.is_some());
+        // The bytes of a clean page are not looked at. A page that was refused counts as written.
+        self.publish(page, taken.map_or(Away(DIRTY), |bytes| Out(place.unwrap_or(bytes))));
     }
 
     /// Makes the entry of a page Busy that is at the program's side. Returns its place.

@@ -34,6 +34,8 @@ struct Rules {
     protects_clean: bool,
     /// A page is never made clean where it is.
     never_cleans: bool,
+    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where it stays.
+    keeps_clean_closed: bool,
     /// A range that arrives where another is still mapped waits for that one's event.
     waits_for_late_events: bool,
     /// Nothing is moved out while pages to adopt are looked for.
@@ -50,17 +52,18 @@ const ALL: Rules = Rules {
     registers_first: true,
     protects_clean: true,
     never_cleans: true,
+    keeps_clean_closed: true,
     waits_for_late_events: true,
     looks_alone: true,
 };
 
 /// A page that is watched, and there.
 fn there(value: u8) -> Page {
-    Page { is_registered: true, value: Some(value), is_protected: false }
+    Page { is_registered: true, value: Some(value), ..Page::default() }
 }
 
 /// A page that is watched, and missing.
-const MISSING: Page = Page { is_registered: true, value: None, is_protected: false };
+const MISSING: Page = Page { is_registered: true, value: None, is_protected: false, is_shared: false };
 
 /// A thread of a model.
 type Side = fn(&World);
@@ -351,6 +354,31 @@ fn loom_where_pages_go_out_during_a_fork_the_child_has_another_page() {
 #[should_panic(expected = "the child has its page twice")]
 fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
     forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
+}
+
+/// The program reads a page that was out, and forks. It stores to the page while that is on its way out, which takes a copy of its
+/// own first.
+fn stored_when_shared(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        assert_eq!(world.load(0), 1);
+        world.fork();
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "a store was lost");
+    }];
+    check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, Some(evict_twice), |world| {
+        assert_eq!(world.now(0), 2, "a store was lost");
+    });
+}
+
+#[test]
+fn loom_a_store_to_a_clean_page_that_a_fork_shares_is_kept() {
+    stored_when_shared(ALL);
+}
+
+#[test]
+#[should_panic(expected = "a store was lost")]
+fn loom_where_clean_pages_that_a_fork_shares_are_opened_a_store_is_lost() {
+    stored_when_shared(Rules { keeps_clean_closed: false, ..ALL });
 }
 
 // --- pages that are adopted ---

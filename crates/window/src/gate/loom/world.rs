@@ -26,6 +26,8 @@ pub(super) struct Page {
     /// `None`: missing.
     pub(super) value: Option<u8>,
     pub(super) is_protected: bool,
+    /// A child has it too. It is not moved until it is the program's own again, which a store makes it.
+    pub(super) is_shared: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +161,7 @@ impl World {
             let mut kernel = self.kernel();
             kernel.changing += 1;
             kernel.child = kernel.pages.map(|page| page.value);
+            kernel.pages.iter_mut().for_each(|page| page.is_shared = page.value.is_some());
         }
         self.raise(Event::Fork);
     }
@@ -185,7 +188,7 @@ impl World {
             match (there.value, store) {
                 (Some(value), None) => return value,
                 (Some(_), Some(value)) if !there.is_protected => {
-                    there.value = store;
+                    (there.value, there.is_shared) = (store, false);
                     return value;
                 }
                 (None, _) if !there.is_registered => {
@@ -316,7 +319,7 @@ impl World {
     }
 
     /// Takes a page out, and returns its bytes. `None`: it is refused for now.
-    pub(super) fn remove(&self, page: usize) -> Option<u8> {
+    pub(super) fn remove(&self, page: usize, is_clean: bool) -> Option<u8> {
         let unsettled = self.gate.hold();
         if self.rules.refuses_unsettled && unsettled.concerns(address(page), PAGE) {
             return None;
@@ -330,8 +333,23 @@ impl World {
             }
             kernel = self.happened.wait(kernel).unwrap();
         }
-        let taken = std::mem::take(&mut kernel.pages[page].value);
-        kernel.pages[page].is_protected = false;
+        if kernel.pages[page].is_shared {
+            if is_clean && self.rules.keeps_clean_closed {
+                return None;
+            }
+            // The mover makes it the program's own. It is open until it is moved, and the program runs.
+            kernel.pages[page].is_protected = false;
+            wake(&mut kernel, page);
+            self.happened.notify_all();
+            drop(kernel);
+            ::loom::thread::yield_now();
+            kernel = self.kernel();
+            if kernel.changing > 0 {
+                return None;
+            }
+        }
+        let Page { is_registered, value: taken, .. } = kernel.pages[page];
+        kernel.pages[page] = Page { is_registered, ..Page::default() };
         drop(gate);
         Some(taken.unwrap_or(0))
     }
