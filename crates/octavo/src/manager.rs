@@ -104,7 +104,7 @@ impl Manager {
 
     fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {
         let engine = self.engine();
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         let id = engine.table.new_space().ok_or_else(|| {
             let message = format!(
                 "a manager of this budget holds at most {} spaces; drop some, or build it with a larger max_budget_bytes",
@@ -127,7 +127,7 @@ impl Manager {
 
     /// The counts so far. In a forked child, those until the fork.
     pub fn counters(&self) -> CounterSnapshot {
-        if self.engine().check_process().is_ok() {
+        if let Ok(_inside) = self.engine().enter() {
             self.engine().frames.flush_counters();
         }
         self.engine().counters.snapshot()
@@ -139,7 +139,7 @@ impl Manager {
     /// `ForkedChild` in a forked child.
     pub fn stats(&self) -> Result<ManagerStats> {
         let engine = self.engine();
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         let pool = engine.swap.pool().map(Pool::stats).unwrap_or_default();
         Ok(ManagerStats {
             budget_bytes: engine.budget.limit_bytes(),
@@ -164,7 +164,7 @@ impl Manager {
     /// cannot be moved out. `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         check_budget(bytes, engine.machine.memory.bytes)?;
         let most = engine.budget.most_bytes();
         if bytes > most {
@@ -220,7 +220,7 @@ impl Manager {
     /// `ForkedChild` in a forked child.
     pub fn set_outside_bytes(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         engine.budget.set_outside(bytes);
         if engine.budget.room_bytes() < 0 {
             self.running.wake();
@@ -233,7 +233,7 @@ impl Manager {
     /// # Errors
     /// `ForkedChild` in a forked child.
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
-        self.engine().check_process()?;
+        let _inside = self.engine().enter()?;
         let freed = reclaim_and_wait(self.engine(), pages, Reclaimer::Direct);
         // The error of a device that did not answer in time.
         self.engine().leave_transfers();
@@ -247,7 +247,7 @@ impl Manager {
     /// # Errors
     /// `ForkedChild` in a forked child.
     pub fn alloc_block(&self, order: Order) -> Result<Option<FrameId>> {
-        self.engine().check_process()?;
+        let _inside = self.engine().enter()?;
         let block = self.engine().frames.alloc(order).map(Block::into_frame);
         self.blocks.lock().extend(block.map(|frame| (frame, order)));
         Ok(block)
@@ -258,7 +258,7 @@ impl Manager {
     /// # Errors
     /// `InvalidFree` for any other block; nothing changes then. `ForkedChild` in a forked child.
     pub fn free_block(&self, frame: FrameId, order: Order) -> Result<()> {
-        self.engine().check_process()?;
+        let _inside = self.engine().enter()?;
         if !self.blocks.lock().remove(&(frame, order)) {
             let message =
                 format!("{frame:?} heads no block of {order:?} that alloc_block() gave; free each once");
@@ -274,7 +274,7 @@ impl Manager {
     /// # Errors
     /// `ForkedChild` in a forked child.
     pub fn zero_ahead(&self, frames: usize) -> Result<usize> {
-        self.engine().check_process()?;
+        let _inside = self.engine().enter()?;
         self.engine().frames.drain();
         Ok(self.engine().frames.zero_some(frames))
     }
@@ -286,9 +286,7 @@ impl Manager {
     /// When two structures contradict each other.
     pub fn validate(&self) {
         let engine = self.engine();
-        if engine.check_process().is_err() {
-            return;
-        }
+        let Ok(_inside) = engine.enter() else { return };
         engine.lru.drain_all(&engine.frames);
         engine.frames.validate();
         engine.lru.validate(&engine.frames);

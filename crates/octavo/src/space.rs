@@ -3,9 +3,10 @@
 mod ranges;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 
-use octavo_platform::Word;
+use octavo_platform::{Inside, Word};
 
 use crate::access::{self, Pin};
 use crate::engine::{
@@ -88,7 +89,7 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an empty range, or one that fits nowhere.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
         let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
         self.with_room(|| {
@@ -119,7 +120,7 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region.
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
         let region = Region { start: range.start, end: range.end, options };
         self.with_room(|| self.state.regions.writer().insert(region))
@@ -134,7 +135,7 @@ impl Space {
     /// 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for the table that this takes. Nothing has
     /// changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
     }
 
@@ -144,7 +145,7 @@ impl Space {
     /// # Errors
     /// As [`Space::unmap`].
     pub fn forget(&self, address: u64, len: u64) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         self.clear_by(whole_pages(address, len, "forgotten")?, forget_range)
     }
 
@@ -153,7 +154,7 @@ impl Space {
     /// # Errors
     /// As [`Space::unmap`].
     pub fn forget_mapping(&self, address: u64, len: u64) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         self.unmap_by(whole_pages(address, len, "forgotten")?, forget_range)
     }
 
@@ -197,7 +198,7 @@ impl Space {
     /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions and pages. The child has a part then, and
     /// the call may be made again.
     pub fn fork_from(&self, parent: &Space) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let all = PageNumberRange::from(PageNumber(0));
         let regions = parent.state.regions.writer().overlapping(all.start, all.end);
         for region in regions {
@@ -260,7 +261,7 @@ impl Space {
     /// the permissions away from pages at its side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         let protection = protection.normal();
         let range = whole_pages(address, len, "protected")?;
         let change = |writer: &RegionWriter<'_>| {
@@ -293,7 +294,7 @@ impl Space {
     /// `InvalidRange` as [`Space::map_at`]. For [`Advice::Free`], the errors of [`Space::unmap`].
     pub fn advise(&self, address: u64, len: u64, advice: Advice) -> Result<()> {
         let engine = &*self.engine;
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         let range = match advice {
             Advice::Free => whole_pages(address, len, "freed")?,
             _ => page_range(address, len)?,
@@ -325,7 +326,7 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
     pub fn prefetch(&self, address: u64, len: u64) -> Result<u64> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         page_count(len)?;
         let first = PageNumber::containing(address);
         let range = page_range(first.address(), len.saturating_add(address - first.address()))?;
@@ -434,7 +435,14 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(Waiter::task(&self.engine), &self.engine, &self.state, address, access, Via::Handle)
+        inside(resolve_async(
+            Waiter::task(&self.engine),
+            &self.engine,
+            &self.state,
+            address,
+            access,
+            Via::Handle,
+        ))
     }
 
     /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
@@ -448,14 +456,14 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(
+        inside(resolve_async(
             Waiter::task(&self.engine),
             &self.engine,
             &self.state,
             address,
             access,
             Via::Translation,
-        )
+        ))
     }
 
     /// As [`Space::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
@@ -469,7 +477,14 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        resolve_async(Waiter::task(&self.engine), &self.engine, &self.state, address, access, Via::Missing)
+        inside(resolve_async(
+            Waiter::task(&self.engine),
+            &self.engine,
+            &self.state,
+            address,
+            access,
+            Via::Missing,
+        ))
     }
 
     /// As [`Space::fault_missing`] for a page that is missing, and as [`Space::fault_translated`] for one that is there, by a thread
@@ -485,13 +500,14 @@ impl Space {
         is_missing: bool,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
         let via = if is_missing { Via::Missing } else { Via::Translation };
+        // Without a mark: such a thread serves faults, and has no memory that waits for them.
         resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }
 
     /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call for each ring in
     /// which something was collected.
     pub fn drive(&self) {
-        if self.engine.check_process().is_ok() {
+        if let Ok(_inside) = self.engine.enter() {
             self.engine.flush_devices();
             self.engine.poll_transfers();
         }
@@ -499,7 +515,7 @@ impl Space {
 
     /// Has reads complete by themselves. They then wake the faults that wait for them.
     pub fn leave_driving(&self) {
-        if self.engine.check_process().is_ok() {
+        if let Ok(_inside) = self.engine.enter() {
             self.engine.leave_transfers();
         }
     }
@@ -536,7 +552,7 @@ impl Space {
     /// it; `Unsupported` where the space has no translation; `InvalidRange` as [`Space::unmap`]; and those of reclaim. The pages
     /// before the one that failed are the space's.
     pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let range = whole_pages(address, len, "adopted")?;
         let mut page = range.start;
         while page < range.end {
@@ -557,7 +573,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are usable.
     pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
         (range.start.0..range.end.0)
             .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page).address(), access))
@@ -573,7 +589,7 @@ impl Space {
     /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then stands, and accesses
     /// that need memory fail until the excess is out.
     pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {
             let message =
                 format!("a quota of {bytes} bytes is too small to work in; give at least 2 MiB, or none");
@@ -588,7 +604,7 @@ impl Space {
     /// # Errors
     /// `ForkedChild` in a forked child.
     pub fn stats(&self) -> Result<SpaceStats> {
-        self.engine.check_process()?;
+        let _inside = self.engine.enter()?;
         let figure = |figure| self.engine.space_use.get(self.state.id, figure) << PAGE_SHIFT;
         Ok(SpaceStats {
             mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
@@ -610,9 +626,7 @@ impl Drop for Space {
     fn drop(&mut self) {
         let engine = &*self.engine;
         // A forked child owns none of this.
-        if engine.check_process().is_err() {
-            return;
-        }
+        let Ok(_inside) = engine.enter() else { return };
         clear_space(engine, &self.state);
         // The slots of pages on their way are in use until their transfers end.
         engine.leave_transfers();
@@ -631,6 +645,16 @@ impl fmt::Debug for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space").field("id", &self.state.id).finish_non_exhaustive()
     }
+}
+
+/// The thread that polls the future is inside of the engine meanwhile.
+async fn inside<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let _inside = Inside::enter();
+        future.as_mut().poll(context)
+    })
+    .await
 }
 
 fn check_covered(writer: &RegionWriter<'_>, range: PageNumberRange) -> Result<()> {

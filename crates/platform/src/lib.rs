@@ -15,6 +15,7 @@
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
+//! | `inside` | whether a thread is inside of the engine, for allocators |
 //! | `seccomp` | a filter that forbids system calls to a thread, for tests |
 //! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
@@ -33,6 +34,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 
 mod arena_bytes;
 mod fork;
+mod inside;
 pub mod kernel_swap;
 mod page_crc;
 pub mod pagemap;
@@ -51,6 +53,7 @@ mod zeroed_array;
 
 pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS, Word};
 pub use fork::{ForkCanary, run_in_forked_child};
+pub use inside::Inside;
 pub use plain_memory::PlainMemory;
 pub use reservation::{Backing, Reservation};
 pub use seccomp::forbid_io_uring;

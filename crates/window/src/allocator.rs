@@ -29,7 +29,8 @@ use crate::windows::{ALIGN, Windows};
 pub const LEAST_BYTES: usize = 1 << 20;
 
 /// Returns whether an object has a window of its own.
-fn is_large(layout: Layout) -> bool {
+#[inline]
+pub(crate) fn is_large(layout: Layout) -> bool {
     layout.size() >= LEAST_BYTES && layout.align() <= ALIGN
 }
 

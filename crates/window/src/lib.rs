@@ -13,6 +13,7 @@
 //! | `own`, `windows` | this process as a target; arrays in its windows |
 //! | `changes` | the order in which changes of mappings are taken in |
 //! | `allocator` | the windows of this process as an allocator |
+//! | `global`, `blocks` | the same, below the global allocator; which block lies in whose window |
 //! | `driver` | the thread that serves a target's faults |
 //! | `bell` | wakes the driver |
 //! | `wakefulness` | whether the driver stays awake or sleeps |
@@ -22,9 +23,11 @@
 mod ahead;
 mod allocator;
 mod bell;
+mod blocks;
 mod changes;
 mod driver;
 mod gate;
+mod global;
 mod own;
 mod placement;
 mod reach;
@@ -37,6 +40,7 @@ mod windows;
 pub use allocator::LEAST_BYTES;
 pub use bell::Bell;
 pub use driver::{Driver, Listener, Served};
+pub use global::WindowAlloc;
 pub use placement::Watch;
 pub use reach::{Reach, Taken, Taking};
 pub use target::Target;

@@ -4,7 +4,8 @@
 //! a window hands out, so nobody unmaps or drops them behind Octavo's back, and no events are needed.
 //!
 //! **A thread that serves faults must never fault itself.** The engine keeps its structures in memory of its
-//! own, and the driver allocates from the program's allocator, which no window backs.
+//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which has memory in windows only for
+//! threads that ask for it, and only while they are outside of the engine.
 
 use std::io;
 use std::sync::Mutex;

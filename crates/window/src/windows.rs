@@ -25,9 +25,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use octavo::{Error, Manager, RegionOptions, Space, SpaceStats};
+use octavo::{Advice, Error, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
-use octavo_platform::{Backing, Reservation};
+use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bell::Bell;
@@ -43,11 +43,13 @@ pub(crate) const ALIGN: usize = 2 << 20;
 #[derive(Clone)]
 pub struct Windows(Arc<Serving>);
 
-struct Serving {
+pub(crate) struct Serving {
     space: Arc<Space>,
     window: Arc<Window<Own>>,
     bell: Arc<Bell>,
     driver: Option<JoinHandle<io::Result<()>>>,
+    /// A forked child has neither the windows nor the driver.
+    canary: ForkCanary,
     /// Windows that are lent as blocks, by their addresses.
     lent: Mutex<HashMap<usize, Reservation>>,
 }
@@ -64,6 +66,8 @@ impl Windows {
     /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
     /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux 6.8.
     pub fn new(manager: &Manager) -> io::Result<Self> {
+        let _inside = Inside::enter();
+        let canary = ForkCanary::new()?;
         let window = Arc::new(Window::new(Own::new()?));
         let translation: Arc<dyn octavo::Translation> = window.clone();
         let space = Arc::new(manager.translated_space("windows", translation).map_err(io::Error::other)?);
@@ -74,7 +78,8 @@ impl Windows {
             let events = served.reach().faults().as_fd();
             Driver::new(&served_space, &served, events, heard, Plain).run()
         })?;
-        Ok(Self(Arc::new(Serving { space, window, bell, driver: Some(driver), lent: Mutex::default() })))
+        let (driver, lent) = (Some(driver), Mutex::default());
+        Ok(Self(Arc::new(Serving { space, window, bell, driver, canary, lent })))
     }
 
     /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
@@ -101,16 +106,66 @@ impl Windows {
         self.vec(len).map(WindowBox)
     }
 
-    /// Makes a window of at least `bytes` bytes, for an allocator.
+    /// Returns whether the windows are this process's, and not those of the parent that forked it.
+    pub(crate) fn are_here(&self) -> bool {
+        self.0.canary.is_original_process()
+    }
+
+    /// Makes a window of at least `bytes` bytes, for an allocator. There is none in a forked child.
     pub(crate) fn lend(&self, bytes: usize) -> io::Result<NonNull<[u8]>> {
+        if !self.are_here() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let _inside = Inside::enter();
         let memory = self.0.open(bytes)?;
         let block = NonNull::slice_from_raw_parts(memory.base(), memory.len());
         self.0.lent.lock().expect("nobody panics here").insert(block.addr().get(), memory);
         Ok(block)
     }
 
-    /// Ends a window that was lent.
+    /// Makes a window that was lent for `old_bytes` serve for `bytes`, where it is long enough. Whole pages that are wanted no
+    /// more go. The owner of the block asks.
+    pub(crate) fn resize(&self, block: NonNull<u8>, old_bytes: usize, bytes: usize) -> bool {
+        if !self.are_here() {
+            return false;
+        }
+        let _inside = Inside::enter();
+        let longest = {
+            let lent = self.0.lent.lock().expect("nobody panics here");
+            lent.get(&block.addr().get()).map_or(0, Reservation::len)
+        };
+        if bytes > longest {
+            return false;
+        }
+        let pages = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
+        if let Some(excess @ 1..) = pages(old_bytes).checked_sub(pages(bytes)) {
+            let start = block.addr().get() + pages(bytes);
+            // Pages that cannot go cost memory until the window ends.
+            let _ = self.0.space.advise(start as u64, excess as u64, Advice::Free);
+        }
+        true
+    }
+
+    /// Makes a number of the windows, which then live until [`Windows::from_raw`].
+    pub(crate) fn into_raw(self) -> *mut Serving {
+        Arc::into_raw(self.0).cast_mut()
+    }
+
+    /// Makes windows of their number.
+    ///
+    /// # Safety
+    /// The number is of [`Windows::into_raw`], and this is its one use, unless the value that this returns is never dropped.
+    pub(crate) unsafe fn from_raw(raw: *mut Serving) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { Arc::from_raw(raw) })
+    }
+
+    /// Ends a window that was lent. In a forked child nothing is there to end, and the parent's lock may be held for ever.
     pub(crate) fn take_back(&self, block: NonNull<u8>) {
+        if !self.are_here() {
+            return;
+        }
+        let _inside = Inside::enter();
         let memory = self.0.lent.lock().expect("nobody panics here").remove(&block.addr().get());
         if let Some(memory) = memory {
             self.0.close(memory);
@@ -144,6 +199,12 @@ impl fmt::Debug for Windows {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        if !self.canary.is_original_process() {
+            // A forked child has no such thread to wait for.
+            std::mem::forget(self.driver.take());
+            return;
+        }
+        let _inside = Inside::enter();
         self.bell.end();
         if let Some(driver) = self.driver.take() {
             // A panic in it has been printed.
@@ -214,6 +275,7 @@ impl Drop for Range {
 impl Serving {
     /// Reserves addresses, maps them in the space, and watches them.
     fn open(&self, bytes: usize) -> io::Result<Reservation> {
+        let _inside = Inside::enter();
         let memory = Reservation::new(bytes, ALIGN)?;
         memory.advise_backing(0..memory.len(), Backing::BasePages);
         // A forked child has no windows: it would read zeros where pages are out.
@@ -231,6 +293,7 @@ impl Serving {
     }
 
     fn close(&self, memory: Reservation) {
+        let _inside = Inside::enter();
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
         // Nobody uses the pages any more, so they need not be asked for one by one. They go with the reservation.
         if let Err(error) = self.space.forget_mapping(start, len) {

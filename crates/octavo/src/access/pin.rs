@@ -329,6 +329,7 @@ fn pin_rest<'s>(
 ) -> Result<Box<Pin<'s>>> {
     let mut pin = Box::new(Pin { engine, first, rest: None, len: first.len as usize, access });
     // Before any lock: in a forked child, a thread of the parent may hold the lock for ever.
+    let _inside = engine.enter()?;
     check_range(engine, address, len as u64)?;
     let locked = pin.engine.policy.pin_path == PinPath::Locked;
     let take_present = |pin: &mut Pin<'_>| {

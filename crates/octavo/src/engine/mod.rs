@@ -45,7 +45,7 @@ mod waiter;
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
 
-use octavo_platform::ForkCanary;
+use octavo_platform::{ForkCanary, Inside};
 
 use crate::backoff::Backoff;
 use crate::budget::Budget;
@@ -153,6 +153,13 @@ impl Engine {
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.canary.is_original_process() { Ok(()) } else { Err(Error::forked_child()) }
+    }
+
+    /// Enters the engine for a call that may allocate, or returns an error in a forked child. A program's allocator that lies in
+    /// spaces of an engine gives other memory to a thread that is inside.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Inside> {
+        self.check_process().map(|()| Inside::enter())
     }
 
     // --- frames and those who hold them ---

@@ -237,7 +237,7 @@ pub(crate) fn show_run(
     range: PageNumberRange,
     access: Access,
 ) -> Result<u64> {
-    engine.check_process()?;
+    let _inside = engine.enter()?;
     let translation = super::check_translated(space)?;
     let (mut departures, mut usable) = (Departures::new(), 0);
     for page in (range.start.0..range.end.0).map(PageNumber) {

@@ -394,7 +394,7 @@ impl Fault<'_> {
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
-    engine.check_process()?;
+    let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, access);
     match fault.block() {
         Outcome::Usable => Ok(()),
@@ -412,7 +412,7 @@ pub(crate) fn resolve_written(
     address: u64,
     bytes: &[u8],
 ) -> Result<bool> {
-    engine.check_process()?;
+    let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Write);
     fault.bytes = Some(bytes);
     match fault.block() {
@@ -452,10 +452,11 @@ pub(crate) fn resolve_now(
     address: u64,
     access: Access,
 ) -> Option<Result<()>> {
-    let ready = engine.check_process().and_then(|()| check_translated(space).map(drop));
-    if let Err(error) = ready {
-        return Some(Err(error));
-    }
+    let ready = engine.enter().and_then(|inside| check_translated(space).map(|_| inside));
+    let _inside = match ready {
+        Ok(inside) => inside,
+        Err(error) => return Some(Err(error)),
+    };
     let mut fault = Fault::new(Waiter::brief(engine), engine, space, address, access);
     (fault.via, fault.is_missing) = (Via::Translation, true);
     match fault.block() {
@@ -468,7 +469,7 @@ pub(crate) fn resolve_now(
 /// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Blocks the thread as
 /// long as it takes. Returns how many pages there are now.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
-    engine.check_process()?;
+    let _inside = engine.enter()?;
     check_translated(space)?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);

@@ -1,5 +1,7 @@
 //! The builder of a manager: every choice, with its default, and the building of the structures.
 
+use octavo_platform::Inside;
+
 use super::Manager;
 use super::reserve::{MOST_BUDGET_BYTES, Reserve};
 use crate::budget::Budget;
@@ -225,6 +227,7 @@ impl ManagerBuilder {
     /// `SwapUnavailable` when a swap area cannot be made or opened. `Unsupported` when the chosen I/O engine does not work
     /// here. `System` when the kernel refuses addresses or a thread.
     pub fn build(self) -> Result<Manager> {
+        let _inside = Inside::enter();
         let (budget_bytes, most_bytes) = self.budgets()?;
         let mut areas = self.swap_areas;
         areas.extend(self.swap_device.map(SwapArea::device));

@@ -67,7 +67,7 @@ impl Manager {
 
     fn check_unused(&self) -> Result<()> {
         let engine = self.engine();
-        engine.check_process()?;
+        let _inside = engine.enter()?;
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
         if !spaces.is_empty() {
             let names = spaces.join(", ");

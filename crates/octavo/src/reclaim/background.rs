@@ -75,12 +75,12 @@ fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<threa
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.engine.canary.is_original_process() {
+        let Ok(_inside) = self.engine.enter() else {
             // A forked child has no such thread, and locks of the engine may be held there for ever. So the
             // child drops neither.
             std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
-        }
+        };
         if let Some(thread) = self.thread.take() {
             self.signal.stop();
             self.engine.wait_no_more();

@@ -1,0 +1,264 @@
+//! The global allocator of a program whose large objects may lie in windows.
+//!
+//! ```
+//! use octavo_window::{WindowAlloc, Windows};
+//!
+//! #[global_allocator]
+//! static ALLOCATOR: WindowAlloc = WindowAlloc::new();
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # if Windows::is_allowed() {
+//! let manager = octavo::Manager::builder().budget_bytes(64 << 20).build()?;
+//! let windows = Windows::new(&manager)?;
+//! let numbers: Vec<u64> = windows.large_objects(|| (0..16 << 20).collect()); // 128 MiB
+//! assert_eq!(numbers[12_345_678], 12_345_678);
+//! # }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It is for collections that take no allocator of their own, such as the standard library's. All objects come from the allocator
+//! below, until a thread asks for windows by [`Windows::large_objects`].
+//!
+//! **The place of an object.**
+//!
+//! | an object of at least [`LEAST_BYTES`], aligned to at most 2 MiB | lies |
+//! |---|---|
+//! | made in a scope of `large_objects`, by the thread of the scope | in a window of its own |
+//! | that grows from elsewhere in such a scope | in a window |
+//! | in a window, that grows or shrinks anywhere | in the same windows, and in the same one while it fits |
+//! | any other; each smaller one, and one that shrinks to less | in the allocator below |
+//!
+//! A scope is of one thread. A thread that is started inside of the scope does not belong to it, nor do the threads of a pool.
+//!
+//! **Invariants.**
+//!
+//! - *The engine never waits for itself.* Its own threads are in no scope. A thread that calls the engine gets memory from below until
+//!   the call returns (`Inside`), and each call from here to the engine is such a call.
+//! - *A free finds its allocator by the address* (`blocks.rs`). So any thread may free, at any time, in a scope or not.
+//! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows that were dropped before.
+//! - *Nothing unwinds from here.* A panic of the engine ends the process.
+//!
+//! **Out of memory.** Where the kernel has no addresses, or the budget has no room for the table, the answer is null. So `try_reserve`
+//! returns an error, and other growth ends the process. To go on below would break the budget that the program has asked for.
+//!
+//! **Fork.** A forked child has no windows. It gets memory from below, even in a scope. To free a block of the parent's does nothing
+//! there. To touch one is a fault that ends the child, as with any window.
+//!
+//! **Locking.** The allocator has no lock. The windows have one for their blocks, and the engine has its own. None is held while
+//! memory of a window is touched.
+//!
+//! **Cost.** An object below [`LEAST_BYTES`] costs one comparison more than below. A large one that lies below costs a look at three
+//! thread-local and global words. One in a window costs some system calls, as an array in a window does, and growth beyond its last
+//! page costs a copy: its bytes come in where they are out.
+//!
+//! **What it does not do.** It does not tell which memory threads that serve faults will use. Keep out of the scope: a device of your
+//! own, and what a library keeps for the whole process and shares with them, such as a log. If such a thread touches a
+//! window, it waits for itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use octavo_platform::Inside;
+
+use crate::allocator::{LEAST_BYTES, is_large};
+use crate::blocks;
+use crate::windows::{ALIGN, Windows};
+
+thread_local! {
+    /// The windows that this thread's large objects come from. It needs no memory and no destructor, so it is there as long as the
+    /// thread is.
+    static LENDER: Cell<*const Windows> = const { Cell::new(ptr::null()) };
+}
+
+/// An allocator whose large objects lie in windows where a thread has asked for it, and all others in `A`.
+///
+/// Make it the global allocator, and call [`Windows::large_objects`].
+#[derive(Debug, Default)]
+pub struct WindowAlloc<A = System> {
+    below: A,
+}
+
+impl WindowAlloc {
+    /// Makes the allocator, above the system's.
+    pub const fn new() -> Self {
+        Self::over(System)
+    }
+}
+
+impl<A> WindowAlloc<A> {
+    /// Makes the allocator, above another one.
+    pub const fn over(below: A) -> Self {
+        Self { below }
+    }
+}
+
+impl Windows {
+    /// Acts, and has the large objects that this thread makes meanwhile lie in these windows. For that, the program's global
+    /// allocator is a [`WindowAlloc`]. The objects may live longer, and may go to other threads.
+    ///
+    /// The innermost of several scopes counts. Do not make a device of your own for the engine here: its memory must not lie in a
+    /// window.
+    pub fn large_objects<T>(&self, act: impl FnOnce() -> T) -> T {
+        struct Before(*const Windows);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                LENDER.set(self.0);
+            }
+        }
+        let _before = Before(LENDER.replace(self));
+        act()
+    }
+}
+
+/// Returns the windows that a large object of this thread is to lie in.
+fn lender() -> Option<Windows> {
+    if Inside::is_here() {
+        return None;
+    }
+    // SAFETY: the pointer is null, or `large_objects` of this thread borrows the windows until it has put the pointer before back.
+    let windows = unsafe { LENDER.get().as_ref() }?;
+    windows.are_here().then(|| windows.clone())
+}
+
+/// Acts in the engine. An allocator must not unwind.
+fn in_the_engine<T>(act: impl FnOnce() -> T) -> T {
+    struct Unwinds;
+    impl Drop for Unwinds {
+        fn drop(&mut self) {
+            std::process::abort();
+        }
+    }
+    let _inside = Inside::enter();
+    let unwinds = Unwinds;
+    let value = act();
+    std::mem::forget(unwinds);
+    value
+}
+
+/// Makes a block in a window. Null: it cannot be had.
+#[cold]
+fn lend(windows: Windows, bytes: usize) -> *mut u8 {
+    in_the_engine(|| {
+        let Ok(block) = windows.lend(bytes) else { return ptr::null_mut() };
+        let block = block.cast::<u8>();
+        match blocks::note(block, windows) {
+            Ok(()) => block.as_ptr(),
+            Err(windows) => {
+                windows.take_back(block);
+                ptr::null_mut()
+            }
+        }
+    })
+}
+
+/// Frees a block if it lies in a window. Returns whether it does.
+///
+/// # Safety
+/// The caller owns the block.
+#[cold]
+unsafe fn take_back(block: NonNull<u8>) -> bool {
+    // SAFETY: the caller owns the block, and frees it below at the earliest.
+    let Some(windows) = (unsafe { blocks::windows_of(block) }) else { return false };
+    if windows.are_here() {
+        in_the_engine(|| {
+            // These are the windows that the block counts as. They may end here.
+            if let Some(windows) = blocks::forget(block) {
+                windows.take_back(block);
+            }
+        });
+    }
+    true
+}
+
+impl<A: GlobalAlloc> WindowAlloc<A> {
+    /// Resizes an object that is large, or becomes large.
+    ///
+    /// # Safety
+    /// As [`GlobalAlloc::realloc`].
+    #[cold]
+    unsafe fn realloc_large(&self, block: NonNull<u8>, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller owns the block, and it is freed at the end of this function at the earliest.
+        let windows = unsafe { blocks::windows_of(block) };
+        let stays_large = bytes >= LEAST_BYTES;
+        let new = match &windows {
+            Some(windows) if stays_large && windows.are_here() && !Inside::is_here() => {
+                if in_the_engine(|| windows.resize(block, layout.size(), bytes)) {
+                    return block.as_ptr();
+                }
+                lend(Windows::clone(windows), bytes)
+            }
+            Some(_) => {
+                // SAFETY: the caller vouches for the size, which is above zero and fits the alignment.
+                unsafe { self.alloc(Layout::from_size_align_unchecked(bytes, layout.align())) }
+            }
+            None => match lender() {
+                Some(windows) if stays_large && layout.align() <= ALIGN => lend(windows, bytes),
+                // SAFETY: the block lies below, with this layout, and the caller vouches for the size.
+                _ => return unsafe { self.below.realloc(block.as_ptr(), layout, bytes) },
+            },
+        };
+        if !new.is_null() {
+            // SAFETY: both blocks have at least so many bytes, and are two. The caller gives the old one up.
+            unsafe {
+                ptr::copy_nonoverlapping(block.as_ptr(), new, layout.size().min(bytes));
+                self.dealloc(block.as_ptr(), layout);
+            }
+        }
+        new
+    }
+}
+
+// SAFETY: a block is a window that nobody else has, or is of the allocator below. A window is as long as was asked for, aligned to
+// 2 MiB, and there until the block is freed: the block counts as a clone of its windows. Bytes stay what they are under pages that come
+// and go. A free goes to where the block came from, which the table of blocks says. No call unwinds.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for WindowAlloc<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout)
+            && let Some(windows) = lender()
+        {
+            return lend(windows, layout.size());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.below.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout)
+            && let Some(windows) = lender()
+        {
+            // A fresh window is zero.
+            return lend(windows, layout.size());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.below.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_large(layout)
+            && let Some(block) = NonNull::new(block)
+            // SAFETY: the caller gives up the block, which it owns.
+            && unsafe { take_back(block) }
+        {
+            return;
+        }
+        // SAFETY: the caller's promise, and the block lies in no window.
+        unsafe { self.below.dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if layout.size().max(bytes) >= LEAST_BYTES
+            && let Some(block) = NonNull::new(block)
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { self.realloc_large(block, layout, bytes) };
+        }
+        // SAFETY: the caller's promise, and no block of this size lies in a window.
+        unsafe { self.below.realloc(block, layout, bytes) }
+    }
+}
