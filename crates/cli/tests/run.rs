@@ -45,6 +45,23 @@ fn forks_that_go_on_lose_nothing() {
     assert!(summary["processes"].as_u64().unwrap() > 1, "{summary}");
 }
 
+/// Children share slots with their parents and end, while threads of the parents store to clean pages. The budget may be too small for
+/// all of them: then the tree is stopped and told why, and nobody has read a wrong byte.
+#[test]
+fn programs_with_threads_that_fork_in_little_memory_read_no_wrong_byte() {
+    for seed in ["1", "2", "3", "4"] {
+        let arguments = ["--memory", "100M", "--seconds", "4", "--seed", seed, "--only", "fork,writers"];
+        let arguments = [&arguments[..], &["--patience", "120"]].concat();
+        let output = octavo(&["--memory", "32M"], torture(), &arguments).output().unwrap();
+        let errors = text(&output.stderr);
+        assert!(!errors.contains("should"), "seed {seed}: {errors}");
+        assert!(
+            output.status.success() || errors.contains("the program was stopped"),
+            "seed {seed}: {errors}"
+        );
+    }
+}
+
 #[test]
 fn children_of_programs_that_end_right_after_a_fork_lose_nothing() {
     endure("orphans", "5", "6");
