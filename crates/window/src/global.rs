@@ -107,6 +107,7 @@ impl Windows {
                 LENDER.set(self.0);
             }
         }
+        Inside::ask();
         let _before = Before(LENDER.replace(self));
         act()
     }
