@@ -21,6 +21,8 @@ const LEAST_CHANGE: u64 = 1 << 20;
 /// What is known of the fixed memory of one process.
 #[derive(Debug)]
 pub(crate) struct Asked {
+    pid: u32,
+    /// `None` until it is asked first, or where it cannot be.
     status: Option<Status>,
     fixed: Fixed,
     /// Its files and shared memory when it was asked.
@@ -30,7 +32,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(pid: u32) -> Self {
-        Self { status: Status::of(pid).ok(), fixed: Fixed::default(), others: 0, at: None }
+        Self { pid, status: None, fixed: Fixed::default(), others: 0, at: None }
     }
 
     /// Returns the process's fixed memory, and asks for it where that is due.
@@ -39,6 +41,9 @@ impl Asked {
         let is_known = self.at.is_some_and(|at| now - at < ASK_EVERY)
             && memory.others.abs_diff(self.others) < LEAST_CHANGE;
         if !is_known && (!is_small || self.at.is_some()) {
+            if self.at.is_none() {
+                self.status = Status::of(self.pid).ok();
+            }
             self.fixed = self.status.as_ref().map_or(Fixed::default(), Status::read);
             (self.at, self.others) = (Some(now), memory.others);
         }
@@ -67,10 +72,11 @@ impl Shared {
         }
     }
 
-    /// Returns how much shared memory the processes show together.
-    pub(crate) fn total(&mut self, now: Instant) -> u64 {
+    /// Returns how much shared memory the processes show together. Where all of it `fits`, even if nobody shared any, that is the
+    /// answer, and nobody is asked.
+    pub(crate) fn total(&mut self, now: Instant, fits: impl FnOnce(u64) -> bool) -> u64 {
         let sum = self.shown.iter().map(|(_, bytes)| bytes).sum();
-        if self.shown.len() < 2 {
+        if self.shown.len() < 2 || fits(sum) {
             self.shares = Shares::default();
             return sum;
         }

@@ -86,6 +86,8 @@ pub(crate) struct Monitor {
     own_asked: Asked,
     /// The tree's and the runner's memory that nobody pages, at the last look.
     fixed: Fixed,
+    /// The tree's anonymous memory at the last look.
+    anonymous: u64,
     /// It was said that the limit cannot be kept.
     has_said_impossible: bool,
     /// What the tree could still get without outgrowing its limit, at the last look.
@@ -159,6 +161,7 @@ impl Monitor {
             own: Statm::of(std::process::id())?,
             own_asked: Asked::new(std::process::id()),
             fixed: Fixed::default(),
+            anonymous: 0,
             has_said_impossible: false,
             room: 0,
             summary: Summary::default(),
@@ -245,9 +248,12 @@ impl Monitor {
         let own = self.own.read();
         let managed = &self.managed;
         let anonymous = self.tree.measure(|pid| managed.get(&pid).is_some_and(Managed::is_equipped));
-        let (tree, own_fixed) = (self.tree.fixed(), self.own_asked.fixed(Instant::now(), own));
+        let limit = self.ledger.limit_bytes();
+        let fits = |fixed: Fixed| anonymous + own.anonymous + fixed.shared + fixed.tables < limit / 2;
+        let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own));
         self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
         let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
+        self.anonymous = anonymous;
         self.summary.note_peaks(anonymous, self.fixed);
         self.ledger.note(total);
         total
@@ -255,8 +261,13 @@ impl Monitor {
 
     /// Returns the private memory of processes that cannot be managed.
     fn refused_bytes(&self) -> u64 {
-        let processes = self.refused.keys().filter_map(|pid| self.tree.processes.get(pid));
-        processes.map(|process| process.memory.anonymous).sum()
+        let of_program = |(pid, stack): (&u32, &u64)| {
+            self.tree.processes.get(pid).filter(|process| process.stack == *stack)
+        };
+        let counted: u64 =
+            self.refused.iter().filter_map(of_program).map(|process| process.memory.anonymous).sum();
+        // Pages that forks share are counted in each.
+        counted.min(self.anonymous)
     }
 
     /// Returns a sentence about the memory that nobody pages, where that is a large part of the limit.

@@ -41,7 +41,7 @@ pub struct Summary {
     pub peak_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
-    /// The anonymous memory that the tree and the runner had at the last look.
+    /// The memory that the tree and the runner had at the last look, counted as `peak_bytes` is.
     pub used_bytes: u64,
     /// The memory, present or out, that is managed now, and what of it is out.
     pub managed_bytes: u64,

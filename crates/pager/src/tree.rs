@@ -205,8 +205,8 @@ impl Tree {
         sum
     }
 
-    /// Returns the memory of the processes that nobody pages, as they were measured last.
-    pub(crate) fn fixed(&mut self) -> Fixed {
+    /// Returns the memory of the processes that nobody pages, as they were measured last. It is more where it `fits` even so.
+    pub(crate) fn fixed(&mut self, fits: impl FnOnce(Fixed) -> bool) -> Fixed {
         let (now, mut tables) = (Instant::now(), 0);
         self.shared.begin();
         for (pid, process) in self.processes.iter_mut().filter(|(_, process)| !process.is_vforked) {
@@ -214,7 +214,7 @@ impl Tree {
             self.shared.add(*pid, fixed.shared);
             tables += fixed.tables;
         }
-        Fixed { shared: self.shared.total(now), tables }
+        Fixed { shared: self.shared.total(now, |shared| fits(Fixed { shared, tables })), tables }
     }
 }
 

@@ -71,6 +71,14 @@ impl Changes {
         Some(self.waiting.remove(index).1)
     }
 
+    /// Ends the waiting where the target has ended: what it waits for never comes. Returns what is left, in the order in which it was
+    /// told of, if a fork is among it: the child goes on, and wants what its parent had.
+    pub(crate) fn rest(&mut self) -> Vec<Event> {
+        let has_fork = self.waiting.iter().any(|(_, change)| matches!(change, Event::Fork(_)));
+        let rest = self.waiting.drain(..).map(|(_, change)| change);
+        if has_fork { rest.collect() } else { Vec::new() }
+    }
+
     pub(crate) fn are_settled(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -92,8 +100,11 @@ impl Changes {
 
     /// Returns whether an unmapping belongs to a move whose range something else has taken since.
     fn is_of_refilled(&mut self, unmapped: Range<u64>) -> bool {
-        let index = self.left.iter().position(|left| left.range == unmapped);
-        index.is_some_and(|index| self.left.remove(index).is_refilled)
+        self.left.retain(|left| left.told.elapsed() <= LATEST);
+        let is_of_refilled = self.left.iter().any(|left| left.range == unmapped && left.is_refilled);
+        // It belongs to the move, or it unmaps all that the move has left there.
+        self.left.retain(|left| left.range.start < unmapped.start || unmapped.end < left.range.end);
+        is_of_refilled
     }
 
     /// Returns whether a change unmaps, or moves away, what keeps another from being taken in.
@@ -221,6 +232,25 @@ mod tests {
         // It is slow to tell of the move, too.
         let told = vec![remap(20, 10), unmap(20, 30), remap(10, 30), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&[remap(10, 30), remap(20, 10), unmap(20, 30)]));
+    }
+
+    #[test]
+    fn a_range_that_is_replaced_as_a_whole_is_unmapped_like_any_other() {
+        // 10 to 20 stays watched where it moved from (`MREMAP_DONTUNMAP`). A longer range takes its place and that of its neighbour.
+        let arrives = || Event::Remap { from: 50, to: 10, len: 20 };
+        let told = || vec![remap(10, 30), unmap(10, 30), arrives(), unmap(50, 70), unmap(10, 20)];
+        assert_eq!(order(&[(10, 20), (20, 30), (50, 70)], told()), said(&told()));
+    }
+
+    #[test]
+    fn of_a_target_that_has_ended_changes_are_left_if_a_fork_is_among_them() {
+        let mut changes = Changes::default();
+        assert!(changes.told(remap(0, 100), |_| true).is_none());
+        assert!(changes.rest().is_empty() && changes.are_settled());
+        let child = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(changes.told(remap(0, 100), |_| true).is_none());
+        assert!(changes.told(Event::Fork(child), |_| true).is_none(), "it follows what waits");
+        assert!(matches!(changes.rest()[..], [Event::Remap { .. }, Event::Fork(_)]));
     }
 
     #[test]

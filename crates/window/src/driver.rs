@@ -206,6 +206,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// # Errors
     /// The kernel's, where events cannot be read.
     pub fn run(mut self) -> std::io::Result<()> {
+        let result = self.serve_until_its_end();
+        // A child of the target may go on, and wants what its parent had.
+        self.changes.rest().into_iter().for_each(|change| self.take_in(change));
+        self.listener.counted(self.served);
+        result
+    }
+
+    fn serve_until_its_end(&mut self) -> std::io::Result<()> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
@@ -287,7 +295,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 }
             }
         }
-        self.listener.counted(self.served);
         Ok(())
     }
 

@@ -195,7 +195,9 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
                 unsafe { self.alloc(Layout::from_size_align_unchecked(bytes, layout.align())) }
             }
             None => match lender() {
-                Some(windows) if stays_large && layout.align() <= ALIGN => lend(windows, bytes),
+                Some(windows) if stays_large && bytes > layout.size() && layout.align() <= ALIGN => {
+                    lend(windows, bytes)
+                }
                 // SAFETY: the block lies below, with this layout, and the caller vouches for the size.
                 _ => return unsafe { self.below.realloc(block.as_ptr(), layout, bytes) },
             },

@@ -72,11 +72,15 @@ impl<R: Reach> Window<R> {
     /// Asks about a run under the gate, unless a change is unsettled that concerns it.
     fn under_gate<A: Copy>(&self, run: &Run<A>, ask: impl FnOnce(u64, u64, &Unsettled) -> Answer) -> Answer {
         let (start, len) = extent(run);
-        if self.reach.is_gone() {
-            return Answer::Done;
-        }
         let unsettled = self.gate.hold();
-        if unsettled.concerns(start, len) { Answer::Busy } else { ask(start, len, &unsettled) }
+        if unsettled.concerns(start, len) {
+            // Also where the target has ended: a fork of it may still have to get what it had.
+            Answer::Busy
+        } else if self.reach.is_gone() {
+            Answer::Done
+        } else {
+            ask(start, len, &unsettled)
+        }
     }
 
     fn copy_bytes(&self, start: u64, len: u64, from: *const u8, protected: bool) -> Answer {
