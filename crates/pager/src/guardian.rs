@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
@@ -47,6 +48,8 @@ const STOPPED: u32 = 5;
 const CONTINUED: u32 = 6;
 /// A fork's child has been found among the processes.
 const FOUND: u32 = 7;
+/// How long a guardian may take to hear of something, once its socket is full.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the guardian looks for processes that nobody has told it the numbers of.
 const SEARCH: Duration = Duration::from_secs(10);
@@ -225,7 +228,8 @@ impl Drop for Entrusted {
 }
 
 impl Ward {
-    /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything.
+    /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
+    /// that does not listen is ended: somebody has stopped it, and it would guard nobody.
     fn send(&self, message: Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -237,6 +241,10 @@ impl Ward {
             return match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => continue,
                 Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+                Err(Errno::AGAIN) => {
+                    kill(self.pid, Signal::KILL);
+                    Ok(())
+                }
                 Err(error) => Err(error.into()),
             };
         }
@@ -247,6 +255,7 @@ impl Ward {
 fn spawn() -> io::Result<(OwnedFd, u32)> {
     let kind = SocketType::SEQPACKET;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&ours, Timeout::Send, Some(PATIENCE))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg(SUBCOMMAND).stdin(Stdio::from(theirs)).stdout(Stdio::null());
     // A group of its own: what a terminal sends to the program's group is not for the guardian.

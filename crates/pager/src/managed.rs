@@ -219,9 +219,11 @@ impl Managed {
         Ok(())
     }
 
-    /// Takes note that the process cannot be equipped, and says so once.
-    pub(crate) fn refuse(&mut self, why: String) {
-        if !std::mem::replace(&mut self.is_refused, true) {
+    /// Takes note that the process cannot be equipped, and says so once, if there is a reason to tell: it may just have ended.
+    pub(crate) fn refuse(&mut self, why: Option<String>) {
+        if !std::mem::replace(&mut self.is_refused, true)
+            && let Some(why) = why
+        {
             eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
         }
     }

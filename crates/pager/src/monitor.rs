@@ -420,7 +420,7 @@ impl Monitor {
         match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
             // Its faults are served all the same. What it has itself counts as outside.
-            Err(why) => managed.refuse(why),
+            Err(why) => managed.refuse(proc::has_memory(pid).then_some(why)),
         }
     }
 
@@ -475,7 +475,7 @@ impl Monitor {
                 self.manage(pid, managed);
             }
             Err(why) => {
-                if proc::stat(pid).is_some() {
+                if proc::has_memory(pid) {
                     eprintln!("octavo: {} ({pid}) is not managed: {why}", proc::name(pid));
                 }
                 self.refused.insert(pid, stack);

@@ -121,6 +121,11 @@ pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(text.lines().filter_map(parse_mapping).collect())
 }
 
+/// Returns whether a process has memory still. One that is ending has none.
+pub(crate) fn has_memory(pid: u32) -> bool {
+    mappings(pid).is_ok_and(|mappings| !mappings.is_empty())
+}
+
 fn parse_mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions, _offset, device, inode) =
