@@ -435,14 +435,7 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_async(&self, address: u64, access: Access) -> impl Future<Output = Result<()>> + Send + '_ {
-        inside(resolve_async(
-            Waiter::task(&self.engine),
-            &self.engine,
-            &self.state,
-            address,
-            access,
-            Via::Handle,
-        ))
+        self.fault_by_task(address, access, Via::Handle)
     }
 
     /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
@@ -456,14 +449,7 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        inside(resolve_async(
-            Waiter::task(&self.engine),
-            &self.engine,
-            &self.state,
-            address,
-            access,
-            Via::Translation,
-        ))
+        self.fault_by_task(address, access, Via::Translation)
     }
 
     /// As [`Space::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
@@ -477,14 +463,18 @@ impl Space {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        inside(resolve_async(
-            Waiter::task(&self.engine),
-            &self.engine,
-            &self.state,
-            address,
-            access,
-            Via::Missing,
-        ))
+        self.fault_by_task(address, access, Via::Missing)
+    }
+
+    /// A fault that an executor's task polls. The thread is inside of the engine meanwhile.
+    fn fault_by_task(
+        &self,
+        address: u64,
+        access: Access,
+        via: Via,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        let waiter = Waiter::task(&self.engine);
+        inside(resolve_async(waiter, &self.engine, &self.state, address, access, via))
     }
 
     /// As [`Space::fault_missing`] for a page that is missing, and as [`Space::fault_translated`] for one that is there, by a thread

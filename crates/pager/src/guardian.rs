@@ -48,9 +48,9 @@ const STOPPED: u32 = 5;
 const CONTINUED: u32 = 6;
 /// A fork's child has been found among the processes.
 const FOUND: u32 = 7;
+
 /// How long a guardian may take to hear of something, once its socket is full.
 const PATIENCE: Duration = Duration::from_secs(2);
-
 /// How long the guardian looks for processes that nobody has told it the numbers of.
 const SEARCH: Duration = Duration::from_secs(10);
 
