@@ -106,6 +106,16 @@ impl FromStr for Size {
     }
 }
 
+/// Whether the processor's accessed bits tell which pages of a program are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AccessedBitsChoice {
+    /// Where the kernel lets a program read them: Linux 6.13 or later, as root
+    #[default]
+    Auto,
+    /// Only faults tell
+    Off,
+}
+
 /// Chooses the pages that go when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PolicyChoice {

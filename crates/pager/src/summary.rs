@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use octavo::{Counter, Manager, PAGE_BYTES, SpaceStats};
+use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
 
@@ -75,6 +76,8 @@ pub struct Summary {
     pub waited_seconds: f64,
     /// The bytes of pages in the compressed pool, by the bytes that they took there, when the pool held most.
     pub compression_ratio: Option<f64>,
+    /// Whether the processor's accessed bits told which pages are in use. Otherwise it shows in faults only.
+    pub accessed_bits: bool,
     /// Processes that were seen.
     pub processes: u64,
     /// Processes that were managed at some time.
@@ -120,6 +123,7 @@ impl Summary {
 
     /// Takes note of the figures of the manager and of managed processes.
     pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
+        self.accessed_bits = AccessedBits::ready().is_some();
         let counters = manager.counters();
         self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
         let bytes = |counter| counters.get(counter) * PAGE_BYTES as u64;
@@ -190,6 +194,9 @@ impl fmt::Display for Summary {
             self.faults.along,
             self.faults.changes
         )?;
+        if let Some(why) = AccessedBits::refusal() {
+            writeln!(f, "octavo: which pages are in use showed in faults only: {why}")?;
+        }
         write!(
             f,
             "octavo: {} went out, {} came back; {:.2} s spent on making room",

@@ -32,6 +32,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("octavo-platform supports Linux on x86-64 only");
 
+pub mod accessed;
 mod arena_bytes;
 mod fork;
 mod inside;

@@ -11,6 +11,7 @@
 //! | `reach` | what a window needs of whoever reaches its target: the seam |
 //! | `target` | a process, reached by userfaultfd and a mover inside |
 //! | `own`, `windows` | this process as a target; arrays in its windows |
+//! | `used` | which pages of a target were used |
 //! | `changes` | the order in which changes of mappings are taken in |
 //! | `allocator` | the windows of this process as an allocator |
 //! | `global`, `blocks` | the same, below the global allocator; which block lies in whose window |
@@ -33,6 +34,7 @@ mod placement;
 mod reach;
 mod sync;
 mod target;
+mod used;
 mod wakefulness;
 mod window;
 mod windows;

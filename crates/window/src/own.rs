@@ -19,6 +19,7 @@ use octavo_platform::{Backing, Reservation};
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
+use crate::used::Used;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are moved out at once.
@@ -32,6 +33,7 @@ pub(crate) struct Own {
     /// Staging still holds pages, so nothing more may go there.
     is_stuck: AtomicBool,
     pagemap: Pagemap,
+    used: Used,
 }
 
 impl Own {
@@ -50,8 +52,8 @@ impl Own {
             let mode = Mode { missing: false, write_protect: true };
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
         }
-        let pagemap = Pagemap::of(std::process::id())?;
-        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap })
+        let (pagemap, used) = (Pagemap::of(std::process::id())?, Used::of(std::process::id())?);
+        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap, used })
     }
 
     pub(crate) fn faults(&self) -> &Userfaultfd {
@@ -146,6 +148,10 @@ impl Reach for Own {
         self.pagemap.scan(start, start + len, Wanted::any(Categories::PRESENT), |run| {
             (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
         })
+    }
+
+    fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
+        self.used.harvest(&self.pagemap, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

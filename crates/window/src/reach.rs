@@ -67,6 +67,16 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
+    /// Calls `used` for each page of the runs that was used since it was copied in or last asked about, in any order, and forgets it.
+    /// `runs` have addresses and lengths in bytes. This is a hint.
+    ///
+    /// # Errors
+    /// Unsupported where nobody knows; the kernel's.
+    fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
+        let _ = (runs, used);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Wakes threads that wait at pages, so that they try again.
     fn wake(&self, start: u64, len: u64);
 

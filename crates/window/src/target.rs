@@ -36,6 +36,7 @@ use octavo_stub::{Mover, Run, Staging};
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
+use crate::used::Used;
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 /// Moves of one batch.
@@ -63,6 +64,8 @@ struct Process {
     /// The mover's range.
     range: Range<u64>,
     pagemap: Pagemap,
+    /// Asks by the mover, which has the program's memory as long as this is needed.
+    used: Used,
 }
 
 #[derive(Debug)]
@@ -97,8 +100,13 @@ impl Target {
     /// descriptor is for.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
         let (start, len) = mover.range();
-        let process =
-            Process { pid, mover_pid: mover.pid(), range: start..start + len, pagemap: Pagemap::of(pid)? };
+        let process = Process {
+            pid,
+            mover_pid: mover.pid(),
+            range: start..start + len,
+            pagemap: Pagemap::of(pid)?,
+            used: Used::of(mover.pid())?,
+        };
         self.check(&process, &mover)?;
         let mut inside = self.lock();
         if self.process.set(process).is_err() {
@@ -449,6 +457,11 @@ impl Reach for Target {
             (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
         })?;
         Ok(())
+    }
+
+    fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
+        let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
+        process.used.harvest(&process.pagemap, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

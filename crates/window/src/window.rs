@@ -4,7 +4,7 @@
 //!   install    copied in; a page that may only be read unnoticed is protected, and tells of its first store
 //!   remove     moved out in one step, read, and discarded (see `target.rs`)
 //!   protect    protected, or not
-//!   harvest    is it there? Nothing else is known: the kernel keeps no accessed marks for us
+//!   harvest    is it there? Was it used, where the processor's accessed bits can be read? Stores are told by faults alone
 //! ```
 //!
 //! Each call holds the gate (`gate.rs`), so that no event is read meanwhile. A page that an event concerns
@@ -206,9 +206,14 @@ impl<R: Reach> Translation for Window<R> {
     }
 
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber)) {
+        let accessed: Vec<_> = runs.iter().filter(|run| run.ask == Touch::Accessed).map(extent).collect();
+        // It needs no gate: this is a hint, whatever happens to the pages meanwhile.
+        let mut tell = |address| touched(PageNumber::containing(address));
+        let is_known = !accessed.is_empty() && self.reach.harvest(&accessed, &mut tell).is_ok();
         for run in runs {
             if run.ask != Touch::There {
-                run.answer = Answer::Unsupported;
+                let is_done = run.ask == Touch::Accessed && is_known;
+                run.answer = if is_done { Answer::Done } else { Answer::Unsupported };
                 continue;
             }
             run.answer = self.under_gate(run, |start, len, _| {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use crate::choices::{CompressionChoice, JsonTarget, Size};
+use crate::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
 /// Run a program, and all its children, in less memory than they need
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ pub struct RunArgs {
     /// Encrypt all pages that are written to devices
     #[arg(long, env = "OCTAVO_ENCRYPT")]
     pub encrypt: bool,
+    /// Whether to ask which pages a program uses
+    #[arg(long, env = "OCTAVO_ACCESSED_BITS", value_enum, default_value_t)]
+    pub accessed_bits: AccessedBitsChoice,
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,

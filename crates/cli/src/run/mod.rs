@@ -14,9 +14,10 @@ use std::process::{Command, ExitStatus};
 use octavo::io::{SwapArea, SwapFile};
 use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
 use octavo_pager::{End, Summary};
+use octavo_platform::accessed::AccessedBits;
 use octavo_platform::usage;
 
-use crate::choices::JsonTarget;
+use crate::choices::{AccessedBitsChoice, JsonTarget};
 use crate::failure::Failure;
 use crate::run::args::{Memory, RunArgs, SwapPlace};
 
@@ -38,7 +39,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
     let builder = builder(args);
-    let make_manager = |budget_bytes| builder.budget_bytes(budget_bytes).build();
+    let accessed_bits = args.accessed_bits;
+    let make_manager = move |budget_bytes| {
+        builder.budget_bytes(budget_bytes).reclaim_policy(reclaim_policy(accessed_bits)).build()
+    };
     let (end, summary) = octavo_pager::run(command, limit_bytes, args.socket.as_deref(), make_manager)
         .map_err(|error| match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => Failure::Said(format!(
@@ -81,8 +85,6 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
 fn builder(args: &RunArgs) -> ManagerBuilder {
     let mut builder = Manager::builder()
         .huge(HugePolicy::Never)
-        // The use of a program's pages shows only in faults.
-        .reclaim_policy(ReclaimPolicy::Returns)
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
     for place in &args.swap {
@@ -92,6 +94,12 @@ fn builder(args: &RunArgs) -> ManagerBuilder {
         builder = builder.swap_file(SwapFile::default());
     }
     builder
+}
+
+/// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
+fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
+    let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
+    if is_known { ReclaimPolicy::S3Fifo } else { ReclaimPolicy::Returns }
 }
 
 fn area(place: &SwapPlace) -> SwapArea {

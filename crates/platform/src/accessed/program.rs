@@ -1,0 +1,311 @@
+//! The two programs that run in the kernel, in the instructions of its virtual machine (eBPF, RFC 9669).
+//!
+//! ```text
+//!   locate   page_offset_base ──► where the kernel sees all memory
+//!   walk     process ──► its memory ──► top table ──► for each address: table by table, to the entry of its page
+//! ```
+//!
+//! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has proved, before they
+//! run, that they end and that they touch no memory but these words; what is read elsewhere goes through a call that fails where
+//! there is no memory. A table that was freed meanwhile gives a wrong entry, and no harm.
+
+/// An instruction.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Instruction {
+    code: u8,
+    /// The source in the high half, the destination in the low one.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// Words that programs and this process share, by their index.
+pub(super) mod words {
+    /// The process to look at.
+    pub const PID: usize = 0;
+    /// The tables between the top and a page: 4, or 5.
+    pub const LEVELS: usize = 1;
+    /// The address at which the kernel has all memory in one piece.
+    pub const MEMORY: usize = 2;
+    /// The address of a symbol, in the program that locates one.
+    pub const SYMBOL: usize = 3;
+    /// The name of that symbol, in so many words.
+    pub const NAME: usize = 4;
+    pub const NAME_WORDS: usize = 4;
+    /// The process's top table.
+    pub const TOP: usize = NAME + NAME_WORDS;
+    /// How many addresses there are.
+    pub const COUNT: usize = TOP + 1;
+    /// The addresses, and their entries.
+    pub const ADDRESSES: usize = COUNT + 1;
+    pub const ENTRIES: usize = ADDRESSES + super::MOST;
+    pub const ALL: usize = ENTRIES + super::MOST;
+}
+
+/// The most addresses of one run. The verifier goes through each of them.
+pub(super) const MOST: usize = 64;
+
+/// What the programs need to know of this kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    /// The kernel's functions that find a process by its number here, and let it go: their numbers.
+    pub(super) find_task: u32,
+    pub(super) release_task: u32,
+    /// Where a process has its memory, and the memory its top table: offsets in bytes.
+    pub(super) memory_of_task: i16,
+    pub(super) table_of_memory: i16,
+}
+
+// Registers: R0 has results, R1 to R4 arguments, R6 to R9 outlive calls, and R10 is the end of the stack.
+const R0: u8 = 0;
+const R1: u8 = 1;
+const R2: u8 = 2;
+const R3: u8 = 3;
+const R4: u8 = 4;
+const R6: u8 = 6;
+const R7: u8 = 7;
+const R8: u8 = 8;
+const R9: u8 = 9;
+const STACK: u8 = 10;
+
+/// The kernel's calls that programs may make, by number.
+const PROBE_READ_KERNEL: i32 = 113;
+const KALLSYMS_LOOKUP_NAME: i32 = 179;
+
+const WORD: i16 = 8;
+/// Words on the stack.
+const INDEX: i16 = -8;
+const ENTRY: i16 = -16;
+
+/// Bits of an entry of a table: it leads somewhere, and it is the last one, of a large page.
+const PRESENT: i32 = 1;
+const LARGE: i32 = 1 << 7;
+/// What an address has for each level, and for the page.
+const LEVEL_BITS: i32 = 9;
+const PAGE_BITS: i32 = 12;
+/// Bits of an entry above those of an address.
+const HIGH_BITS: i32 = 12;
+
+/// Returned where there is no such process, or it has no memory any more.
+pub(super) const NO_PROCESS: u32 = 1;
+
+/// Where a jump goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Label {
+    Found,
+    Release,
+    HasMemory,
+    Next,
+    FourLevels,
+    Store,
+    End,
+}
+
+/// A program while it is written.
+#[derive(Default)]
+struct Program {
+    instructions: Vec<Instruction>,
+    labels: Vec<(Label, usize)>,
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Program {
+    fn add(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
+        self.instructions.push(Instruction { code, registers: from << 4 | to, offset, immediate });
+    }
+
+    /// Puts the address of a shared word into a register.
+    fn shared(&mut self, to: u8, map: i32, word: usize) {
+        const ADDRESS_IN_MAP: u8 = 2;
+        self.add(0x18, to, ADDRESS_IN_MAP, 0, map);
+        self.add(0, 0, 0, 0, (word * WORD as usize) as i32);
+    }
+
+    fn copy(&mut self, to: u8, from: u8) {
+        self.add(0xbf, to, from, 0, 0);
+    }
+
+    fn set(&mut self, to: u8, value: i32) {
+        self.add(0xb7, to, 0, 0, value);
+    }
+
+    fn add_value(&mut self, to: u8, value: i32) {
+        self.add(0x07, to, 0, 0, value);
+    }
+
+    fn add_register(&mut self, to: u8, from: u8) {
+        self.add(0x0f, to, from, 0, 0);
+    }
+
+    fn and(&mut self, to: u8, value: i32) {
+        self.add(0x57, to, 0, 0, value);
+    }
+
+    fn shift_left(&mut self, to: u8, bits: i32) {
+        self.add(0x67, to, 0, 0, bits);
+    }
+
+    fn shift_right(&mut self, to: u8, bits: i32) {
+        self.add(0x77, to, 0, 0, bits);
+    }
+
+    fn load(&mut self, to: u8, from: u8, offset: i16) {
+        self.add(0x79, to, from, offset, 0);
+    }
+
+    fn store(&mut self, to: u8, offset: i16, from: u8) {
+        self.add(0x7b, to, from, offset, 0);
+    }
+
+    fn call(&mut self, helper: i32) {
+        self.add(0x85, 0, 0, 0, helper);
+    }
+
+    /// Calls a function of the kernel.
+    fn call_kernel(&mut self, function: u32) {
+        const OF_KERNEL: u8 = 2;
+        self.add(0x85, 0, OF_KERNEL, 0, function as i32);
+    }
+
+    fn jump_if_zero(&mut self, register: u8, to: Label) {
+        self.jump(0x15, register, 0, 0, to);
+    }
+
+    fn jump_unless_zero(&mut self, register: u8, to: Label) {
+        self.jump(0x55, register, 0, 0, to);
+    }
+
+    fn jump(&mut self, code: u8, register: u8, with: u8, value: i32, to: Label) {
+        self.jumps.push((self.instructions.len(), to));
+        self.add(code, register, with, 0, value);
+    }
+
+    fn label(&mut self, label: Label) {
+        self.labels.push((label, self.instructions.len()));
+    }
+
+    fn exit(&mut self, value: u32) {
+        self.set(R0, value as i32);
+        self.add(0x95, 0, 0, 0, 0);
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        for (at, label) in self.jumps {
+            let to = self.labels.iter().find(|(found, _)| *found == label).expect("each label is placed").1;
+            self.instructions[at].offset = (to as isize - at as isize - 1) as i16;
+        }
+        self.instructions
+    }
+}
+
+/// The program that finds out where the kernel has all memory: what the variable has that is named by the shared words. Its result
+/// is 0, or the kernel has no such variable.
+pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
+    let mut program = Program::default();
+    program.shared(R1, map, words::NAME);
+    program.set(R2, name_bytes as i32);
+    program.set(R3, 0);
+    program.shared(R4, map, words::SYMBOL);
+    program.call(KALLSYMS_LOOKUP_NAME);
+    program.jump_unless_zero(R0, Label::End);
+    program.shared(R3, map, words::SYMBOL);
+    program.load(R3, R3, 0);
+    program.shared(R1, map, words::MEMORY);
+    program.set(R2, i32::from(WORD));
+    program.call(PROBE_READ_KERNEL);
+    program.label(Label::End);
+    program.add(0x95, 0, 0, 0, 0);
+    program.finish()
+}
+
+/// The program that finds the entries of addresses. Its result is 0, or [`NO_PROCESS`].
+pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
+    let mut program = Program::default();
+    // The top table. The process is held meanwhile.
+    program.shared(R6, map, words::PID);
+    program.load(R1, R6, 0);
+    program.call_kernel(kernel.find_task);
+    program.jump_unless_zero(R0, Label::Found);
+    program.exit(NO_PROCESS);
+    program.label(Label::Found);
+    program.copy(R7, R0);
+    program.load(R1, R0, kernel.memory_of_task);
+    program.set(R8, 0);
+    program.jump_if_zero(R1, Label::Release);
+    program.load(R8, R1, kernel.table_of_memory);
+    program.label(Label::Release);
+    program.copy(R1, R7);
+    program.call_kernel(kernel.release_task);
+    program.jump_unless_zero(R8, Label::HasMemory);
+    program.exit(NO_PROCESS);
+    program.label(Label::HasMemory);
+    program.shared(R1, map, words::TOP);
+    program.store(R1, 0, R8);
+    // Each address.
+    program.set(R1, 0);
+    program.store(STACK, INDEX, R1);
+    program.label(Label::Next);
+    program.load(R7, STACK, INDEX);
+    program.shared(R1, map, words::COUNT);
+    program.load(R1, R1, 0);
+    // At the end of the addresses: R1 <= R7.
+    program.jump(0xbd, R1, R7, 0, Label::End);
+    program.shift_left(R7, 3);
+    program.shared(R1, map, words::ADDRESSES);
+    program.add_register(R7, R1);
+    program.load(R8, R7, 0);
+    program.shared(R1, map, words::TOP);
+    program.load(R6, R1, 0);
+    program.shared(R1, map, words::MEMORY);
+    program.load(R9, R1, 0);
+    program.set(R1, 0);
+    program.store(STACK, ENTRY, R1);
+    program.shared(R1, map, words::LEVELS);
+    program.load(R1, R1, 0);
+    program.jump(0x15, R1, 0, 4, Label::FourLevels);
+    step(&mut program, 4);
+    program.label(Label::FourLevels);
+    for level in (0..4).rev() {
+        step(&mut program, level);
+    }
+    program.label(Label::Store);
+    program.load(R1, STACK, ENTRY);
+    program.store(R7, (MOST * WORD as usize) as i16, R1);
+    program.load(R1, STACK, INDEX);
+    program.add_value(R1, 1);
+    program.store(STACK, INDEX, R1);
+    // There may be more: R1 < MOST.
+    program.jump(0xa5, R1, 0, MOST as i32, Label::Next);
+    program.label(Label::End);
+    program.exit(0);
+    program.finish()
+}
+
+/// Reads the entry of the address R8 in the table R6, and makes R6 the next table, except at level 0. R9 is where all memory is.
+fn step(program: &mut Program, level: i32) {
+    program.copy(R3, R8);
+    program.shift_right(R3, PAGE_BITS + level * LEVEL_BITS);
+    program.and(R3, (1 << LEVEL_BITS) - 1);
+    program.shift_left(R3, 3);
+    program.add_register(R3, R6);
+    program.copy(R1, STACK);
+    program.add_value(R1, i32::from(ENTRY));
+    program.set(R2, i32::from(WORD));
+    program.call(PROBE_READ_KERNEL);
+    if level == 0 {
+        return;
+    }
+    program.load(R6, STACK, ENTRY);
+    program.copy(R1, R6);
+    program.and(R1, PRESENT);
+    program.jump_if_zero(R1, Label::Store);
+    program.copy(R1, R6);
+    program.and(R1, LARGE);
+    program.jump_unless_zero(R1, Label::Store);
+    // The bits of an address alone.
+    program.shift_left(R6, HIGH_BITS);
+    program.shift_right(R6, HIGH_BITS + PAGE_BITS);
+    program.shift_left(R6, PAGE_BITS);
+    program.add_register(R6, R9);
+}
