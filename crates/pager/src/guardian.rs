@@ -5,7 +5,8 @@
 //! pages only the runner had are killed then, before they can read a wrong byte, and a sentence says so.
 //!
 //! The runner keeps a list of what it has entrusted. Where the guardian ends before the runner, the monitor starts another, which gets
-//! everything on the list. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
+//! everything on the list, and then is asked to answer. Where several in a row end without an answer, the next one would do no better,
+//! and the tree is stopped. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
 //! it is.
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
 use rustix::process::Signal;
 use rustix::stdio::dup2_stderr;
@@ -48,6 +49,11 @@ const STOPPED: u32 = 5;
 const CONTINUED: u32 = 6;
 /// A fork's child has been found among the processes.
 const FOUND: u32 = 7;
+/// The guardian has everything, and is to say so.
+const ANSWER: u32 = 8;
+
+/// So many guardians in a row may end before they have answered.
+const MOST_SILENT: u32 = 3;
 
 /// How long a guardian may take to hear of something, once its socket is full.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -92,6 +98,8 @@ pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 struct Ward {
     socket: OwnedFd,
     pid: u32,
+    /// How many before this one have ended in a row without an answer.
+    silent: u32,
     next_key: u32,
     entrusted: BTreeMap<u32, Process>,
     kept: Vec<OwnedFd>,
@@ -122,15 +130,21 @@ impl Guardian {
     pub(crate) fn start() -> io::Result<Self> {
         let (socket, pid) = spawn()?;
         let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Ok(Self(Arc::new(Mutex::new(Ward { socket, pid, next_key: 0, entrusted, kept, stopped }))))
+        let ward = Ward { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped };
+        ward.send(Message { what: ANSWER, ..Message::default() }, None)?;
+        Ok(Self(Arc::new(Mutex::new(ward))))
     }
 
     /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started.
+    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life.
     pub(crate) fn start_again(&self) -> io::Result<()> {
         let mut ward = self.lock();
+        ward.silent = if ward.has_answered() { 0 } else { ward.silent + 1 };
+        if ward.silent == MOST_SILENT {
+            return Err(io::Error::other(format!("{MOST_SILENT} in a row have ended as soon as they began")));
+        }
         (ward.socket, ward.pid) = spawn()?;
         // It may have ended already. Then there will be a third one.
         for (key, process) in &ward.entrusted {
@@ -143,7 +157,7 @@ impl Guardian {
         for pid in &ward.stopped {
             ward.send(Message { what: STOPPED, pid: *pid, ..Message::default() }, None)?;
         }
-        Ok(())
+        ward.send(Message { what: ANSWER, ..Message::default() }, None)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -228,6 +242,14 @@ impl Drop for Entrusted {
 }
 
 impl Ward {
+    /// Returns whether a guardian that has ended had answered before.
+    fn has_answered(&self) -> bool {
+        let answer = || recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+        // What it has left unread is an error first.
+        let answer = answer().or_else(|_| answer());
+        answer.is_ok_and(|(_, bytes)| bytes > 0)
+    }
+
     /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
     /// that does not listen is ended: somebody has stopped it, and it would guard nobody.
     fn send(&self, message: Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -294,6 +316,8 @@ pub fn guardian_main() {
                 watched.get_mut(&key).into_iter().for_each(|process| process.pid = pid);
             }
             (Message::BYTES, ENDED) => drop(watched.remove(&key)),
+            // The runner reads it once this process has ended.
+            (Message::BYTES, ANSWER) => drop(send(input.as_fd(), &[1], SendFlags::NOSIGNAL)),
             // The runner is gone.
             _ => break,
         }
