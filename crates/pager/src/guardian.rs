@@ -57,8 +57,9 @@ const MOST_SILENT: u32 = 3;
 
 /// How long a guardian may take to hear of something, once its socket is full.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the guardian looks for processes that nobody has told it the numbers of.
+/// How long the guardian looks all the time for processes that nobody has told it the numbers of, and how often afterwards.
 const SEARCH: Duration = Duration::from_secs(10);
+const SEARCH_LATER: Duration = Duration::from_secs(1);
 
 /// What a message says: three numbers, and where the stack of the process begins.
 #[derive(Clone, Copy, Debug, Default)]
@@ -338,24 +339,48 @@ pub fn guardian_main() {
 /// Kills the processes whose memory the runner had, with what descends from them.
 fn end_tree(watched: &[Process]) {
     kill_with_children(watched.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect());
-    // A fork's child may not have been found among the processes yet, and its parent may have ended. Then it is, or soon becomes, a
-    // sibling of this process, with the stack of its family. Movers are found as well, which would live for another second.
+    // A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
+    // or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
+    // live for another second. A process that runs another program has memory of its own, which nobody needs to find.
     let events: Vec<_> = watched
         .iter()
         .filter_map(|process| process.events.try_clone().ok())
         .map(|events| Userfaultfd::of_fork(events, Features::default()))
         .collect();
     let began = Instant::now();
-    while events.iter().any(Userfaultfd::is_alive) && began.elapsed() < SEARCH {
-        let mut siblings = Vec::new();
-        proc::children(parent_id(), &mut siblings);
-        siblings.retain(|pid| {
+    // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
+    while events.iter().any(Userfaultfd::is_alive) {
+        let mut doomed = beneath(parent_id());
+        doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
             watched.iter().any(|process| Some(process.stack) == stack) && proc::is_watched(*pid)
         });
-        kill_with_children(siblings);
-        std::thread::sleep(Duration::from_millis(2));
+        kill_with_children(doomed);
+        let is_late = began.elapsed() > SEARCH;
+        std::thread::sleep(if is_late { SEARCH_LATER } else { Duration::from_millis(2) });
     }
+}
+
+/// Returns the processes that descend from one, but for those of other runners. These may have the same stacks where the kernel places
+/// nothing at random.
+fn beneath(reaper: u32) -> Vec<u32> {
+    let (mut found, mut at) = (vec![reaper], 0);
+    while at < found.len() {
+        let known = found.len();
+        proc::children(found[at], &mut found);
+        let is_other = |pid: &u32| *pid != std::process::id() && is_guardian(*pid);
+        // Whoever takes orphans may be a runner, too.
+        if at > 0 && found[known..].iter().any(is_other) {
+            found.truncate(known);
+        }
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+fn is_guardian(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(SUBCOMMAND.as_bytes())
 }
 
 fn kill_with_children(mut doomed: Vec<u32>) {
