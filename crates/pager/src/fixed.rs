@@ -4,13 +4,14 @@
 //! than a look at a process's memory. So a process is asked again after a while, or where its files and shared memory have changed
 //! much. Small processes are not asked.
 //!
-//! Several processes may show the same shared memory. Then their shares of it (PSS) are asked for now and then, and what they show
-//! is scaled by that in between.
+//! Several processes may show the same shared memory. Then their shares of it (PSS) are asked for in turn, and what a process shows
+//! more in between is added. A process that has not been asked yet counts whole. But together the processes show no more than the
+//! machine has, which costs nothing to ask.
 
 use std::time::{Duration, Instant};
 
 use crate::proc::{self, Fixed, Memory, Status};
-use crate::shares::Shares;
+use crate::shares::{Group, Newcomer};
 
 /// Processes with less memory of all kinds are not asked.
 const LEAST_PROCESS: u64 = 8 << 20;
@@ -41,12 +42,18 @@ impl Asked {
         let is_known = self.at.is_some_and(|at| now - at < ASK_EVERY)
             && memory.others.abs_diff(self.others) < LEAST_CHANGE;
         if !is_known && (!is_small || self.at.is_some()) {
-            if self.at.is_none() {
-                self.status = Status::of(self.pid).ok();
-            }
-            self.fixed = self.status.as_ref().map_or(Fixed::default(), Status::read);
-            (self.at, self.others) = (Some(now), memory.others);
+            self.ask(now, memory);
         }
+        self.fixed
+    }
+
+    /// Asks for the process's fixed memory, and returns it.
+    pub(crate) fn ask(&mut self, now: Instant, memory: Memory) -> Fixed {
+        if self.at.is_none() {
+            self.status = Status::of(self.pid).ok();
+        }
+        self.fixed = self.status.as_ref().map_or(Fixed::default(), Status::read);
+        (self.at, self.others) = (Some(now), memory.others);
         self.fixed
     }
 }
@@ -56,7 +63,8 @@ impl Asked {
 pub(crate) struct Shared {
     /// Processes that show shared memory, and how much each showed.
     shown: Vec<(u32, u64)>,
-    shares: Shares,
+    /// They have shares, where these are to be asked for.
+    pub(crate) group: Option<Group>,
 }
 
 impl Shared {
@@ -72,19 +80,33 @@ impl Shared {
         }
     }
 
-    /// Returns how much shared memory the processes show together. Where all of it `fits`, even if nobody shared any, that is the
-    /// answer, and nobody is asked.
-    pub(crate) fn total(&mut self, now: Instant, fits: impl FnOnce(u64) -> bool) -> u64 {
+    /// Returns the most shared memory that the processes can show together. Where that `fits`, it is the answer, and nobody is asked
+    /// for shares.
+    pub(crate) fn most(&mut self, fits: impl FnOnce(u64) -> bool) -> u64 {
         let sum = self.shown.iter().map(|(_, bytes)| bytes).sum();
-        if self.shown.len() < 2 || fits(sum) {
-            self.shares = Shares::default();
+        if self.shown.len() < 2 {
+            self.group = None;
             return sum;
         }
-        let largest = self.shown.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        if self.shares.is_due(now) {
-            let shown = &self.shown;
-            self.shares.ask(now, sum, || shown.iter().map(|(pid, _)| proc::shared_share(*pid)).sum());
+        let most = self.limit(sum);
+        if fits(most) {
+            self.group = None;
+        } else {
+            let group = self.group.get_or_insert_default();
+            group.keep(&self.shown.iter().map(|(pid, _)| (*pid, Newcomer::default())).collect());
+            self.shown.iter().for_each(|(pid, bytes)| group.note(*pid, *bytes, None));
         }
-        self.shares.estimate(sum, largest, 0)
+        most
+    }
+
+    /// Estimates how much shared memory the processes show together, by their shares.
+    pub(crate) fn estimate(&self) -> Option<u64> {
+        self.group.as_ref().map(|group| self.limit(group.estimate()))
+    }
+
+    /// They show no more than the machine has, and no less than one of them does.
+    fn limit(&self, bytes: u64) -> u64 {
+        let largest = self.shown.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        bytes.min(proc::machine_shared()).max(largest)
     }
 }

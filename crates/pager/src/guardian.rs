@@ -5,7 +5,8 @@
 //! pages only the runner had are killed then, before they can read a wrong byte, and a sentence says so.
 //!
 //! The runner keeps a list of what it has entrusted. Where the guardian ends before the runner, the monitor starts another, which gets
-//! everything on the list. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
+//! everything on the list, and then is asked to answer. Where several in a row end without an answer, the next one would do no better,
+//! and the tree is stopped. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
 //! it is.
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
 use rustix::process::Signal;
 use rustix::stdio::dup2_stderr;
@@ -48,11 +49,17 @@ const STOPPED: u32 = 5;
 const CONTINUED: u32 = 6;
 /// A fork's child has been found among the processes.
 const FOUND: u32 = 7;
+/// The guardian has everything, and is to say so.
+const ANSWER: u32 = 8;
+
+/// So many guardians in a row may end before they have answered.
+const MOST_SILENT: u32 = 3;
 
 /// How long a guardian may take to hear of something, once its socket is full.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the guardian looks for processes that nobody has told it the numbers of.
+/// How long the guardian looks all the time for processes that nobody has told it the numbers of, and how often afterwards.
 const SEARCH: Duration = Duration::from_secs(10);
+const SEARCH_LATER: Duration = Duration::from_secs(1);
 
 /// What a message says: three numbers, and where the stack of the process begins.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +99,8 @@ pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 struct Ward {
     socket: OwnedFd,
     pid: u32,
+    /// How many before this one have ended in a row without an answer.
+    silent: u32,
     next_key: u32,
     entrusted: BTreeMap<u32, Process>,
     kept: Vec<OwnedFd>,
@@ -122,15 +131,21 @@ impl Guardian {
     pub(crate) fn start() -> io::Result<Self> {
         let (socket, pid) = spawn()?;
         let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Ok(Self(Arc::new(Mutex::new(Ward { socket, pid, next_key: 0, entrusted, kept, stopped }))))
+        let ward = Ward { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped };
+        ward.send(Message { what: ANSWER, ..Message::default() }, None)?;
+        Ok(Self(Arc::new(Mutex::new(ward))))
     }
 
     /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started.
+    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life.
     pub(crate) fn start_again(&self) -> io::Result<()> {
         let mut ward = self.lock();
+        ward.silent = if ward.has_answered() { 0 } else { ward.silent + 1 };
+        if ward.silent == MOST_SILENT {
+            return Err(io::Error::other(format!("{MOST_SILENT} in a row have ended as soon as they began")));
+        }
         (ward.socket, ward.pid) = spawn()?;
         // It may have ended already. Then there will be a third one.
         for (key, process) in &ward.entrusted {
@@ -143,7 +158,7 @@ impl Guardian {
         for pid in &ward.stopped {
             ward.send(Message { what: STOPPED, pid: *pid, ..Message::default() }, None)?;
         }
-        Ok(())
+        ward.send(Message { what: ANSWER, ..Message::default() }, None)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -228,6 +243,14 @@ impl Drop for Entrusted {
 }
 
 impl Ward {
+    /// Returns whether a guardian that has ended had answered before.
+    fn has_answered(&self) -> bool {
+        let answer = || recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+        // What it has left unread is an error first.
+        let answer = answer().or_else(|_| answer());
+        answer.is_ok_and(|(_, bytes)| bytes > 0)
+    }
+
     /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
     /// that does not listen is ended: somebody has stopped it, and it would guard nobody.
     fn send(&self, message: Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -294,6 +317,8 @@ pub fn guardian_main() {
                 watched.get_mut(&key).into_iter().for_each(|process| process.pid = pid);
             }
             (Message::BYTES, ENDED) => drop(watched.remove(&key)),
+            // The runner reads it once this process has ended.
+            (Message::BYTES, ANSWER) => drop(send(input.as_fd(), &[1], SendFlags::NOSIGNAL)),
             // The runner is gone.
             _ => break,
         }
@@ -314,24 +339,48 @@ pub fn guardian_main() {
 /// Kills the processes whose memory the runner had, with what descends from them.
 fn end_tree(watched: &[Process]) {
     kill_with_children(watched.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect());
-    // A fork's child may not have been found among the processes yet, and its parent may have ended. Then it is, or soon becomes, a
-    // sibling of this process, with the stack of its family. Movers are found as well, which would live for another second.
+    // A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
+    // or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
+    // live for another second. A process that runs another program has memory of its own, which nobody needs to find.
     let events: Vec<_> = watched
         .iter()
         .filter_map(|process| process.events.try_clone().ok())
         .map(|events| Userfaultfd::of_fork(events, Features::default()))
         .collect();
     let began = Instant::now();
-    while events.iter().any(Userfaultfd::is_alive) && began.elapsed() < SEARCH {
-        let mut siblings = Vec::new();
-        proc::children(parent_id(), &mut siblings);
-        siblings.retain(|pid| {
+    // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
+    while events.iter().any(Userfaultfd::is_alive) {
+        let mut doomed = beneath(parent_id());
+        doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
             watched.iter().any(|process| Some(process.stack) == stack) && proc::is_watched(*pid)
         });
-        kill_with_children(siblings);
-        std::thread::sleep(Duration::from_millis(2));
+        kill_with_children(doomed);
+        let is_late = began.elapsed() > SEARCH;
+        std::thread::sleep(if is_late { SEARCH_LATER } else { Duration::from_millis(2) });
     }
+}
+
+/// Returns the processes that descend from one, but for those of other runners. These may have the same stacks where the kernel places
+/// nothing at random.
+fn beneath(reaper: u32) -> Vec<u32> {
+    let (mut found, mut at) = (vec![reaper], 0);
+    while at < found.len() {
+        let known = found.len();
+        proc::children(found[at], &mut found);
+        let is_other = |pid: &u32| *pid != std::process::id() && is_guardian(*pid);
+        // Whoever takes orphans may be a runner, too.
+        if at > 0 && found[known..].iter().any(is_other) {
+            found.truncate(known);
+        }
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+fn is_guardian(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(SUBCOMMAND.as_bytes())
 }
 
 fn kill_with_children(mut doomed: Vec<u32>) {

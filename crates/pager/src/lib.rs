@@ -13,6 +13,7 @@
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
+//! | `rounds` | whose shares are asked for, and when |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
@@ -30,6 +31,7 @@ mod monitor;
 mod priority;
 mod proc;
 mod quarters;
+mod rounds;
 mod shares;
 mod signals;
 mod socket;

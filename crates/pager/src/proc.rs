@@ -5,9 +5,12 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 
 use octavo::PAGE_BYTES;
 use octavo_platform::threads::{robust_list, stat_field};
+use octavo_platform::usage::possible_cpus;
+use rustix::system::sysinfo;
 
 /// The memory of a process, by a descriptor that is kept.
 #[derive(Debug)]
@@ -212,22 +215,34 @@ fn parse_stack(call: &str) -> Option<u64> {
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns the process's share of the anonymous memory that it shows: a page that two processes show counts half for each.
-/// Costs some 14 ms a GiB.
-pub(crate) fn anonymous_share(pid: u32) -> u64 {
-    share(pid, "Pss_Anon:")
+/// A process's shares of what it shows, in bytes: a page that two processes show counts half for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) anonymous: u64,
+    pub(crate) shared: u64,
 }
 
-/// As [`anonymous_share`], of shared memory.
-pub(crate) fn shared_share(pid: u32) -> u64 {
-    share(pid, "Pss_Shmem:")
+/// Returns the shares of a process. `None`: it has ended, or may not be looked at. Costs some 14 ms a GiB.
+pub(crate) fn shares(pid: u32) -> Option<Shares> {
+    parse_shares(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }
 
-fn share(pid: u32, of: &str) -> u64 {
-    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { return 0 };
-    let line = text.lines().find(|line| line.starts_with(of));
-    line.map_or(0, |line| number(line.as_bytes()) << 10)
+fn parse_shares(rollup: &str) -> Option<Shares> {
+    let field = |name| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|kibibytes| number(kibibytes.as_bytes()) << 10)
+    };
+    Some(Shares { anonymous: field("Pss_Anon:")?, shared: field("Pss_Shmem:")? })
 }
+
+/// Returns the shared memory of the whole machine, also of those that are not of the tree, in bytes. It is never too little.
+pub(crate) fn machine_shared() -> u64 {
+    let told = sysinfo();
+    told.sharedram.saturating_mul(told.mem_unit.into()) + *LATE_BYTES
+}
+
+/// Each CPU counts up to 125 pages before it tells.
+static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAGE_BYTES) as u64);
 
 /// Returns whether a userfaultfd watches memory of a process for missing pages. Costs some 14 ms a GiB.
 pub(crate) fn is_watched(pid: u32) -> bool {
@@ -277,6 +292,22 @@ mod tests {
         assert_eq!(parse_fixed(text), Fixed { shared: 640 << 10, tables: 56 << 10 });
         let own = Status::of(std::process::id()).unwrap().read();
         assert!(own.tables >= PAGE_BYTES as u64, "{own:?}");
+    }
+
+    #[test]
+    fn shares_of_both_kinds_are_read_at_once() {
+        let text = "1-2 ---p 0 00:00 0 [rollup]\nRss: 9 kB\nPss: 8 kB\nPss_Anon:  3 kB\nPss_File: 1 kB\nPss_Shmem:     5 kB\n";
+        assert_eq!(parse_shares(text), Some(Shares { anonymous: 3 << 10, shared: 5 << 10 }));
+        assert_eq!(parse_shares(""), None);
+        assert!(shares(std::process::id()).unwrap().anonymous > 0);
+    }
+
+    #[test]
+    fn the_machine_has_all_shared_memory_that_processes_show() {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        let file = File::from(memfd_create("shared", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(&vec![1; 32 << 20], 0).unwrap();
+        assert!(machine_shared() >= 32 << 20);
     }
 
     #[test]

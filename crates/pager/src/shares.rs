@@ -1,76 +1,505 @@
 //! What processes have together of pages that several of them show.
 //!
 //! The kernel counts such a page in each process. It tells proportional shares (PSS) too, which add up to what there is, but to ask
-//! for them takes some 14 ms a GiB. So they are asked for now and then. In between, what the kernel counts more is added, and what it
-//! counts less is taken off.
+//! for them takes some 14 ms a GiB. So the processes of a group are asked one after the other, in [rounds](crate::rounds), and an
+//! answer is as old as the process's turn. Meanwhile the estimate is not below what there is. Since a process was asked, its pages
+//! count like this:
+//!
+//! | the process | counts |
+//! |---|---|
+//! | was never asked | whole: all that the kernel counts for it |
+//! | gets pages | with these whole: they are its own |
+//! | stores to shared pages | with its faults, until all have been asked after that: it has copies, and the others' shares have grown |
+//! | ends, or leaves the group | as before, until all have been asked after that: its pages may be left to others |
+//! | has pages that go | without them. Those that Octavo takes are its own |
+//!
+//! A round may have asked one process before such a change, and others after it. So what is to count *until all have been asked* counts
+//! until the end of the first round that began afterwards.
+//!
+//! A fork's child has few pages of its own, and would count whole until it is asked. So there is a second bound as long as somebody
+//! was not asked: what the group had before, and what has come since. A new child adds its faults to that. The answers of others do
+//! not lower it, since their shares have shrunk for the child.
+//!
+//! The estimate may be too low, until the next round has ended, where pages go that others show as well; where a fork's child has come
+//! and gone between two looks; and where processes end before their turns in a round, and others have ended before that. A fault
+//! counts as a page of 4 KiB. The estimate is never below what one process has, nor above what the kernel counts for all.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
-/// Shares are asked for so often at most, and for at most one part in so many of the time.
-const ASK_EVERY: Duration = Duration::from_millis(30);
-const ASK_SHARE: u32 = 10;
+use octavo::PAGE_BYTES;
 
-/// The shares of some processes, when they were last asked for.
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Processes that may show the same pages.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
-    /// Their sum, and the sum of what the kernel counted for each.
-    shares: u64,
-    counted: u64,
-    asked_at: Option<Instant>,
-    took: Duration,
+pub(crate) struct Group {
+    members: BTreeMap<u32, Member>,
+    /// What members may have left to others: before the current round and since the last whole one began, and since the current began.
+    left: Left,
+    /// All members are asked in the current round.
+    is_in_round: bool,
+    /// What there was at the last look without new members, and what has come since. No answer lowers it.
+    bound: u64,
 }
 
-impl Shares {
-    /// Returns whether it is time to ask.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.asked_at.is_none_or(|at| now - at >= ASK_EVERY.max(self.took * ASK_SHARE))
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    before_round: u64,
+    in_round: u64,
+}
+
+/// What is known of a process that joins a group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Newcomer {
+    /// It has the pages of another member, and those that it got by its faults.
+    pub(crate) is_fork: bool,
+    /// Otherwise: its faults before it can have forked.
+    pub(crate) faults: u64,
+}
+
+/// A process of a group. What it has is in bytes.
+#[derive(Debug, Default)]
+struct Member {
+    /// Until note is taken of it.
+    newcomer: Option<Newcomer>,
+    /// What the kernel counts for it, once note was taken of it.
+    noted: Option<Mark>,
+    /// Its share when it was last asked, and what the kernel counted for it then.
+    answer: Option<Answer>,
+    /// The most that it was taken to have since then.
+    most: u64,
+    /// At the beginning of the last whole round, and of the current one. `None`: its faults tell nothing.
+    then: Option<Mark>,
+    then_in_round: Option<Mark>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    share: u64,
+    counted: u64,
+}
+
+/// What the kernel counts for a process at a moment, and its faults until then. There are none where they do not tell of stores to
+/// shared pages.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    counted: u64,
+    faults: Option<u64>,
+}
+
+impl Mark {
+    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes otherwise.
+    fn unseen_since(self, then: Self) -> u64 {
+        let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
+        let faulted = now.saturating_sub(before) * PAGE;
+        faulted.saturating_sub(self.counted.saturating_sub(then.counted))
+    }
+}
+
+impl Group {
+    /// Takes note of who belongs to the group, by a look at which processes there are.
+    pub(crate) fn keep(&mut self, found: &BTreeMap<u32, Newcomer>) {
+        let (left, bound) = (&mut self.left, &mut self.bound);
+        self.members.retain(|pid, member| {
+            let stays = found.contains_key(pid);
+            if !stays {
+                left.in_round += member.most;
+                // A process that runs another program has lost all at once.
+                *bound += member.lost();
+            }
+            stays
+        });
+        for (pid, newcomer) in found {
+            self.members.entry(*pid).or_insert_with(|| {
+                let newcomer = Some(*newcomer);
+                Member { newcomer, ..Member::default() }
+            });
+        }
+        if self.all_have_answered() {
+            self.bound = self.estimate();
+        }
     }
 
-    /// Asks for the shares of processes for which the kernel counts `counted`.
-    pub(crate) fn ask(&mut self, now: Instant, counted: u64, shares: impl FnOnce() -> u64) {
-        (self.shares, self.counted, self.asked_at) = (shares(), counted, Some(now));
-        self.took = now.elapsed();
+    /// Takes note of what the kernel counts for a member, and of its faults. There are none where stores to shared pages count already.
+    pub(crate) fn note(&mut self, pid: u32, counted: u64, faults: Option<u64>) {
+        let now = Mark { counted, faults };
+        let Some(member) = self.members.get_mut(&pid) else { return };
+        let newcomer = member.newcomer.take();
+        let began = newcomer.map_or(now, |newcomer| newcomer.began(now));
+        match member.noted.replace(now) {
+            // It has ended, and may have left its pages to others.
+            Some(_) if counted == 0 => {}
+            Some(before) => {
+                self.bound = (self.bound + counted).saturating_sub(before.counted) + now.unseen_since(before);
+            }
+            None => {
+                let others = self.members.iter().filter(|(other, _)| **other != pid);
+                let largest = others.map(|(_, member)| member.counted()).max().unwrap_or(0);
+                self.bound += newcomer.unwrap_or_default().adds(now, largest);
+            }
+        }
+        let member = self.members.get_mut(&pid).expect("it was just found");
+        if faults.is_some() {
+            member.then.get_or_insert(began);
+            member.then_in_round.get_or_insert(began);
+        } else {
+            (member.then, member.then_in_round) = (None, None);
+        }
+        member.most = member.most.max(member.estimate());
     }
 
-    /// Estimates what the processes have together. The kernel counts `now`, and `largest` for one of them. They have met faults that
-    /// may have got them `faulted` bytes since they were asked.
-    ///
-    /// Pages that come are one process's own, and so are those that Octavo takes out. Other pages that go may be left to another
-    /// process, as at a process's end. But together they have at least what one has.
-    pub(crate) fn estimate(&self, now: u64, largest: u64, faulted: u64) -> u64 {
-        // A page that comes is a fault too.
-        let unseen = faulted.saturating_sub(now.saturating_sub(self.counted));
-        (self.shares + now + unseen).saturating_sub(self.counted).clamp(largest, now)
+    pub(crate) fn contains(&self, pid: u32) -> bool {
+        self.members.contains_key(&pid)
+    }
+
+    /// Returns the members, and of each whether it has been asked.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.members.iter().map(|(pid, member)| (*pid, member.answer.is_some()))
+    }
+
+    fn all_have_answered(&self) -> bool {
+        self.members().all(|(_, is_asked)| is_asked)
+    }
+
+    /// A round begins.
+    pub(crate) fn begin_round(&mut self) {
+        self.is_in_round = true;
+        self.members.values_mut().for_each(|member| member.then_in_round = member.then.and(member.noted));
+        self.left.before_round += std::mem::take(&mut self.left.in_round);
+    }
+
+    /// All members of which there was an answer have given another since the round began.
+    pub(crate) fn end_round(&mut self) {
+        if std::mem::take(&mut self.is_in_round) {
+            self.members.values_mut().for_each(|member| member.then = member.then_in_round);
+            self.left.before_round = 0;
+        }
+    }
+
+    /// A member, of which note was just taken, has this share. `None`: it cannot be asked, and counts whole.
+    pub(crate) fn answered(&mut self, pid: u32, share: Option<u64>) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            let counted = member.counted();
+            member.answer = Some(Answer { share: share.unwrap_or(counted), counted });
+            member.most = member.estimate();
+        }
+    }
+
+    /// Returns what the kernel counts for all members together, and for the largest.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        let counted = || self.members.values().map(Member::counted);
+        (counted().sum(), counted().max().unwrap_or(0))
+    }
+
+    /// Estimates what the members have together. That is at least what one has.
+    pub(crate) fn estimate(&self) -> u64 {
+        let members: u64 = self.members.values().map(Member::estimate).sum();
+        let by_answers = members + self.left.before_round + self.left.in_round;
+        let bound = if self.all_have_answered() { u64::MAX } else { self.bound };
+        let (all, largest) = self.counted();
+        by_answers.min(bound).clamp(largest, all)
+    }
+}
+
+impl Newcomer {
+    /// Returns what a process adds to a group whose largest member has so much.
+    fn adds(self, now: Mark, largest: u64) -> u64 {
+        match now.faults {
+            Some(faults) if self.is_fork => {
+                (faults * PAGE + now.counted.saturating_sub(largest)).min(now.counted)
+            }
+            _ => now.counted + now.unseen_since(self.began(now)),
+        }
+    }
+
+    /// Returns from where its faults count.
+    fn began(self, now: Mark) -> Mark {
+        let then = if self.is_fork { 0 } else { self.faults };
+        Mark { faults: now.faults.map(|now| now.min(then)), ..now }
+    }
+}
+
+impl Member {
+    fn counted(&self) -> u64 {
+        self.noted.map_or(0, |noted| noted.counted)
+    }
+
+    /// What has gone from it, and was taken off for that. A process that has ended has lost nothing.
+    fn lost(&self) -> u64 {
+        let before = self.answer.map_or(self.most, |answer| answer.counted);
+        if self.counted() == 0 { 0 } else { before.saturating_sub(self.counted()) }
+    }
+
+    /// What it is taken to have: its share, what it got since, and its stores.
+    fn estimate(&self) -> u64 {
+        let Some(now) = self.noted.filter(|now| now.counted > 0) else {
+            // It has ended, and may have left its pages to others.
+            return self.most;
+        };
+        let unseen = self.then.map_or(0, |then| now.unseen_since(then));
+        let known = self
+            .answer
+            .map_or(now.counted, |answer| (answer.share + now.counted).saturating_sub(answer.counted));
+        known + unseen
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
+    fn keep(group: &mut Group, pids: &[u32]) {
+        group.keep(&pids.iter().map(|pid| (*pid, Newcomer { is_fork: *pid > 2, faults: 1000 })).collect());
+    }
+
     /// Two processes share 80 pages, and each has 20.
-    fn asked() -> (Shares, u64) {
-        let (mut shares, counted) = (Shares::default(), 200);
-        assert!(shares.is_due(Instant::now()));
-        shares.ask(Instant::now(), counted, || 120);
-        (shares, counted)
+    fn asked() -> Group {
+        let mut group = Group::default();
+        keep(&mut group, &[1, 2]);
+        for pid in [1, 2] {
+            group.note(pid, 100 * PAGE, Some(1000));
+            group.answered(pid, Some(60 * PAGE));
+        }
+        assert_eq!(group.estimate(), 120 * PAGE);
+        group
+    }
+
+    fn pages(group: &Group) -> u64 {
+        group.estimate() / PAGE
     }
 
     #[test]
     fn pages_that_come_and_go_count_whole_and_one_process_counts_at_least() {
-        let (shares, then) = asked();
-        assert_eq!(shares.estimate(then, 100, 0), 120);
-        assert_eq!(shares.estimate(then + 30, 130, 30), 150, "one of them grows");
-        assert_eq!(shares.estimate(then - 10, 100, 0), 110, "pages of its own go out");
-        assert_eq!(shares.estimate(100, 100, 0), 100, "one of them ends");
-        assert_eq!(shares.estimate(0, 0, 0), 0);
+        let mut group = asked();
+        group.note(1, 130 * PAGE, Some(1030));
+        assert_eq!(pages(&group), 150, "one of them grows");
+        group.note(1, 90 * PAGE, Some(1000));
+        assert_eq!(pages(&group), 110, "pages of its own go out");
+        group.note(1, 0, Some(1000));
+        assert_eq!(pages(&group), 100, "one of them ends");
     }
 
     #[test]
     fn stores_to_shared_pages_show_as_faults_and_get_no_more_than_a_copy_for_each() {
-        let (shares, then) = asked();
-        assert_eq!(shares.estimate(then, 100, 25), 145);
-        assert_eq!(shares.estimate(then + 30, 130, 55), 175, "some faults got new pages");
-        assert_eq!(shares.estimate(then, 100, 500), 200);
+        let mut group = asked();
+        group.note(1, 100 * PAGE, Some(1025));
+        assert_eq!(pages(&group), 145);
+        group.note(1, 130 * PAGE, Some(1055));
+        assert_eq!(pages(&group), 175, "some faults got new pages");
+        group.note(1, 100 * PAGE, Some(1500));
+        assert_eq!(pages(&group), 200);
+        group.note(1, 100 * PAGE, None);
+        assert_eq!(pages(&group), 120, "its copies count elsewhere");
+    }
+
+    #[test]
+    fn a_process_that_was_never_asked_counts_whole_and_a_fork_with_its_faults() {
+        let mut group = Group::default();
+        keep(&mut group, &[1, 2]);
+        [1, 2].into_iter().for_each(|pid| group.note(pid, 100 * PAGE, Some(1000)));
+        assert_eq!(pages(&group), 200);
+        group.answered(2, None);
+        assert_eq!(pages(&group), 200, "nor can it be");
+
+        let mut group = asked();
+        keep(&mut group, &[1, 2]);
+        keep(&mut group, &[1, 2, 3]);
+        group.note(3, 102 * PAGE, Some(7));
+        assert_eq!(pages(&group), 129, "and with what it has beyond the others");
+        // The others' shares have shrunk for it.
+        group.answered(1, Some(40 * PAGE));
+        assert_eq!(pages(&group), 129);
+        group.note(3, 122 * PAGE, Some(27));
+        assert_eq!(pages(&group), 149);
+        group.answered(3, Some(62 * PAGE));
+        assert_eq!(pages(&group), 40 + 60 + 62 + 7, "it has made seven copies, as far as one knows");
+    }
+
+    #[test]
+    fn a_copy_that_is_made_between_two_answers_of_a_round_is_not_lost() {
+        let mut group = asked();
+        group.begin_round();
+        group.answered(1, Some(60 * PAGE));
+        group.note(2, 100 * PAGE, Some(1080));
+        group.answered(2, Some(100 * PAGE));
+        group.end_round();
+        assert!(pages(&group) >= 200, "{group:?}");
+        group.begin_round();
+        group.answered(1, Some(100 * PAGE));
+        group.answered(2, Some(100 * PAGE));
+        group.end_round();
+        assert_eq!(pages(&group), 200);
+    }
+
+    #[test]
+    fn what_a_process_leaves_to_others_counts_until_all_have_been_asked_again() {
+        let mut group = asked();
+        keep(&mut group, &[1, 2, 3]);
+        group.note(3, 100 * PAGE, Some(0));
+        group.begin_round();
+        [1, 2, 3].into_iter().for_each(|pid| group.answered(pid, Some(40 * PAGE)));
+        keep(&mut group, &[1, 2]);
+        group.end_round();
+        assert_eq!(pages(&group), 120, "two of them were asked before the third ended");
+        group.begin_round();
+        group.answered(1, Some(60 * PAGE));
+        group.answered(2, Some(60 * PAGE));
+        assert!(pages(&group) >= 120);
+        group.end_round();
+        assert_eq!(pages(&group), 120);
+        assert_eq!(group.left.before_round + group.left.in_round, 0);
+    }
+
+    #[test]
+    fn a_fork_of_a_process_that_runs_another_program_has_its_pages() {
+        let mut group = asked();
+        keep(&mut group, &[1, 2]);
+        keep(&mut group, &[1, 2, 3]);
+        group.note(3, 100 * PAGE, Some(0));
+        assert_eq!(pages(&group), 120);
+        group.note(2, PAGE, Some(1000));
+        keep(&mut group, &[1, 3]);
+        assert_eq!(pages(&group), 120);
+    }
+
+    /// Processes with pages, some of them shared. A page is known by a number, and who shows it.
+    #[derive(Default)]
+    struct Model {
+        pages: BTreeMap<u64, BTreeSet<u32>>,
+        faults: BTreeMap<u32, u64>,
+        next: u64,
+    }
+
+    impl Model {
+        fn counted(&self, pid: u32) -> u64 {
+            self.pages.values().filter(|shown_by| shown_by.contains(&pid)).count() as u64 * PAGE
+        }
+
+        /// Rounded up, so that sums are never too low.
+        fn share(&self, pid: u32) -> u64 {
+            let shown = self.pages.values().filter(|shown_by| shown_by.contains(&pid));
+            shown.map(|shown_by| PAGE.div_ceil(shown_by.len() as u64)).sum()
+        }
+
+        fn touch(&mut self, pid: u32) {
+            self.next += 1;
+            self.pages.insert(self.next, BTreeSet::from([pid]));
+            *self.faults.entry(pid).or_default() += 1;
+        }
+
+        /// Stores to a page: a shared one is copied.
+        fn store(&mut self, pid: u32, which: usize) {
+            let shown: Vec<u64> =
+                self.pages.iter().filter(|(_, by)| by.contains(&pid)).map(|(page, _)| *page).collect();
+            if let Some(page) = shown.get(which % shown.len().max(1))
+                && self.pages[page].len() > 1
+            {
+                self.pages.get_mut(page).unwrap().remove(&pid);
+                self.touch(pid);
+            }
+        }
+
+        fn fork(&mut self, parent: u32, child: u32) {
+            let shown = self.pages.values_mut().filter(|shown_by| shown_by.contains(&parent));
+            for shown_by in shown {
+                shown_by.insert(child);
+            }
+            self.faults.insert(child, 0);
+        }
+
+        fn end(&mut self, pid: u32) {
+            self.pages.retain(|_, shown_by| {
+                shown_by.remove(&pid);
+                !shown_by.is_empty()
+            });
+            self.faults.remove(&pid);
+        }
+    }
+
+    #[test]
+    fn an_estimate_is_never_below_what_there_is_and_exact_after_rounds_in_which_nothing_happens() {
+        for seed in 1..=300_u64 {
+            let mut state = seed;
+            let mut below = |bound: usize| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (state >> 33) as usize % bound
+            };
+            let (mut model, mut group, mut next) = (Model::default(), Group::default(), 1);
+            (0..20).for_each(|_| model.touch(1));
+            let (mut seen, mut ended, mut to_ask) =
+                (BTreeSet::<u32>::new(), BTreeSet::<u32>::new(), Vec::<u32>::new());
+            for _ in 0..400 {
+                let pids: Vec<u32> = model.faults.keys().copied().collect();
+                let pid = pids[below(pids.len())];
+                let ends_before_its_turn = group.is_in_round && to_ask.contains(&pid);
+                match below(9) {
+                    0 => model.touch(pid),
+                    1 | 2 => model.store(pid, below(1000)),
+                    3 if pids.len() < 8 => {
+                        next += 1;
+                        model.fork(pid, next);
+                    }
+                    // One that nobody has seen leaves less to the others than they are asked for.
+                    4 if pids.len() > 2 && seen.contains(&pid) && !ends_before_its_turn => {
+                        model.end(pid);
+                        ended.insert(pid);
+                    }
+                    5 => {
+                        // A look at which processes there are.
+                        let is_fork = |pid| pid > 1;
+                        let newcomer = |pid| Newcomer { is_fork: is_fork(pid), faults: 0 };
+                        group.keep(&model.faults.keys().map(|pid| (*pid, newcomer(*pid))).collect());
+                        (seen, ended) = (model.faults.keys().copied().collect(), BTreeSet::new());
+                    }
+                    _ if !seen.is_empty() => {
+                        to_ask.retain(|pid| model.faults.contains_key(pid));
+                        if group.is_in_round && to_ask.is_empty() {
+                            group.end_round();
+                        }
+                        // A newcomer is asked out of turn.
+                        let new = group.members().find(|(pid, is_asked)| !is_asked && !ended.contains(pid));
+                        let pid = new.filter(|_| below(3) > 0).map(|(pid, _)| pid).or_else(|| {
+                            if !group.is_in_round {
+                                group.begin_round();
+                                let members = group.members();
+                                to_ask = members.filter(|(_, asked)| *asked).map(|(pid, _)| pid).collect();
+                                to_ask.retain(|pid| model.faults.contains_key(pid));
+                            }
+                            (!to_ask.is_empty()).then(|| to_ask.swap_remove(below(to_ask.len())))
+                        });
+                        if let Some(pid) = pid {
+                            group.answered(pid, Some(model.share(pid)));
+                        }
+                    }
+                    _ => {}
+                }
+                ended.iter().for_each(|pid| group.note(*pid, 0, Some(0)));
+                for (pid, faults) in &model.faults {
+                    group.note(*pid, model.counted(*pid), Some(*faults));
+                }
+                if model.faults.keys().all(|pid| seen.contains(pid)) {
+                    let there_is = model.pages.len() as u64 * PAGE;
+                    assert!(
+                        group.estimate() >= there_is,
+                        "seed {seed}: {} < {there_is}: {group:?}",
+                        group.estimate()
+                    );
+                }
+            }
+            group.keep(&model.faults.keys().map(|pid| (*pid, Newcomer::default())).collect());
+            for (pid, faults) in &model.faults {
+                group.note(*pid, model.counted(*pid), Some(*faults));
+            }
+            for _ in 0..3 {
+                group.begin_round();
+                for pid in model.faults.keys() {
+                    group.answered(*pid, Some(model.share(*pid)));
+                }
+                group.end_round();
+            }
+            assert_eq!(pages(&group), model.pages.len() as u64, "seed {seed}");
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! The processes of the tree: which there are, and how much memory they have together.
 //!
 //! The kernel counts a page that a fork shares in every process that shows it. So the processes of one program,
-//! which have forked from each other, are counted together: their shares (PSS) are asked for now and then, and
+//! which have forked from each other, are counted together: their shares (PSS) are asked for in turn, and
 //! in between the pages that they get are added, and those that go are taken off. A store to a shared page gets a page that
-//! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until the shares are
-//! asked for again. A `vfork` child has no memory of its own.
+//! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until all have been
+//! asked again. One answer serves private and shared memory. A `vfork` child has no memory of its own.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use octavo::PAGE_BYTES;
 use octavo_platform::process_memory::share_memory;
 
 use crate::fixed::{Asked, Shared};
 use crate::proc::{self, Fixed, Memory, Statm};
-use crate::shares::Shares;
+use crate::rounds::{Next, Rounds, Wanted};
+use crate::shares::{Group, Newcomer};
 
 /// From one look at which processes there are to the next, where none has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -30,25 +30,20 @@ pub(crate) struct Process {
     /// Where its stack begins: processes that have forked from each other have the same.
     pub(crate) stack: u64,
     parent: u32,
+    /// Its faults until the last two looks at which processes there are.
+    faults: [u64; 2],
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
-}
-
-/// Processes that have forked from each other.
-#[derive(Debug, Default)]
-struct Family {
-    members: Vec<u32>,
-    shares: Shares,
-    /// Their faults until their shares were last asked for.
-    faults: u64,
 }
 
 /// All processes that descend from the runner, but for the runner's own helpers.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
-    families: BTreeMap<u64, Family>,
+    /// Processes that have forked from each other, by where their stacks begin.
+    families: BTreeMap<u64, Group>,
     shared: Shared,
+    rounds: Rounds,
     /// How many there have been.
     pub(crate) seen: u64,
     helpers: Vec<u32>,
@@ -115,9 +110,11 @@ impl Tree {
             processes.get(&pid).is_some_and(|process: &Process| !process.is_vforked)
         };
         for (pid, parent) in found {
-            let stack = proc::stat(pid).map_or(0, |stat| stat.stack);
+            let stat = proc::stat(pid);
+            let (stack, faults) = stat.map_or((0, 0), |stat| (stat.stack, stat.faults));
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.stack = stack;
+                process.faults = [process.faults[1], faults];
             }
             if is_known(&self.processes, pid) {
                 continue;
@@ -127,24 +124,25 @@ impl Tree {
                 let is_vforked = share_memory(pid, parent);
                 let memory = Memory::default();
                 let asked = Asked::new(pid);
-                self.processes.insert(pid, Process { statm, memory, asked, stack, parent, is_vforked });
+                let faults = [0, faults];
+                self.processes
+                    .insert(pid, Process { statm, memory, asked, stack, parent, faults, is_vforked });
             }
         }
         self.find_families();
     }
 
     fn find_families(&mut self) {
-        let mut members = BTreeMap::<u64, Vec<u32>>::new();
+        let mut members = BTreeMap::<u64, BTreeMap<u32, Newcomer>>::new();
         for (pid, process) in self.processes.iter().filter(|(_, process)| !process.is_vforked) {
-            members.entry(process.stack).or_default().push(*pid);
+            let is_fork = self.is_fork(*pid) || self.families.contains_key(&process.stack);
+            let newcomer = Newcomer { is_fork, faults: process.faults[0] };
+            members.entry(process.stack).or_default().insert(*pid, newcomer);
         }
         members.retain(|_, members| members.len() > 1);
         self.families.retain(|stack, _| members.contains_key(stack));
         for (stack, members) in members {
-            let family = self.families.entry(stack).or_default();
-            if family.members != members {
-                (family.members, family.shares) = (members, Shares::default());
-            }
+            self.families.entry(stack).or_default().keep(&members);
         }
     }
 
@@ -186,21 +184,18 @@ impl Tree {
             sum += process.memory.anonymous;
         }
         for family in self.families.values_mut() {
-            let processes = &self.processes;
-            let anonymous = |pid: &u32| processes.get(pid).map_or(0, |process| process.memory.anonymous);
-            let counted: u64 = family.members.iter().map(anonymous).sum();
-            let largest = family.members.iter().map(anonymous).max().unwrap_or(0);
-            let (now, has_copies) = (Instant::now(), family.members.iter().all(|pid| has_copies(*pid)));
-            let faults = if has_copies { 0 } else { family.count_faults() };
-            if family.shares.is_due(now) {
-                let members = &family.members;
-                family
-                    .shares
-                    .ask(now, counted, || members.iter().map(|pid| proc::anonymous_share(*pid)).sum());
-                family.faults = faults;
+            let pids: Vec<u32> = family.members().map(|(pid, _)| pid).collect();
+            let has_copies = pids.iter().all(|pid| has_copies(*pid));
+            for pid in pids {
+                let anonymous = self.processes.get(&pid).map_or(0, |process| process.memory.anonymous);
+                // A process that has ended has made its last fault.
+                let faults = || proc::stat(pid).map_or(0, |stat| stat.faults);
+                family.note(pid, anonymous, (!has_copies).then(faults));
             }
-            let stores = faults.saturating_sub(family.faults) * PAGE_BYTES as u64;
-            sum = sum - counted + family.shares.estimate(counted, largest, stores);
+        }
+        self.ask();
+        for family in self.families.values() {
+            sum = sum - family.counted().0 + family.estimate();
         }
         sum
     }
@@ -214,12 +209,49 @@ impl Tree {
             self.shared.add(*pid, fixed.shared);
             tables += fixed.tables;
         }
-        Fixed { shared: self.shared.total(now, |shared| fits(Fixed { shared, tables })), tables }
+        let most = self.shared.most(|shared| fits(Fixed { shared, tables }));
+        self.ask();
+        Fixed { shared: self.shared.estimate().unwrap_or(most), tables }
     }
-}
 
-impl Family {
-    fn count_faults(&self) -> u64 {
-        self.members.iter().filter_map(|pid| proc::stat(*pid)).map(|stat| stat.faults).sum()
+    /// Asks processes for their shares whose turn it is.
+    fn ask(&mut self) {
+        let mut wanted = BTreeMap::<u32, Wanted>::new();
+        for (pid, is_known) in self.groups().flat_map(|group| group.members()) {
+            let wanted = wanted.entry(pid).or_default();
+            wanted.is_known |= is_known;
+            wanted.is_new |= !is_known;
+        }
+        while let Some(next) = self.rounds.next(Instant::now(), &wanted) {
+            match next {
+                Next::Begin => self.groups().for_each(Group::begin_round),
+                Next::End => self.groups().for_each(Group::end_round),
+                Next::Ask(pid) => {
+                    self.ask_one(pid);
+                    wanted.insert(pid, Wanted { is_known: true, is_new: false });
+                }
+            }
+        }
+    }
+
+    fn ask_one(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        if let Some(shared) = &mut self.shared.group
+            && shared.contains(pid)
+        {
+            shared.note(pid, process.asked.ask(Instant::now(), process.memory).shared, None);
+        }
+        let shares = proc::shares(pid);
+        if let Some(family) = self.families.get_mut(&process.stack) {
+            family.answered(pid, shares.map(|shares| shares.anonymous));
+        }
+        if let Some(shared) = &mut self.shared.group {
+            shared.answered(pid, shares.map(|shares| shares.shared));
+        }
+    }
+
+    /// All groups of processes that may show the same pages.
+    fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.families.values_mut().chain(&mut self.shared.group)
     }
 }

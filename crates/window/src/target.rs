@@ -52,7 +52,7 @@ pub struct Target {
     events: Userfaultfd,
     /// What is known of the process. A fork's child is served before anybody knows which process it is.
     process: OnceLock<Process>,
-    mover: Mutex<Option<Inside>>,
+    mover: Mutex<Option<Equipment>>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -69,7 +69,7 @@ struct Process {
 }
 
 #[derive(Debug)]
-struct Inside {
+struct Equipment {
     mover: Mover,
     /// The second staging range holds pages that have been read.
     is_staged: bool,
@@ -108,11 +108,11 @@ impl Target {
             used: Used::of(mover.pid())?,
         };
         self.check(&process, &mover)?;
-        let mut inside = self.lock();
+        let mut equipment = self.lock();
         if self.process.set(process).is_err() {
             return Err(io::Error::other("the target has a mover already"));
         }
-        *inside = Some(Inside { mover, is_staged: true });
+        *equipment = Some(Equipment { mover, is_staged: true });
         Ok(())
     }
 
@@ -173,10 +173,10 @@ impl Target {
     /// Gives back what is left in staging, after the last batch for a while.
     pub fn tidy(&self) {
         // A batch under way discards it by itself.
-        if let Ok(mut inside) = self.mover.try_lock()
-            && let Some(inside) = &mut *inside
-            && std::mem::take(&mut inside.is_staged)
-            && inside.mover.discard().is_err()
+        if let Ok(mut equipment) = self.mover.try_lock()
+            && let Some(equipment) = &mut *equipment
+            && std::mem::take(&mut equipment.is_staged)
+            && equipment.mover.discard().is_err()
         {
             self.fail("its mover does not answer");
         }
@@ -199,8 +199,8 @@ impl Target {
     /// Lets the target go. It is served no longer.
     pub fn end(&self) {
         self.lose();
-        if let Some(inside) = &*self.lock() {
-            inside.mover.end();
+        if let Some(equipment) = &*self.lock() {
+            equipment.mover.end();
         }
     }
 
@@ -208,16 +208,16 @@ impl Target {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Inside>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Equipment>> {
         self.mover.lock().expect("nobody panics here")
     }
 
     /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
-    fn move_parts(&self, inside: &mut Inside, parts: &mut [Part]) -> bool {
+    fn move_parts(&self, equipment: &mut Equipment, parts: &mut [Part]) -> bool {
         let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
-        let staging = if inside.is_staged { Staging::DiscardFirst } else { Staging::Keep };
-        let Ok(moved) = inside.mover.move_out(&runs, staging) else { return false };
-        inside.is_staged = true;
+        let staging = if equipment.is_staged { Staging::DiscardFirst } else { Staging::Keep };
+        let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
+        equipment.is_staged = true;
         if moved.discarded.is_some() {
             // Old pages are in the way of new ones, so nothing can be known to be moved.
             return false;
@@ -225,27 +225,27 @@ impl Target {
         for (part, run) in parts.iter_mut().zip(&moved.runs) {
             (part.offset, part.done, part.error) = (run.offset, run.progress.done_bytes, run.progress.error);
         }
-        moved.is_whole() || self.find_moved(inside, parts)
+        moved.is_whole() || self.find_moved(equipment, parts)
     }
 
     /// Finds out what was moved after all.
-    fn find_moved(&self, inside: &Inside, parts: &mut [Part]) -> bool {
+    fn find_moved(&self, equipment: &Equipment, parts: &mut [Part]) -> bool {
         let Some(process) = self.process.get() else { return false };
-        let Ok(mut staged) = inside.mover.staging_pages(&process.pagemap) else { return false };
+        let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
         let mut tries = 0;
         while !staged[0].is_empty() {
             // The first range is never discarded, so these pages go on, as soon as whoever holds them lets go.
-            if tries == TRIES || inside.mover.move_on().is_err() {
+            if tries == TRIES || equipment.mover.move_on().is_err() {
                 return false;
             }
             if tries > 0 {
                 std::thread::sleep(BETWEEN_TRIES);
             }
             tries += 1;
-            let Ok(found) = inside.mover.staging_pages(&process.pagemap) else { return false };
+            let Ok(found) = equipment.mover.staging_pages(&process.pagemap) else { return false };
             staged = found;
         }
-        let second = inside.mover.staging().0[1];
+        let second = equipment.mover.staging().0[1];
         for part in parts.iter_mut().filter(|part| part.error.is_some()) {
             let (start, end) = (second + part.offset, second + part.offset + part.run.len);
             let found = staged[1].iter().filter(|run| run.start < end && start < run.end);
@@ -260,14 +260,14 @@ impl Target {
     ///
     /// # Safety
     /// As [`Reach::take_out`].
-    unsafe fn take_singly(&self, inside: &mut Inside, run: Taking) -> Option<Taken> {
+    unsafe fn take_singly(&self, equipment: &mut Equipment, run: Taking) -> Option<Taken> {
         let (mut done, mut outcomes) = (0, Vec::new());
         while done < run.len {
             let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
             let page = Taking { address: run.address + done, len: PAGE, to, ..run };
             outcomes.clear();
             // SAFETY: as of this call.
-            if !unsafe { self.take_batch(inside, &[page], &mut outcomes) } {
+            if !unsafe { self.take_batch(equipment, &[page], &mut outcomes) } {
                 return None;
             }
             match outcomes[..] {
@@ -283,10 +283,15 @@ impl Target {
     ///
     /// # Safety
     /// As [`Reach::take_out`].
-    unsafe fn take_batch(&self, inside: &mut Inside, runs: &[Taking], outcomes: &mut Vec<Taken>) -> bool {
+    unsafe fn take_batch(
+        &self,
+        equipment: &mut Equipment,
+        runs: &[Taking],
+        outcomes: &mut Vec<Taken>,
+    ) -> bool {
         let (first, mut movable) = (outcomes.len(), Vec::new());
         // SAFETY: as of this call.
-        let is_taken = unsafe { self.take_movable(inside, runs, outcomes, &mut movable) };
+        let is_taken = unsafe { self.take_movable(equipment, runs, outcomes, &mut movable) };
         if !is_taken || movable.is_empty() {
             return is_taken;
         }
@@ -304,7 +309,7 @@ impl Target {
         }
         let mut later = Vec::with_capacity(rest.len());
         // SAFETY: as of this call; these are parts of its runs.
-        let is_taken = unsafe { self.take_movable(inside, &rest, &mut later, &mut Vec::new()) };
+        let is_taken = unsafe { self.take_movable(equipment, &rest, &mut later, &mut Vec::new()) };
         for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
             let more = match taken {
                 Taken::All => run.len,
@@ -323,7 +328,7 @@ impl Target {
     /// As [`Reach::take_out`].
     unsafe fn take_movable(
         &self,
-        inside: &mut Inside,
+        equipment: &mut Equipment,
         runs: &[Taking],
         outcomes: &mut Vec<Taken>,
         movable: &mut Vec<Range<u64>>,
@@ -345,10 +350,10 @@ impl Target {
                 }
             }
         }
-        if !self.move_parts(inside, &mut parts) {
+        if !self.move_parts(equipment, &mut parts) {
             return false;
         }
-        let staged = inside.mover.staging().0[1];
+        let staged = equipment.mover.staging().0[1];
         let (mut remote, mut local) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
         let mut runs = runs.iter();
         for part in &parts {
@@ -368,7 +373,7 @@ impl Target {
                 at += run.len;
             }
             if part.error == Some(Errno::BUSY) && part.may_be_opened && part.done < part.run.len {
-                movable.extend(self.unshare(inside, part));
+                movable.extend(self.unshare(equipment, part));
             }
         }
         if remote.is_empty() {
@@ -376,13 +381,13 @@ impl Target {
         }
         let wanted: u64 = remote.iter().map(|(_, len)| *len).sum();
         // SAFETY: the caller vouches for the destinations.
-        let read = unsafe { read_process(inside.mover.pid(), &remote, &local) };
+        let read = unsafe { read_process(equipment.mover.pid(), &remote, &local) };
         read.is_ok_and(|read| read as u64 == wanted)
     }
 
     /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they need no protection any
     /// more.
-    fn unshare(&self, inside: &Inside, part: &Part) -> Option<Range<u64>> {
+    fn unshare(&self, equipment: &Equipment, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;
         let told = Categories::PRESENT | Categories::ZERO;
@@ -398,7 +403,7 @@ impl Target {
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
         // A refusal leaves the pages where they are.
-        (is_open && inside.mover.unshare(Run { address: start, len }).is_ok()).then_some(start..next)
+        (is_open && equipment.mover.unshare(Run { address: start, len }).is_ok()).then_some(start..next)
     }
 }
 
@@ -413,11 +418,11 @@ impl Reach for Target {
     }
 
     unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
-        let (mut inside, before) = (self.lock(), outcomes.len());
-        let Some(inside) = inside.as_mut().filter(|_| self.failure().is_none()) else {
+        let (mut equipment, before) = (self.lock(), outcomes.len());
+        let Some(equipment) = equipment.as_mut().filter(|_| self.failure().is_none()) else {
             return outcomes.resize(before + runs.len(), Taken::Part(0));
         };
-        let room = inside.mover.staging().1;
+        let room = equipment.mover.staging().1;
         let mut rest = runs;
         while !rest.is_empty() {
             // As much as staging holds, in as many moves as a batch has.
@@ -428,13 +433,13 @@ impl Reach for Target {
             }
             let (batch, later) = rest.split_at(count);
             // SAFETY: as of this call.
-            let mut is_taken = count > 0 && unsafe { self.take_batch(inside, batch, outcomes) };
+            let mut is_taken = count > 0 && unsafe { self.take_batch(equipment, batch, outcomes) };
             let first = outcomes.len().saturating_sub(count);
             for (index, run) in batch.iter().enumerate() {
                 let is_single = batch.len() == 1 && run.len == PAGE;
                 if is_taken && outcomes[first + index] == Taken::Never && !is_single {
                     // SAFETY: as of this call.
-                    match unsafe { self.take_singly(inside, *run) } {
+                    match unsafe { self.take_singly(equipment, *run) } {
                         Some(outcome) => outcomes[first + index] = outcome,
                         None => is_taken = false,
                     }

@@ -72,7 +72,7 @@ use pace::{Look, WritePace};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
-use weigh::Inside;
+use weigh::PoolPages;
 pub(crate) use weigh::{DeviceView, Turnover, Weights};
 
 /// Stores that do not ask for a block after there was none.
@@ -151,7 +151,7 @@ pub(crate) struct Pool {
     /// By space. The last are those of pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
     /// What these take to be in the pool.
-    inside: Inside,
+    inside: PoolPages,
     /// Pages that have left for a device since the beginning.
     left_pages: AtomicU64,
     pace: WritePace,
@@ -195,7 +195,7 @@ impl Pool {
             refusals: AtomicU32::new(0),
             packs: AtomicBool::new(false),
             weights: std::array::from_fn(|_| Weights::default()),
-            inside: Inside::default(),
+            inside: PoolPages::default(),
             left_pages: AtomicU64::new(0),
             pace: WritePace::default(),
             victims: Mutex::new(Victims::default()),

@@ -81,9 +81,9 @@ pub(crate) struct Turnover {
 
 /// The sum of what all weighers take to be in the pool, in parts of a page.
 #[derive(Debug, Default)]
-pub(crate) struct Inside(AtomicU64);
+pub(crate) struct PoolPages(AtomicU64);
 
-impl Inside {
+impl PoolPages {
     const PARTS: f64 = 256.0;
 
     pub(super) fn pages(&self) -> f64 {
@@ -294,21 +294,21 @@ impl Weights {
         }
     }
 
-    /// Returns how many pages of a batch should try the pool. `inside` is the sum over all that share the pool.
-    pub(super) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover, inside: &Inside) -> u32 {
+    /// Returns how many pages of a batch should try the pool. `all` is the sum over all that share the pool.
+    pub(super) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover, all: &PoolPages) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
         let before = weigher.inside;
         weigher.note(noted, turnover);
-        inside.change(before, weigher.inside);
+        all.change(before, weigher.inside);
         weigher.decide(pages, device)
     }
 
     /// Begins anew, for another space.
-    pub(super) fn reset(&self, inside: &Inside) {
+    pub(super) fn reset(&self, all: &PoolPages) {
         let mut weigher = self.weigher.lock();
         self.taken();
-        inside.change(weigher.inside, 0.0);
+        all.change(weigher.inside, 0.0);
         *weigher = Weigher::default();
     }
 }
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn each_page_that_leaves_is_charged_once_though_pages_were_unmapped() {
-        let (inside, all) = (Inside::default(), [Weights::default(), Weights::default()]);
+        let (inside, all) = (PoolPages::default(), [Weights::default(), Weights::default()]);
         let look = |weights: &Weights, pages, left| {
             let turnover = Turnover { pages, left, inside: inside.pages() };
             weights.decide(1, &FAST_DISK, turnover, &inside);
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_space_that_gets_the_number_of_another_begins_anew() {
-        let (inside, weights) = (Inside::default(), Weights::default());
+        let (inside, weights) = (PoolPages::default(), Weights::default());
         keep(&weights, 400);
         let look = |left| {
             let turnover = Turnover { pages: 1000, left, inside: inside.pages() };

@@ -1,0 +1,55 @@
+//! What the guardian finds where the runner is killed: also processes whose parents run other programs by now.
+
+mod common;
+
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::runs::{Mark, comm, is_watched, kill, octavo, wait_for, wait_until_gone};
+
+const CHILDREN: usize = 4;
+
+/// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then it has children which fork one
+/// each and run another program at once, and so does the shell. These grandchildren go on, in memory that they have from forks, beneath
+/// programs that nobody manages.
+const BENEATH_OTHERS: &str = "\
+    x=$(head -c 12000000 /dev/zero | tr '\\0' x); echo $$ >first
+    mkfifo never
+    until [ -e go ]; do dd if=/dev/zero of=/dev/null bs=100M count=1 status=none; sleep 0.1; done
+    sleep 0.5
+    for i in 1 2 3 4; do
+      ( ( while [ ${#x} = 12000000 ]; do read y <never; done; echo lost >finding ) & echo $! >>grandchildren; exec sleep 600 ) &
+    done
+    exec sleep 600";
+
+#[test]
+fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = |name: &str| -> Vec<u32> {
+        let text = fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    let mut command = octavo(&["--memory", "128M"], "/bin/sh", &["-c", BENEATH_OTHERS]);
+    command.current_dir(folder.path()).stdin(Stdio::null());
+    let (mark, mut runner) = Mark::start(command);
+    let first = wait_for("a shell", || pids("first").first().copied());
+    wait_for("a shell under management", || is_watched(first).then_some(()));
+    fs::write(folder.path().join("go"), "").unwrap();
+    let grandchildren = wait_for("a shell's grandchildren", || {
+        Some(pids("grandchildren")).filter(|pids| pids.len() == CHILDREN)
+    });
+    wait_for("another program in the first shell's place", || (comm(first) == "sleep").then_some(()));
+    assert!(grandchildren.iter().all(|pid| is_watched(*pid)), "the forks have watched memory");
+    // The runner takes note that the first shell is no more.
+    sleep(Duration::from_millis(300));
+    kill(runner.id());
+    runner.wait().unwrap();
+    grandchildren.into_iter().for_each(wait_until_gone);
+    assert!(!folder.path().join("finding").exists());
+    // The others have memory of their own, and go on.
+    assert_eq!(comm(first), "sleep");
+    mark.processes().into_iter().for_each(kill);
+    mark.wait_until_nobody_is_left();
+}
