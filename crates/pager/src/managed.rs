@@ -20,7 +20,7 @@ use octavo::{ErrorKind, InPlace, Manager, PAGE_BYTES, Protection, RegionOptions,
 use octavo_platform::pagemap::{Categories, Wanted};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
-use octavo_stub::Mover;
+use octavo_stub::{Inherited, Mover};
 use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Watch, Window};
 use rangemap::RangeSet;
 use rustix::io::Errno;
@@ -196,8 +196,10 @@ impl Managed {
     /// # Errors
     /// A sentence that says why it cannot be managed.
     pub(crate) fn equip(&mut self, pid: u32) -> Result<(), String> {
-        let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
-        let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
+        let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let inherited = Inherited { faults, watched: self.watched_in(&mappings) };
+        let injected = Mover::inject_into_fork(pid, STAGING, inherited).map_err(|error| error.to_string())?;
         self.settle(pid, injected.mover)?;
         // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
@@ -217,6 +219,19 @@ impl Managed {
         self.shared.layout.lock().doubtful.clear();
         let _ = self.look();
         Ok(())
+    }
+
+    /// Returns addresses that the descriptor should watch, each in a mapping of its own.
+    fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
+        let layout = self.shared.layout.lock();
+        let usable = mappings
+            .iter()
+            .filter(|mapping| mapping.is_private && mapping.is_readable && mapping.is_writable);
+        let first = |mapping: &proc::Mapping| {
+            let watched = layout.mapped.overlapping(&(mapping.start..mapping.end)).next();
+            watched.map(|range| range.start.max(mapping.start))
+        };
+        usable.filter_map(first).collect()
     }
 
     /// Takes note that the process cannot be equipped, and says so once, if there is a reason to tell: it may just have ended.
