@@ -14,7 +14,7 @@ use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_window::{Listener, Reach, Served, Target, Window};
 use rustix::io::Errno;
 
-use crate::managed::{Common, Managed, Program, Shared, take};
+use crate::managed::{Common, Held, Managed, Program, Shared, take};
 use crate::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -168,17 +168,20 @@ impl<'a> Adopter<'a> {
 impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
         let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
-        let (kept, layout) = (events.share(), self.shared.layout.of_fork());
+        let layout = self.shared.layout.of_fork();
         let Shared { manager, ledger, guardian, .. } = self.shared;
         let common = Common { manager, ledger, guardian };
         let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
-        let forked = Managed::serve(common, program, events, layout, |space| {
+        let held = Held::new(guardian, &program, events);
+        let forked = Managed::serve(common, program, &held, layout, |space| {
             let began = Instant::now();
             loop {
                 match space.fork_from(self.space) {
                     // The parent's pages cannot go out now, but writes may end, and other processes make room.
                     Err(error)
-                        if error.kind() == ErrorKind::OutOfMemory && began.elapsed() < FORK_PATIENCE =>
+                        if error.kind() == ErrorKind::OutOfMemory
+                            && began.elapsed() < FORK_PATIENCE
+                            && !held.has_ended() =>
                     {
                         std::thread::sleep(Duration::from_millis(5));
                     }
@@ -188,8 +191,9 @@ impl Listener for Adopter<'_> {
         });
         match forked {
             Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
+            Err(_) if held.has_ended() => {}
             Err(why) => {
-                self.shared.unserved.lock().expect("nobody panics here").extend(kept);
+                self.shared.unserved.lock().expect("nobody panics here").push(held);
                 self.give_up(format!("a fork of it cannot be served: {why}"));
             }
         }

@@ -208,6 +208,22 @@ impl Guardian {
     }
 }
 
+#[cfg(test)]
+impl Guardian {
+    /// A guardian that does not hear anything.
+    pub(crate) fn deaf() -> Self {
+        let (socket, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("the test may have a socket");
+        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self(Arc::new(Mutex::new(Ward { socket, pid: 0, next_key: 0, entrusted, kept, stopped })))
+    }
+
+    /// Returns the numbers of the processes in its care, 0 for each that has not been found.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.lock().entrusted.values().map(|process| process.pid).collect()
+    }
+}
+
 impl Entrusted {
     /// The process has been found.
     pub(crate) fn found(&self, pid: u32) {

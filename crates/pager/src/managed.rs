@@ -36,7 +36,6 @@ const LEAST_OUTSIDE: u64 = 2 << 20;
 const STAGING: u64 = 2 << 20;
 
 /// What the driver of a process and the monitor share.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) manager: Manager,
@@ -45,8 +44,8 @@ pub(crate) struct Shared {
     pub(crate) failure: Mutex<Option<String>>,
     /// What the driver has counted.
     pub(crate) served: Mutex<Served>,
-    /// Descriptors of children that cannot be served. While they are open, the children wait, and read no zeros.
-    pub(crate) unserved: Mutex<Vec<Userfaultfd>>,
+    /// Children that cannot be served. They wait until the tree is stopped.
+    pub(crate) unserved: Mutex<Vec<Held>>,
     /// Children of forks, until the monitor takes them.
     pub(crate) forks: Mutex<Vec<Managed>>,
 }
@@ -67,6 +66,28 @@ pub(crate) struct Program {
     pub(crate) name: String,
 }
 
+/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the runner dies, the guardian
+/// kills it.
+pub(crate) struct Held {
+    window: Arc<Window<Target>>,
+    /// Or a sentence that says why the guardian cannot have it.
+    entrusted: Result<Arc<Entrusted>, String>,
+}
+
+impl Held {
+    /// From here on pages of the program may be in the runner's hands only.
+    pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
+        let entrusted = guardian.entrust(program.pid, program.stack, events.as_fd());
+        let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
+        Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
+    }
+
+    /// Returns whether the process has ended, and wants no pages any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.window.reach().look_whether_gone()
+    }
+}
+
 /// A process under management.
 pub(crate) struct Managed {
     /// Which program this is: where its stack begins. A fork's child has its parent's.
@@ -76,7 +97,7 @@ pub(crate) struct Managed {
     bell: Arc<Bell>,
     watch: Arc<Watch>,
     shared: Arc<Shared>,
-    entrusted: Entrusted,
+    entrusted: Arc<Entrusted>,
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
@@ -105,24 +126,26 @@ impl Managed {
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = Program { pid: Some(pid), stack: stat.stack, name };
-        let mut managed = Self::serve(common, program, events, Layout::default(), |_| Ok(()))?;
+        let held = Held::new(common.guardian, &program, events);
+        let mut managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
         managed.settle(pid, mover)?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
         Ok(managed)
     }
 
-    /// Begins to serve the memory that a descriptor is for. `prepare` gets the space before any fault.
+    /// Begins to serve the memory of a process. `prepare` gets the space before any fault.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be served. It waits as long as it is held.
     pub(crate) fn serve(
         Common { manager, ledger, guardian }: Common<'_>,
-        Program { pid, stack, name }: Program,
-        events: Userfaultfd,
+        Program { stack, name, .. }: Program,
+        held: &Held,
         layout: Layout,
         prepare: impl FnOnce(&Space) -> octavo::Result<()>,
     ) -> Result<Self, String> {
-        // From here on pages of the program may be in the runner's hands only.
-        let entrusted = guardian.entrust(pid, stack, events.as_fd()).map_err(|error| error.to_string())?;
-        let window = Arc::new(Window::new(Target::new(events)));
+        let (window, entrusted) = (Arc::clone(&held.window), held.entrusted.clone()?);
         let translation: Arc<dyn octavo::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
         prepare(&space).map_err(|error| error.to_string())?;
@@ -442,4 +465,74 @@ pub(crate) fn take(
 fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
     let protected = window.reach().events().write_protect(page, PAGE, true);
     protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::fd::OwnedFd;
+
+    use octavo_platform::userfaultfd::Features;
+    use octavo_window::Listener;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const BUDGET: u64 = 32 << 20;
+
+    /// A descriptor of memory where nothing happens.
+    fn of_nothing() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    /// What managed processes have in common that nobody has to end.
+    pub(crate) struct Commons {
+        pub(crate) manager: Manager,
+        pub(crate) ledger: Arc<Ledger>,
+        pub(crate) guardian: Guardian,
+    }
+
+    impl Commons {
+        pub(crate) fn new() -> Self {
+            let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+            Self { manager, ledger: Arc::new(Ledger::new(BUDGET)), guardian: Guardian::deaf() }
+        }
+
+        /// A managed process that does nothing.
+        pub(crate) fn managed(&self, pid: Option<u32>, stack: u64) -> Managed {
+            let Self { manager, ledger, guardian } = self;
+            let program = Program { pid, stack, name: "a test".into() };
+            let events = Userfaultfd::of_fork(of_nothing(), Features::NONE);
+            let held = Held::new(guardian, &program, events);
+            let common = Common { manager, ledger, guardian };
+            Managed::serve(common, program, &held, Layout::default(), |_| Ok(())).unwrap()
+        }
+
+        /// Takes all spaces that the manager has. While they are there, no fork can be served.
+        pub(crate) fn all_spaces(&self) -> Vec<Space> {
+            std::iter::from_fn(|| self.manager.space().ok()).collect()
+        }
+    }
+
+    impl Managed {
+        /// Acts as its driver does when it forks.
+        pub(crate) fn fork(&self) {
+            Adopter::new(&self.space, &self.window, &self.shared, self.stack).forked(of_nothing());
+        }
+    }
+
+    #[test]
+    fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
+        let commons = Commons::new();
+        let parent = commons.managed(Some(7), 1);
+        let spaces = commons.all_spaces();
+        parent.fork();
+        assert!(parent.failure().is_some_and(|why| why.contains("a fork of it cannot be served")));
+        assert_eq!(commons.guardian.pids(), [7, 0]);
+        drop(spaces);
+        parent.fork();
+        let forks = parent.take_forks();
+        assert_eq!((forks.len(), commons.guardian.pids()), (1, vec![7, 0, 0]));
+        drop(parent);
+        assert_eq!(commons.guardian.pids(), [0], "the child that is served");
+    }
 }
