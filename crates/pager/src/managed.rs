@@ -407,25 +407,35 @@ impl Managed {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
-    pub(crate) fn end(mut self) -> Served {
-        self.stop();
-        self.served()
-    }
-
-    /// Ends the service of a process that has ended. No fork of it comes after that.
-    pub(crate) fn stop(&mut self) {
+    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room.
+    pub(crate) fn stop(&self) {
         self.window.reach().end();
         self.bell.end();
         self.watch.call_back();
+    }
+
+    /// Returns whether its driver has ended, and need not be waited for.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.driver.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until its driver has ended. No fork comes after that.
+    pub(crate) fn wait(&mut self) {
+        self.stop();
         // A driver that has failed was found out by `failure`.
         let _ = self.driver.take().map(JoinHandle::join);
+    }
+
+    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
+    pub(crate) fn end(mut self) -> Served {
+        self.wait();
+        self.served()
     }
 }
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        self.stop();
+        self.wait();
     }
 }
 
@@ -468,71 +478,4 @@ fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::os::fd::OwnedFd;
-
-    use octavo_platform::userfaultfd::Features;
-    use octavo_window::Listener;
-    use rustix::event::{EventfdFlags, eventfd};
-
-    use super::*;
-
-    const BUDGET: u64 = 32 << 20;
-
-    /// A descriptor of memory where nothing happens.
-    fn of_nothing() -> OwnedFd {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
-    }
-
-    /// What managed processes have in common that nobody has to end.
-    pub(crate) struct Commons {
-        pub(crate) manager: Manager,
-        pub(crate) ledger: Arc<Ledger>,
-        pub(crate) guardian: Guardian,
-    }
-
-    impl Commons {
-        pub(crate) fn new() -> Self {
-            let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
-            Self { manager, ledger: Arc::new(Ledger::new(BUDGET)), guardian: Guardian::deaf() }
-        }
-
-        /// A managed process that does nothing.
-        pub(crate) fn managed(&self, pid: Option<u32>, stack: u64) -> Managed {
-            let Self { manager, ledger, guardian } = self;
-            let program = Program { pid, stack, name: "a test".into() };
-            let events = Userfaultfd::of_fork(of_nothing(), Features::NONE);
-            let held = Held::new(guardian, &program, events);
-            let common = Common { manager, ledger, guardian };
-            Managed::serve(common, program, &held, Layout::default(), |_| Ok(())).unwrap()
-        }
-
-        /// Takes all spaces that the manager has. While they are there, no fork can be served.
-        pub(crate) fn all_spaces(&self) -> Vec<Space> {
-            std::iter::from_fn(|| self.manager.space().ok()).collect()
-        }
-    }
-
-    impl Managed {
-        /// Acts as its driver does when it forks.
-        pub(crate) fn fork(&self) {
-            Adopter::new(&self.space, &self.window, &self.shared, self.stack).forked(of_nothing());
-        }
-    }
-
-    #[test]
-    fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
-        let commons = Commons::new();
-        let parent = commons.managed(Some(7), 1);
-        let spaces = commons.all_spaces();
-        parent.fork();
-        assert!(parent.failure().is_some_and(|why| why.contains("a fork of it cannot be served")));
-        assert_eq!(commons.guardian.pids(), [7, 0]);
-        drop(spaces);
-        parent.fork();
-        let forks = parent.take_forks();
-        assert_eq!((forks.len(), commons.guardian.pids()), (1, vec![7, 0, 0]));
-        drop(parent);
-        assert_eq!(commons.guardian.pids(), [0], "the child that is served");
-    }
-}
+pub(crate) mod tests;

@@ -101,6 +101,8 @@ pub(crate) struct Monitor {
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet, with their parents.
     forks: Vec<(u32, Managed)>,
+    /// Processes that have ended, and whose drivers have not. Forks of theirs may still come.
+    ending: Vec<(u32, Managed)>,
     /// Movers of processes that have ended, until they have gone.
     ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
@@ -170,6 +172,7 @@ impl Monitor {
             stopped_at: None,
             stops_none: false,
             forks: Vec::new(),
+            ending: Vec::new(),
             ending_movers: Vec::new(),
             tidied_at: None,
             quarters: Quarters::new(),
@@ -188,12 +191,14 @@ impl Monitor {
         self.keep_guarded()?;
         if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
+            self.take_last_forks();
             self.find_forks();
         }
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
             self.tidied_at = Some(now);
             self.managed.values().for_each(Managed::tidy);
         }
+        self.ending.iter().for_each(|(_, managed)| managed.watch());
         for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
             managed.watch();
             if let Some(failure) = managed.failure() {
@@ -224,7 +229,7 @@ impl Monitor {
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
-            self.summary.note(manager, &self.managed, &self.tree);
+            self.summary.note(manager, &self.managed, &self.ending, &self.tree);
             let is_apart = !self.tree.has_families() && total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
             let fits = is_known && fits(manager);
@@ -459,9 +464,10 @@ impl Monitor {
     /// A child from before that process was managed has none of the watched memory, and is taken over like any other.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let stack = self.tree.processes.get(&pid).map(|process| process.stack);
-        let forks = self.forks.iter().map(|(_, fork)| fork);
-        let is_related = self.tree.is_fork(pid)
-            && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack);
+        let is_same = |managed: &Managed| Some(managed.stack) == stack;
+        // The parent may have ended. Then the runner is the parent now.
+        let is_related = self.tree.is_fork(pid) && self.managed.values().any(is_same)
+            || self.forks.iter().chain(&self.ending).any(|(_, managed)| is_same(managed));
         is_related && is_watched(&mut self.watched, pid)
     }
 
@@ -519,11 +525,27 @@ impl Monitor {
         }
     }
 
-    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background.
-    fn let_go(&mut self, pid: u32, mut managed: Managed) {
+    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
+    /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
+    fn let_go(&mut self, pid: u32, managed: Managed) {
         managed.stop();
-        self.forks.extend(managed.take_forks().into_iter().map(|fork| (pid, fork)));
-        self.summary.add(managed);
+        self.ending.push((pid, managed));
+    }
+
+    /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
+    fn take_last_forks(&mut self) {
+        for (parent, mut managed) in std::mem::take(&mut self.ending) {
+            let has_stopped = managed.has_stopped();
+            if has_stopped {
+                managed.wait();
+            }
+            self.forks.extend(managed.take_forks().into_iter().map(|fork| (parent, fork)));
+            if has_stopped {
+                self.summary.add(managed);
+            } else {
+                self.ending.push((parent, managed));
+            }
+        }
     }
 
     fn end_those_that_ended(&mut self) {
@@ -550,7 +572,7 @@ impl Monitor {
 
     /// Returns whether processes are left that need the runner.
     pub(crate) fn has_managed(&self) -> bool {
-        !self.managed.is_empty() || !self.forks.is_empty()
+        !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
     }
 
     /// Kills every process of the tree.
@@ -571,7 +593,7 @@ impl Monitor {
         self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
-            self.summary.note(manager, &self.managed, &self.tree);
+            self.summary.note(manager, &self.managed, &self.ending, &self.tree);
         }
         &self.summary
     }
@@ -582,8 +604,8 @@ impl Monitor {
         let _ = self.making.take().map(JoinHandle::join);
         self.let_go_on();
         self.figures();
-        let forks = std::mem::take(&mut self.forks).into_iter();
-        for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {
+        let [forks, ending] = [&mut self.forks, &mut self.ending].map(std::mem::take);
+        for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks).chain(ending) {
             self.summary.add(managed);
         }
         if let Some(guardian) = self.guardian.take() {
@@ -592,3 +614,6 @@ impl Monitor {
         self.summary
     }
 }
+
+#[cfg(test)]
+mod tests;
