@@ -173,6 +173,11 @@ impl Listener for Adopter<'_> {
         let common = Common { manager, ledger, guardian };
         let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
         let held = Held::new(guardian, &program, events);
+        let unserved = |held| self.shared.unserved.lock().expect("nobody panics here").push(held);
+        if self.shared.failure.lock().expect("nobody panics here").is_some() {
+            // What is wrong with the parent's memory would be wrong with the child's.
+            return unserved(held);
+        }
         let forked = Managed::serve(common, program, &held, layout, |space| {
             let began = Instant::now();
             loop {
@@ -193,7 +198,7 @@ impl Listener for Adopter<'_> {
             Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
             Err(_) if held.has_ended() => {}
             Err(why) => {
-                self.shared.unserved.lock().expect("nobody panics here").push(held);
+                unserved(held);
                 self.give_up(format!("a fork of it cannot be served: {why}"));
             }
         }

@@ -402,6 +402,13 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
+    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be served. Anything else
+    /// that has failed was about its own memory, which nobody has any more.
+    pub(crate) fn failure_of_forks(&self) -> Option<String> {
+        let has_unserved = !self.shared.unserved.lock().expect("nobody panics here").is_empty();
+        self.failure().filter(|_| has_unserved)
+    }
+
     /// Returns what the driver has counted, up to about now.
     pub(crate) fn served(&self) -> Served {
         *self.shared.served.lock().expect("nobody panics here")

@@ -191,7 +191,7 @@ impl Monitor {
         self.keep_guarded()?;
         if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
-            self.take_last_forks();
+            self.take_last_forks()?;
             self.find_forks();
         }
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
@@ -533,19 +533,26 @@ impl Monitor {
     }
 
     /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
-    fn take_last_forks(&mut self) {
+    ///
+    /// # Errors
+    /// A fork could not be served. It waits as long as its parent is there.
+    fn take_last_forks(&mut self) -> Result<(), Failed> {
+        let mut failure = None;
         for (parent, mut managed) in std::mem::take(&mut self.ending) {
             let has_stopped = managed.has_stopped();
             if has_stopped {
                 managed.wait();
             }
             self.forks.extend(managed.take_forks().into_iter().map(|fork| (parent, fork)));
-            if has_stopped {
+            let failed = managed.failure_of_forks();
+            if has_stopped && failed.is_none() {
                 self.summary.add(managed);
             } else {
                 self.ending.push((parent, managed));
             }
+            failure = failure.or(failed);
         }
+        failure.map_or(Ok(()), |why| Err(Failed(why + &self.unpaged())))
     }
 
     fn end_those_that_ended(&mut self) {

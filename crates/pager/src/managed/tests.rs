@@ -64,6 +64,11 @@ impl Commons {
 }
 
 impl Managed {
+    /// Has it be as if a change of its mappings could not be followed.
+    pub(crate) fn fail(&self) {
+        *self.shared.failure.lock().unwrap() = Some("a test has failed".into());
+    }
+
     /// Calls something while the driver cannot take a fork in.
     pub(crate) fn hold_driver<T>(self, call: impl FnOnce(Self) -> T) -> T {
         let shared = Arc::clone(&self.shared);
@@ -88,14 +93,16 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     wait_until(|| parent.failure().is_some());
     assert!(parent.failure().is_some_and(|why| why.contains("a fork of it cannot be served")));
     assert_eq!(commons.guardian.pids(), [7, 0]);
-    drop(spaces);
+    drop((parent, spaces));
+    assert!(commons.guardian.pids().is_empty());
+    let (parent, kernel) = commons.managed(Some(8), 1);
     kernel.fork();
     let mut forks = Vec::new();
     wait_until(|| {
         forks.extend(parent.take_forks());
         !forks.is_empty()
     });
-    assert_eq!(commons.guardian.pids(), [7, 0, 0]);
+    assert_eq!(commons.guardian.pids(), [8, 0]);
     drop(parent);
-    assert_eq!(commons.guardian.pids(), [0], "the child that is served");
+    assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
 }

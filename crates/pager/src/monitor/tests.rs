@@ -14,14 +14,56 @@ fn a_driver_that_is_busy_is_not_waited_for_when_its_process_has_ended() {
     parent.hold_driver(|parent| {
         kernel.fork();
         monitor.let_go(7, parent);
-        monitor.take_last_forks();
+        monitor.take_last_forks().unwrap();
         assert!(monitor.has_managed(), "a fork of it comes still");
         assert_eq!((monitor.ending.len(), monitor.forks.len()), (1, 0));
     });
     wait_until(|| {
-        monitor.take_last_forks();
+        monitor.take_last_forks().unwrap();
         monitor.ending.is_empty()
     });
     assert_eq!(monitor.forks.iter().map(|(parent, _)| *parent).collect::<Vec<_>>(), [7]);
     assert_eq!(commons.guardian.pids(), [0], "the child");
+}
+
+#[test]
+fn a_fork_that_cannot_be_served_stops_the_tree_though_its_parent_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    let _spaces = commons.all_spaces();
+    parent.hold_driver(|parent| {
+        kernel.fork();
+        monitor.let_go(7, parent);
+        monitor.take_last_forks().unwrap();
+    });
+    let mut failed = None;
+    wait_until(|| {
+        failed = monitor.take_last_forks().err();
+        failed.is_some()
+    });
+    let Failed(why) = failed.unwrap();
+    assert!(why.contains("a fork of it cannot be served"), "{why}");
+    assert!(monitor.has_managed());
+    assert_eq!(commons.guardian.pids(), [7, 0], "the child waits until the tree is stopped");
+}
+
+#[test]
+fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_its_forks() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    for forks in [false, true] {
+        let (parent, kernel) = commons.managed(Some(7), 1);
+        parent.fail();
+        if forks {
+            kernel.fork();
+        }
+        monitor.let_go(7, parent);
+        let mut has_failed = false;
+        wait_until(|| {
+            has_failed |= monitor.take_last_forks().is_err();
+            has_failed || monitor.ending.is_empty()
+        });
+        assert_eq!(has_failed, forks);
+    }
 }
