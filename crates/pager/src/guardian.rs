@@ -46,7 +46,7 @@ const KEEP: u32 = 4;
 const STOPPED: u32 = 5;
 /// All that stood still go on.
 const CONTINUED: u32 = 6;
-/// A fork's child has been found among the processes.
+/// A fork's child has been found among the processes, or is to be looked for again.
 const FOUND: u32 = 7;
 
 /// How long a guardian may take to hear of something, once its socket is full.
@@ -225,7 +225,7 @@ impl Guardian {
 }
 
 impl Entrusted {
-    /// The process has been found.
+    /// The process has been found. With 0, it was another one, and is to be looked for again.
     pub(crate) fn found(&self, pid: u32) {
         let mut ward = self.guardian.lock();
         if let Some(process) = ward.entrusted.get_mut(&self.key) {

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use octavo::{Manager, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
-use octavo_stub::{Inherited, Mover};
+use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
 use octavo_window::{Bell, Driver, Reach, Served, Target, Watch, Window};
 use rangemap::RangeSet;
 use rustix::io::Errno;
@@ -88,10 +88,38 @@ impl Held {
     }
 }
 
+/// The reason why a fork's child has no mover.
+#[derive(Debug)]
+pub(crate) enum Unequipped {
+    /// The process is another one than the child.
+    Another,
+    /// A sentence that says why it cannot be managed.
+    Refused(String),
+}
+
+impl From<String> for Unequipped {
+    fn from(sentence: String) -> Self {
+        Self::Refused(sentence)
+    }
+}
+
+impl From<InjectError> for Unequipped {
+    fn from(error: InjectError) -> Self {
+        match error.kind() {
+            InjectErrorKind::AnotherProcess => Self::Another,
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
 /// A process under management.
 pub(crate) struct Managed {
     /// Which program this is: where its stack begins. A fork's child has its parent's.
     pub(crate) stack: u64,
+    /// Of a fork's child: the process that has forked.
+    pub(crate) parent: u32,
+    /// Processes that this child was taken for, and that it is not.
+    others: Vec<u32>,
     pub(crate) space: Arc<Space>,
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
@@ -162,6 +190,8 @@ impl Managed {
         let bell = Bell::new().map_err(|error| error.to_string())?;
         let mut managed = Self {
             stack,
+            parent: 0,
+            others: Vec::new(),
             space: Arc::new(space),
             window,
             bell,
@@ -198,20 +228,35 @@ impl Managed {
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())
     }
 
-    /// Takes note of which process a fork's child is.
+    /// Takes note of which process a fork's child is thought to be.
     pub(crate) fn found(&self, pid: u32) {
         self.entrusted.found(pid);
     }
 
-    /// Makes a fork's child one whose pages can go out: `pid` has been found to be this child.
+    /// Takes note that a fork's child is to be looked for again.
+    pub(crate) fn lost(&self) {
+        self.entrusted.found(0);
+    }
+
+    /// Takes note that a fork's child is another process than this one.
+    pub(crate) fn is_not(&mut self, pid: u32) {
+        self.others.push(pid);
+    }
+
+    /// Returns whether a fork's child may be this process, as far as is known.
+    pub(crate) fn may_be(&self, pid: u32) -> bool {
+        !self.others.contains(&pid)
+    }
+
+    /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be managed.
-    pub(crate) fn equip(&mut self, pid: u32) -> Result<(), String> {
+    /// The process is another one, or cannot be managed.
+    pub(crate) fn equip(&mut self, pid: u32) -> Result<(), Unequipped> {
         let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let inherited = Inherited { faults, watched: self.watched_in(&mappings) };
-        let injected = Mover::inject_into_fork(pid, STAGING, inherited).map_err(|error| error.to_string())?;
+        let injected = Mover::inject_into_fork(pid, STAGING, inherited)?;
         self.settle(pid, injected.mover)?;
         // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
@@ -264,9 +309,11 @@ impl Managed {
         self.window.reach().is_equipped()
     }
 
-    /// Takes the children that have been forked since the last call.
-    pub(crate) fn take_forks(&self) -> Vec<Managed> {
-        std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"))
+    /// Takes the children that have been forked since the last call, by process `pid`.
+    pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
+        let mut forks = std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"));
+        forks.iter_mut().for_each(|fork| fork.parent = pid);
+        forks
     }
 
     /// Returns the CPU of the thread that the driver is beside, if it is.

@@ -20,7 +20,7 @@ use octavo::Manager;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::{Common, Managed};
+use crate::managed::{Common, Managed, Unequipped};
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
@@ -99,8 +99,8 @@ pub(crate) struct Monitor {
     stopped_at: Option<Instant>,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
-    /// Children of forks that have not been found among the processes yet, with their parents.
-    forks: Vec<(u32, Managed)>,
+    /// Children of forks that have not been found among the processes yet.
+    forks: Vec<Managed>,
     /// Processes that have ended, and whose drivers have not. Forks of theirs may still come.
     ending: Vec<(u32, Managed)>,
     /// Movers of processes that have ended, until they have gone.
@@ -199,7 +199,7 @@ impl Monitor {
             self.managed.values().for_each(Managed::tidy);
         }
         self.ending.iter().for_each(|(_, managed)| managed.watch());
-        for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
+        for managed in self.managed.values().chain(&self.forks) {
             managed.watch();
             if let Some(failure) = managed.failure() {
                 return Err(Failed(failure + &self.unpaged()));
@@ -424,8 +424,12 @@ impl Monitor {
         let managed = self.managed.get_mut(&pid).expect("it was just found");
         match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
+            Err(Unequipped::Another) => {
+                self.look_again(pid);
+                self.find_forks();
+            }
             // Its faults are served all the same. What it has itself counts as outside.
-            Err(why) => managed.refuse(proc::has_memory(pid).then_some(why)),
+            Err(Unequipped::Refused(why)) => managed.refuse(proc::has_memory(pid).then_some(why)),
         }
     }
 
@@ -467,7 +471,7 @@ impl Monitor {
         let is_same = |managed: &Managed| Some(managed.stack) == stack;
         // The parent may have ended. Then the runner is the parent now.
         let is_related = self.tree.is_fork(pid) && self.managed.values().any(is_same)
-            || self.forks.iter().chain(&self.ending).any(|(_, managed)| is_same(managed));
+            || self.forks.iter().chain(self.ending.iter().map(|(_, managed)| managed)).any(is_same);
         is_related && is_watched(&mut self.watched, pid)
     }
 
@@ -500,29 +504,43 @@ impl Monitor {
     /// Finds out which processes are the children of forks.
     fn find_forks(&mut self) {
         for (pid, managed) in &self.managed {
-            self.forks.extend(managed.take_forks().into_iter().map(|fork| (*pid, fork)));
+            self.forks.extend(managed.take_forks(*pid));
         }
         let mut index = 0;
         while index < self.forks.len() {
-            let (parent, fork) = &self.forks[index];
-            let more: Vec<_> = fork.take_forks().into_iter().map(|fork| (*parent, fork)).collect();
-            let is_current = fork.is_current();
-            let stack = fork.stack;
+            let fork = &self.forks[index];
+            let (more, is_current) = (fork.take_forks(fork.parent), fork.is_current());
             let (managed, watched) = (&self.managed, &mut self.watched);
-            let found = self
-                .tree
-                .find_fork(stack, *parent, |pid| managed.contains_key(&pid) || !is_watched(watched, pid));
+            let is_another =
+                |pid| managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched(watched, pid);
+            let found = self.tree.find_fork(fork.stack, fork.parent, is_another);
             if !is_current {
-                let (parent, fork) = self.forks.remove(index);
-                self.let_go(parent, fork);
+                let fork = self.forks.remove(index);
+                self.let_go(fork.parent, fork);
             } else if let Some(pid) = found {
-                let (_, fork) = self.forks.remove(index);
+                let fork = self.forks.remove(index);
                 self.manage(pid, fork);
             } else {
                 index += 1;
             }
             self.forks.extend(more);
         }
+    }
+
+    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be a sibling, and another
+    /// sibling may have been taken for the child. So all of them are looked for again but those of which it is certain.
+    fn look_again(&mut self, pid: u32) {
+        let Some(mut fork) = self.managed.remove(&pid) else { return };
+        fork.is_not(pid);
+        let is_doubtful =
+            |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
+        let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
+        let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
+        // This one comes first: it can be fewer processes than they can.
+        let first = self.forks.len();
+        self.forks.push(fork);
+        self.forks.extend(found);
+        self.forks[first..].iter().for_each(Managed::lost);
     }
 
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
@@ -543,7 +561,7 @@ impl Monitor {
             if has_stopped {
                 managed.wait();
             }
-            self.forks.extend(managed.take_forks().into_iter().map(|fork| (parent, fork)));
+            self.forks.extend(managed.take_forks(parent));
             let failed = managed.failure_of_forks();
             if has_stopped && failed.is_none() {
                 self.summary.add(managed);
@@ -565,6 +583,12 @@ impl Monitor {
                 self.ending_movers.extend(mover);
             }
         }
+        // A process has ended, and the memory is there: it was another's.
+        let is_mistaken = |(pid, managed): &(&u32, &Managed)| {
+            !managed.is_equipped() && !self.tree.processes.contains_key(pid)
+        };
+        let mistaken: Vec<u32> = self.managed.iter().filter(is_mistaken).map(|(pid, _)| *pid).collect();
+        mistaken.into_iter().for_each(|pid| self.look_again(pid));
         // Until it has gone it would be taken for a program: it has the memory of one.
         let (left, gone) = std::mem::take(&mut self.ending_movers)
             .into_iter()
@@ -611,10 +635,9 @@ impl Monitor {
         let _ = self.making.take().map(JoinHandle::join);
         self.let_go_on();
         self.figures();
-        let [forks, ending] = [&mut self.forks, &mut self.ending].map(std::mem::take);
-        for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks).chain(ending) {
-            self.summary.add(managed);
-        }
+        let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
+        let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
+        managed.chain(ending).for_each(|managed| self.summary.add(managed));
         if let Some(guardian) = self.guardian.take() {
             guardian.finish();
         }

@@ -99,7 +99,7 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     kernel.fork();
     let mut forks = Vec::new();
     wait_until(|| {
-        forks.extend(parent.take_forks());
+        forks.extend(parent.take_forks(8));
         !forks.is_empty()
     });
     assert_eq!(commons.guardian.pids(), [8, 0]);

@@ -1,3 +1,5 @@
+use std::process::{Command, Stdio};
+
 use super::*;
 use crate::managed::tests::{Commons, wait_until};
 
@@ -22,7 +24,7 @@ fn a_driver_that_is_busy_is_not_waited_for_when_its_process_has_ended() {
         monitor.take_last_forks().unwrap();
         monitor.ending.is_empty()
     });
-    assert_eq!(monitor.forks.iter().map(|(parent, _)| *parent).collect::<Vec<_>>(), [7]);
+    assert_eq!(monitor.forks.iter().map(|fork| fork.parent).collect::<Vec<_>>(), [7]);
     assert_eq!(commons.guardian.pids(), [0], "the child");
 }
 
@@ -66,4 +68,50 @@ fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_
         });
         assert_eq!(has_failed, forks);
     }
+}
+
+#[test]
+fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    // Two children that go on until the shell's input ends.
+    let script = "exec 3<&0; (read word <&3) & (read word <&3) & wait";
+    let mut shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+    let parent = shell.id();
+    let mut children = Vec::new();
+    let stack = || proc::stat(parent).unwrap().stack;
+    wait_until(|| {
+        monitor.tree.look();
+        children.clear();
+        proc::children(parent, &mut children);
+        children.sort_unstable();
+        let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|child| child.stack == stack());
+        children.len() == 2 && children.iter().all(is_there)
+    });
+    monitor.watched.extend(children.iter().map(|pid| (*pid, true)));
+    let mut kernels = Vec::new();
+    for _ in 0..2 {
+        let (mut fork, kernel) = commons.managed(None, stack());
+        fork.parent = parent;
+        monitor.forks.push(fork);
+        kernels.push(kernel);
+    }
+    let [a, b] = children[..] else { unreachable!("there are two") };
+    monitor.find_forks();
+    assert_eq!(commons.guardian.pids(), [a, b]);
+    monitor.look_again(a);
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
+    monitor.find_forks();
+    assert_eq!(commons.guardian.pids(), [b, a]);
+    // It was none of the two. The other one is still sought among both.
+    monitor.look_again(b);
+    monitor.find_forks();
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (1, vec![0, a]));
+    // The process ends, and the child's memory is there.
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    monitor.tree.look();
+    monitor.end_those_that_ended();
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
+    assert!(monitor.has_managed() && monitor.managed.is_empty());
 }
