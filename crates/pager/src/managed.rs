@@ -291,13 +291,9 @@ impl Managed {
         usable.filter_map(first).collect()
     }
 
-    /// Takes note that the process cannot be equipped, and says so once, if there is a reason to tell: it may just have ended.
-    pub(crate) fn refuse(&mut self, why: Option<String>) {
-        if !std::mem::replace(&mut self.is_refused, true)
-            && let Some(why) = why
-        {
-            eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
-        }
+    /// Takes note that the process cannot be equipped.
+    pub(crate) fn refuse(&mut self) {
+        self.is_refused = true;
     }
 
     pub(crate) fn is_refused(&self) -> bool {

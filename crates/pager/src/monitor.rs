@@ -429,7 +429,13 @@ impl Monitor {
                 self.find_forks();
             }
             // Its faults are served all the same. What it has itself counts as outside.
-            Err(Unequipped::Refused(why)) => managed.refuse(proc::has_memory(pid).then_some(why)),
+            Err(Unequipped::Refused(why)) => {
+                managed.refuse();
+                // It may just have ended.
+                if proc::has_memory(pid) {
+                    eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
+                }
+            }
         }
     }
 
