@@ -1,6 +1,7 @@
 //! Managed processes of which only the kernel's messages are real: their descriptors are sockets.
 
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use octavo_platform::userfaultfd::Features;
 use rustix::event::{EventfdFlags, eventfd};
@@ -77,10 +78,13 @@ impl Managed {
     }
 }
 
-/// Waits until something is so.
+/// Waits until something is so, which is soon, also on a busy machine.
+#[track_caller]
 pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
     while !is_so() {
-        std::thread::yield_now();
+        assert!(began.elapsed() < Duration::from_secs(60), "in vain");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
