@@ -76,6 +76,14 @@ impl Run {
         wait_for("the runner's end", || self.runner.try_wait().unwrap())
     }
 
+    /// Kills the runner, and waits for the ends of processes that it had.
+    #[track_caller]
+    fn kill_runner(&mut self, had: impl IntoIterator<Item = u32>) {
+        kill(self.id());
+        self.wait();
+        had.into_iter().for_each(wait_until_gone);
+    }
+
     /// The tortures that the shell has started, and that go on.
     fn parts(&self) -> Vec<u32> {
         let is_shell = |pid: &u32| comm(*pid) == "sh";
@@ -120,6 +128,14 @@ impl Run {
         assert!(findings.all(|line| line.ends_with("ended badly, with wait status 0x9.")), "{errors}");
     }
 
+    /// Checks after the runner's death that no program has read a wrong byte before its end, and that nothing is left.
+    #[track_caller]
+    fn assert_all_have_ended_with_it(&self) {
+        self.assert_no_finding();
+        self.assert_nothing_is_left();
+        self.assert_all_were_killed();
+    }
+
     #[track_caller]
     fn assert_nothing_is_left(&self) {
         self.mark.wait_until_nobody_is_left();
@@ -159,13 +175,8 @@ fn a_program_whose_mover_is_killed_does_not_go_on() {
 #[test]
 fn where_the_runner_is_killed_the_program_ends_and_nothing_is_left() {
     let (mut run, program, mover) = start_paged();
-    kill(run.id());
-    run.wait();
-    wait_until_gone(program);
-    wait_until_gone(mover);
-    run.assert_no_finding();
-    run.assert_nothing_is_left();
-    run.assert_all_were_killed();
+    run.kill_runner([program, mover]);
+    run.assert_all_have_ended_with_it();
     let socket = run.folder.path().join("figures");
     let options = ["--memory", "512M", "--socket", socket.to_str().unwrap()];
     assert_passed(&octavo(&options, "/bin/true", &[]).output().unwrap());
@@ -180,13 +191,8 @@ fn a_guardian_that_is_killed_has_a_successor_that_ends_the_tree_with_the_runner(
     kill(first);
     wait_for_guardian(run.id(), Some(first));
     assert!(is_there(program));
-    kill(run.id());
-    run.wait();
-    wait_until_gone(program);
-    wait_until_gone(mover);
-    run.assert_no_finding();
-    run.assert_nothing_is_left();
-    run.assert_all_were_killed();
+    run.kill_runner([program, mover]);
+    run.assert_all_have_ended_with_it();
     let errors = run.told("errors");
     let lines: Vec<_> = errors.lines().filter(|line| line.starts_with("octavo:")).collect();
     assert!(lines.len() == 1 && lines[0].contains("the runner has died"), "{errors}");
@@ -288,9 +294,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
             signal(run.id(), "-STOP");
             managed.extend(run.mark.processes().into_iter().filter(|pid| is_watched(*pid)));
         }
-        kill(run.id());
-        run.wait();
-        managed.into_iter().for_each(wait_until_gone);
+        run.kill_runner(managed);
         wait_for("the helpers' ends", || {
             let is_helper = |pid: &u32| {
                 let line = text(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
@@ -305,12 +309,10 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
             };
             (!run.mark.processes().iter().any(stands)).then_some(())
         });
-        run.assert_no_finding();
         wait_for("the ends of programs that were not managed", || {
             run.mark.processes().into_iter().for_each(kill);
             run.mark.processes().is_empty().then_some(())
         });
-        run.assert_nothing_is_left();
-        run.assert_all_were_killed();
+        run.assert_all_have_ended_with_it();
     });
 }

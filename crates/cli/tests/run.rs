@@ -16,7 +16,10 @@ fn endure(kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
     let options = ["--memory", "96M", "--json", json.path().to_str().unwrap()];
     let arguments =
         ["--memory", "192M", "--seconds", seconds, "--seed", seed, "--only", kinds, "--patience", "120"];
-    assert_passed(&octavo(&options, torture(), &arguments).output().unwrap());
+    let output = octavo(&options, torture(), &arguments).output().unwrap();
+    assert_passed(&output);
+    // Which of several children is which is found out in the end.
+    assert!(!text(&output.stderr).contains("another process"), "{}", text(&output.stderr));
     serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
 }
 

@@ -47,7 +47,7 @@ const KEEP: u32 = 4;
 const STOPPED: u32 = 5;
 /// All that stood still go on.
 const CONTINUED: u32 = 6;
-/// A fork's child has been found among the processes.
+/// A fork's child has been found among the processes, or is to be looked for again.
 const FOUND: u32 = 7;
 /// The guardian has everything, and is to say so.
 const ANSWER: u32 = 8;
@@ -223,8 +223,24 @@ impl Guardian {
     }
 }
 
+#[cfg(test)]
+impl Guardian {
+    /// A guardian that does not hear anything.
+    pub(crate) fn deaf() -> Self {
+        let (socket, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("the test may have a socket");
+        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self(Arc::new(Mutex::new(Ward { socket, pid: 0, silent: 0, next_key: 0, entrusted, kept, stopped })))
+    }
+
+    /// Returns the numbers of the processes in its care, 0 for each that has not been found.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.lock().entrusted.values().map(|process| process.pid).collect()
+    }
+}
+
 impl Entrusted {
-    /// The process has been found.
+    /// The process has been found. With 0, it was another one, and is to be looked for again.
     pub(crate) fn found(&self, pid: u32) {
         let mut ward = self.guardian.lock();
         if let Some(process) = ward.entrusted.get_mut(&self.key) {

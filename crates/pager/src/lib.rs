@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `monitor` | watches the tree's memory, and takes processes over |
 //! | `managed` | a process under management |
+//! | `adopter` | what its driver does beside serving faults: adopts pages, takes forks in |
 //! | `eligible` | which mappings are taken |
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
@@ -21,6 +22,7 @@
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
 
+mod adopter;
 mod eligible;
 mod fixed;
 mod guardian;

@@ -5,26 +5,23 @@
 //! ```
 //!
 //! A mapping is watched before it is looked at. So a page that comes later is a fault, and a page that is
-//! there already is found and adopted where it is. Adoption runs in the thread that serves the faults, so no
-//! event is read between a look and the adoption of what it has found. A range that the program drops before
-//! it was adopted is not adopted any more: its event comes before its pages go.
+//! there already is found and adopted where it is (`adopter.rs`).
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use octavo::{ErrorKind, InPlace, Manager, PAGE_BYTES, Protection, RegionOptions, Space};
-use octavo_platform::pagemap::{Categories, Wanted};
+use octavo::{Manager, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
-use octavo_stub::Mover;
-use octavo_window::{Bell, Driver, Listener, Reach, Served, Target, Watch, Window};
+use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
+use octavo_window::{Bell, Driver, Reach, Served, Target, Watch, Window};
 use rangemap::RangeSet;
 use rustix::io::Errno;
 
+use crate::adopter::Adopter;
 use crate::eligible::eligible;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
@@ -32,33 +29,25 @@ use crate::ledger::Ledger;
 use crate::proc::{self, Threads};
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Bytes that are adopted between two looks for faults.
-const PIECE: u64 = 2 << 20;
 
 /// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
 const LEAST_OUTSIDE: u64 = 2 << 20;
 /// The bytes of a process that are on their way out at once.
 const STAGING: u64 = 2 << 20;
 
-/// How long faults may find no room before the tree is stopped.
-const ROOM_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a fork waits for room.
-const FORK_PATIENCE: Duration = Duration::from_secs(20);
-
 /// What the driver of a process and the monitor share.
-#[derive(Debug)]
-struct Shared {
-    ledger: Arc<Ledger>,
-    manager: Manager,
-    guardian: Guardian,
-    layout: Layout,
-    failure: Mutex<Option<String>>,
+pub(crate) struct Shared {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) manager: Manager,
+    pub(crate) guardian: Guardian,
+    pub(crate) layout: Layout,
+    pub(crate) failure: Mutex<Option<String>>,
     /// What the driver has counted.
-    served: Mutex<Served>,
-    /// Descriptors of children that cannot be served. While they are open, the children wait, and read no zeros.
-    unserved: Mutex<Vec<Userfaultfd>>,
+    pub(crate) served: Mutex<Served>,
+    /// Children that cannot be served. They wait until the tree is stopped.
+    pub(crate) unserved: Mutex<Vec<Held>>,
     /// Children of forks, until the monitor takes them.
-    forks: Mutex<Vec<Managed>>,
+    pub(crate) forks: Mutex<Vec<Managed>>,
 }
 
 /// What all managed processes have in common.
@@ -70,23 +59,73 @@ pub(crate) struct Common<'a> {
 }
 
 /// A program that is to be managed.
-struct Program {
+pub(crate) struct Program {
     /// `None`: a fork's child that has not been found among the processes yet.
-    pid: Option<u32>,
-    stack: u64,
-    name: String,
+    pub(crate) pid: Option<u32>,
+    pub(crate) stack: u64,
+    pub(crate) name: String,
+}
+
+/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the runner dies, the guardian
+/// kills it.
+pub(crate) struct Held {
+    window: Arc<Window<Target>>,
+    /// Or a sentence that says why the guardian cannot have it.
+    entrusted: Result<Arc<Entrusted>, String>,
+}
+
+impl Held {
+    /// From here on pages of the program may be in the runner's hands only.
+    pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
+        let entrusted = guardian.entrust(program.pid, program.stack, events.as_fd());
+        let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
+        Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
+    }
+
+    /// Returns whether the process has ended, and wants no pages any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.window.reach().look_whether_gone()
+    }
+}
+
+/// The reason why a fork's child has no mover.
+#[derive(Debug)]
+pub(crate) enum Unequipped {
+    /// The process is another one than the child.
+    Another,
+    /// A sentence that says why it cannot be managed.
+    Refused(String),
+}
+
+impl From<String> for Unequipped {
+    fn from(sentence: String) -> Self {
+        Self::Refused(sentence)
+    }
+}
+
+impl From<InjectError> for Unequipped {
+    fn from(error: InjectError) -> Self {
+        match error.kind() {
+            InjectErrorKind::AnotherProcess => Self::Another,
+            _ => Self::Refused(error.to_string()),
+        }
+    }
 }
 
 /// A process under management.
 pub(crate) struct Managed {
     /// Which program this is: where its stack begins. A fork's child has its parent's.
     pub(crate) stack: u64,
+    /// Of a fork's child: the process that has forked.
+    pub(crate) parent: u32,
+    /// Processes that this child was taken for, and that it is not.
+    others: Vec<u32>,
     pub(crate) space: Arc<Space>,
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
     watch: Arc<Watch>,
     shared: Arc<Shared>,
-    entrusted: Entrusted,
+    entrusted: Arc<Entrusted>,
     driver: Option<JoinHandle<io::Result<()>>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
@@ -115,24 +154,26 @@ impl Managed {
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = Program { pid: Some(pid), stack: stat.stack, name };
-        let mut managed = Self::serve(common, program, events, Layout::default(), |_| Ok(()))?;
+        let held = Held::new(common.guardian, &program, events);
+        let mut managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
         managed.settle(pid, mover)?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
         Ok(managed)
     }
 
-    /// Begins to serve the memory that a descriptor is for. `prepare` gets the space before any fault.
-    fn serve(
+    /// Begins to serve the memory of a process. `prepare` gets the space before any fault.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be served. It waits as long as it is held.
+    pub(crate) fn serve(
         Common { manager, ledger, guardian }: Common<'_>,
-        Program { pid, stack, name }: Program,
-        events: Userfaultfd,
+        Program { stack, name, .. }: Program,
+        held: &Held,
         layout: Layout,
         prepare: impl FnOnce(&Space) -> octavo::Result<()>,
     ) -> Result<Self, String> {
-        // From here on pages of the program may be in the runner's hands only.
-        let entrusted = guardian.entrust(pid, stack, events.as_fd()).map_err(|error| error.to_string())?;
-        let window = Arc::new(Window::new(Target::new(events)));
+        let (window, entrusted) = (Arc::clone(&held.window), held.entrusted.clone()?);
         let translation: Arc<dyn octavo::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
         prepare(&space).map_err(|error| error.to_string())?;
@@ -149,6 +190,8 @@ impl Managed {
         let bell = Bell::new().map_err(|error| error.to_string())?;
         let mut managed = Self {
             stack,
+            parent: 0,
+            others: Vec::new(),
             space: Arc::new(space),
             window,
             bell,
@@ -173,8 +216,7 @@ impl Managed {
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
         self.driver = Some(thread.spawn(move || {
             crate::priority::lower();
-            let lacked_room = None;
-            let adopter = Adopter { space: &space, window: &window, shared: &shared, stack, lacked_room };
+            let adopter = Adopter::new(&space, &window, &shared, stack);
             let events = window.reach().events().as_fd();
             Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
         })?);
@@ -186,18 +228,35 @@ impl Managed {
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())
     }
 
-    /// Takes note of which process a fork's child is.
+    /// Takes note of which process a fork's child is thought to be.
     pub(crate) fn found(&self, pid: u32) {
         self.entrusted.found(pid);
     }
 
-    /// Makes a fork's child one whose pages can go out: `pid` has been found to be this child.
+    /// Takes note that a fork's child is to be looked for again.
+    pub(crate) fn lost(&self) {
+        self.entrusted.found(0);
+    }
+
+    /// Takes note that a fork's child is another process than this one.
+    pub(crate) fn is_not(&mut self, pid: u32) {
+        self.others.push(pid);
+    }
+
+    /// Returns whether a fork's child may be this process, as far as is known.
+    pub(crate) fn may_be(&self, pid: u32) -> bool {
+        !self.others.contains(&pid)
+    }
+
+    /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be managed.
-    pub(crate) fn equip(&mut self, pid: u32) -> Result<(), String> {
-        let events = self.window.reach().events().share().map_err(|error| error.to_string())?;
-        let injected = Mover::inject_into_fork(pid, STAGING, events).map_err(|error| error.to_string())?;
+    /// The process is another one, or cannot be managed.
+    pub(crate) fn equip(&mut self, pid: u32) -> Result<(), Unequipped> {
+        let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let inherited = Inherited { faults, watched: self.watched_in(&mappings) };
+        let injected = Mover::inject_into_fork(pid, STAGING, inherited)?;
         self.settle(pid, injected.mover)?;
         // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
@@ -219,13 +278,22 @@ impl Managed {
         Ok(())
     }
 
-    /// Takes note that the process cannot be equipped, and says so once, if there is a reason to tell: it may just have ended.
-    pub(crate) fn refuse(&mut self, why: Option<String>) {
-        if !std::mem::replace(&mut self.is_refused, true)
-            && let Some(why) = why
-        {
-            eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
-        }
+    /// Returns addresses that the descriptor should watch, each in a mapping of its own.
+    fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
+        let layout = self.shared.layout.lock();
+        let usable = mappings
+            .iter()
+            .filter(|mapping| mapping.is_private && mapping.is_readable && mapping.is_writable);
+        let first = |mapping: &proc::Mapping| {
+            let watched = layout.mapped.overlapping(&(mapping.start..mapping.end)).next();
+            watched.map(|range| range.start.max(mapping.start))
+        };
+        usable.filter_map(first).collect()
+    }
+
+    /// Takes note that the process cannot be equipped.
+    pub(crate) fn refuse(&mut self) {
+        self.is_refused = true;
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -237,9 +305,11 @@ impl Managed {
         self.window.reach().is_equipped()
     }
 
-    /// Takes the children that have been forked since the last call.
-    pub(crate) fn take_forks(&self) -> Vec<Managed> {
-        std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"))
+    /// Takes the children that have been forked since the last call, by process `pid`.
+    pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
+        let mut forks = std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"));
+        forks.iter_mut().for_each(|fork| fork.parent = pid);
+        forks
     }
 
     /// Returns the CPU of the thread that the driver is beside, if it is.
@@ -375,35 +445,52 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
+    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be served. Anything else
+    /// that has failed was about its own memory, which nobody has any more.
+    pub(crate) fn failure_of_forks(&self) -> Option<String> {
+        let has_unserved = !self.shared.unserved.lock().expect("nobody panics here").is_empty();
+        self.failure().filter(|_| has_unserved)
+    }
+
     /// Returns what the driver has counted, up to about now.
     pub(crate) fn served(&self) -> Served {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
-    pub(crate) fn end(mut self) -> Served {
-        self.stop();
-        self.served()
-    }
-
-    /// Ends the service of a process that has ended. No fork of it comes after that.
-    pub(crate) fn stop(&mut self) {
+    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room.
+    pub(crate) fn stop(&self) {
         self.window.reach().end();
         self.bell.end();
         self.watch.call_back();
+    }
+
+    /// Returns whether its driver has ended, and need not be waited for.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.driver.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until its driver has ended. No fork comes after that.
+    pub(crate) fn wait(&mut self) {
+        self.stop();
         // A driver that has failed was found out by `failure`.
         let _ = self.driver.take().map(JoinHandle::join);
+    }
+
+    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
+    pub(crate) fn end(mut self) -> Served {
+        self.wait();
+        self.served()
     }
 }
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        self.stop();
+        self.wait();
     }
 }
 
 /// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they are confirmed.
-fn take(
+pub(crate) fn take(
     space: &Space,
     window: &Window<Target>,
     shared: &Shared,
@@ -440,236 +527,5 @@ fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
     protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
-fn is_elsewhere(error: &octavo::Error) -> bool {
-    matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
-}
-
-/// Adopts what is there, between faults.
-struct Adopter<'a> {
-    space: &'a Space,
-    window: &'a Window<Target>,
-    shared: &'a Shared,
-    stack: u64,
-    /// Since when faults find no room, and when the last did.
-    lacked_room: Option<(Instant, Instant)>,
-}
-
-/// The pages that a look has found in a range that is to be adopted.
-#[derive(Debug, Default)]
-struct Found {
-    /// They are there, and watched.
-    present: Vec<(u64, u64)>,
-    /// Something else is mapped there by now, which is not watched.
-    unwatched: Vec<(u64, u64)>,
-    /// A mapping changes there just now. Its event says how.
-    changing: Vec<(u64, u64)>,
-}
-
-impl Adopter<'_> {
-    /// Adopts what is present in a range.
-    fn adopt(&self, start: u64, end: u64) -> octavo::Result<()> {
-        // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
-        // went between the look and the question whether it is watched would get zeros there in place of its bytes.
-        let found = self.window.hold_still(|| self.look(start, end));
-        for (from, to) in found.changing {
-            self.shared.layout.lock().adopt(from..to);
-        }
-        for (from, to) in found.unwatched {
-            self.shared.layout.lock().unmap(from..to);
-            self.space.forget_mapping(from, to - from)?;
-        }
-        for (from, to) in found.present {
-            self.shared.ledger.take_over(&self.shared.manager, to - from);
-            self.adopt_run(from, to)?;
-        }
-        Ok(())
-    }
-
-    /// Finds the pages of a range that are there.
-    fn look(&self, start: u64, end: u64) -> Found {
-        let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), Found::default());
-        let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
-        let wanted = Wanted { told, ..Wanted::any(Categories::PRESENT) };
-        let Some(pagemap) = self.window.reach().pagemap() else { return found };
-        let scanned = pagemap.scan(start, end, wanted, |run| {
-            if run.categories.contains(Categories::ZERO) {
-                zeros.push((run.start, run.end));
-            } else if !run.categories.contains(Categories::FILE) {
-                present.push((run.start, run.end));
-            }
-        });
-        if scanned.is_err() {
-            // The process has ended.
-            return found;
-        }
-        for (start, end) in zeros {
-            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page that counts as
-            // outside.
-            let _ = self.window.reach().protect(start, end - start, true);
-        }
-        present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
-        found
-    }
-
-    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look at the mappings is not:
-    /// its pages would read as zeros once they are out. The kernel is asked to put zeros there: it finds the pages where the range
-    /// is watched, and nothing to do with it where it is not.
-    fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
-        let mut rest = (start, end);
-        while rest.0 < rest.1 {
-            let (from, to) = rest;
-            match self.window.reach().events().zero(from, to - from, true).error {
-                None | Some(Errno::EXIST) => found.present.push((from, to)),
-                Some(Errno::AGAIN) => return found.changing.push((from, end)),
-                Some(Errno::NOENT) if to - from > PAGE => {
-                    rest.1 = from + ((to - from) / PAGE).div_ceil(2) * PAGE;
-                    continue;
-                }
-                Some(Errno::NOENT) => found.unwatched.push((from, to)),
-                // The process has ended.
-                _ => return,
-            }
-            rest = (to, end);
-        }
-    }
-
-    /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.
-    fn adopt_again(&self, range: Range<u64>) -> bool {
-        let mut layout = self.shared.layout.lock();
-        let is_last = !layout.is_adopting();
-        if !is_last {
-            layout.adopt(range);
-        }
-        !is_last
-    }
-
-    /// Returns whether a fault that finds no room is to be tried again: the lack has not lasted long. In a tree with forks, pages
-    /// are made movable one batch after the other, and children end.
-    fn has_patience(&mut self) -> bool {
-        let now = Instant::now();
-        let (since, last) = self.lacked_room.unwrap_or((now, now));
-        let since = if now - last > ROOM_PATIENCE / 4 { now } else { since };
-        self.lacked_room = Some((since, now));
-        now - since < ROOM_PATIENCE
-    }
-
-    /// Says why the program must not go on.
-    fn give_up(&self, why: String) {
-        let whose = match self.window.reach().pid() {
-            Some(pid) => format!("process {pid} ({})", proc::name(pid)),
-            None => "a fork's child".into(),
-        };
-        self.shared.failure.lock().expect("nobody panics here").get_or_insert(format!("{whose}: {why}"));
-    }
-
-    fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<()> {
-        let what = InPlace::Pages(Protection::READ_WRITE);
-        match self.space.adopt(start, end - start, what) {
-            Err(error) if error.kind() == ErrorKind::AlreadyMapped => {
-                // Faults have brought some of the pages meanwhile.
-                (start..end).step_by(PAGE_BYTES).try_for_each(|page| {
-                    match self.space.adopt(page, PAGE, what) {
-                        Err(error) if !is_elsewhere(&error) => Err(error),
-                        _ => Ok(()),
-                    }
-                })
-            }
-            Err(error) if is_elsewhere(&error) => Ok(()),
-            done => done,
-        }
-    }
-}
-
-impl Listener for Adopter<'_> {
-    fn forked(&mut self, child: OwnedFd) {
-        let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
-        let (kept, layout) = (events.share(), self.shared.layout.of_fork());
-        let Shared { manager, ledger, guardian, .. } = self.shared;
-        let common = Common { manager, ledger, guardian };
-        let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
-        let forked = Managed::serve(common, program, events, layout, |space| {
-            let began = Instant::now();
-            loop {
-                match space.fork_from(self.space) {
-                    // The parent's pages cannot go out now, but writes may end, and other processes make room.
-                    Err(error)
-                        if error.kind() == ErrorKind::OutOfMemory && began.elapsed() < FORK_PATIENCE =>
-                    {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                    done => return done,
-                }
-            }
-        });
-        match forked {
-            Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
-            Err(why) => {
-                self.shared.unserved.lock().expect("nobody panics here").extend(kept);
-                self.give_up(format!("a fork of it cannot be served: {why}"));
-            }
-        }
-    }
-
-    fn unknown(&mut self, address: u64) -> bool {
-        // The kernel has told of the address, so it is watched, and a mapping has grown.
-        let Some(pid) = self.window.reach().pid() else {
-            self.shared.layout.lock().mapped.insert(address..address + PAGE);
-            return self.space.map_at(address, PAGE, RegionOptions::default()).is_ok();
-        };
-        let Ok(mappings) = proc::mappings(pid) else { return false };
-        let Some(mapping) = mappings.iter().find(|mapping| mapping.contains(address)) else { return false };
-        let Ok(taken) = take(self.space, self.window, self.shared, mapping.start..mapping.end) else {
-            return false;
-        };
-        taken.into_iter().for_each(|range| self.shared.layout.lock().confirm(range));
-        true
-    }
-
-    fn changed(&mut self, start: u64, end: u64) {
-        self.shared.layout.lock().leave(start..end);
-    }
-
-    fn is_mapped(&self, start: u64, end: u64) -> bool {
-        self.shared.layout.lock().mapped.overlaps(&(start..end))
-    }
-
-    fn unmapped(&mut self, start: u64, end: u64) {
-        self.shared.layout.lock().unmap(start..end);
-    }
-
-    fn moved(&mut self, from: u64, len: u64, to: u64) {
-        self.shared.layout.lock().relocate(from..from + len, to);
-    }
-
-    fn lost(&mut self, error: octavo::Error) {
-        self.give_up(format!("a change of its mappings could not be followed: {error}"));
-    }
-
-    fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
-        let is_adopting = self.shared.layout.lock().is_adopting();
-        if error.kind() == ErrorKind::OutOfMemory && (is_adopting || self.has_patience()) {
-            // What is adopted next can go out, and so can pages that a fork has shared, once they have been refused.
-            return true;
-        }
-        self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
-        false
-    }
-
-    fn counted(&mut self, served: Served) {
-        *self.shared.served.lock().expect("nobody panics here") = served;
-    }
-
-    fn work(&mut self) -> bool {
-        let mut layout = self.shared.layout.lock();
-        let Some(piece) = layout.next_piece(PIECE) else { return false };
-        let has_more = layout.is_adopting();
-        drop(layout);
-        if let Err(error) = self.adopt(piece.start, piece.end)
-            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(piece.clone()))
-        {
-            self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
-        }
-        has_more
-    }
-}
+#[cfg(test)]
+pub(crate) mod tests;

@@ -20,7 +20,7 @@ use octavo::Manager;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::{Common, Managed};
+use crate::managed::{Common, Managed, Unequipped};
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
@@ -99,8 +99,10 @@ pub(crate) struct Monitor {
     stopped_at: Option<Instant>,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
-    /// Children of forks that have not been found among the processes yet, with their parents.
-    forks: Vec<(u32, Managed)>,
+    /// Children of forks that have not been found among the processes yet.
+    forks: Vec<Managed>,
+    /// Processes that have ended, and whose drivers have not. Forks of theirs may still come.
+    ending: Vec<(u32, Managed)>,
     /// Movers of processes that have ended, until they have gone.
     ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
@@ -170,6 +172,7 @@ impl Monitor {
             stopped_at: None,
             stops_none: false,
             forks: Vec::new(),
+            ending: Vec::new(),
             ending_movers: Vec::new(),
             tidied_at: None,
             quarters: Quarters::new(),
@@ -188,13 +191,15 @@ impl Monitor {
         self.keep_guarded()?;
         if self.tree.look_if_due(time_to_fill(self.room) / 4) {
             self.end_those_that_ended();
+            self.take_last_forks()?;
             self.find_forks();
         }
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
             self.tidied_at = Some(now);
             self.managed.values().for_each(Managed::tidy);
         }
-        for managed in self.managed.values().chain(self.forks.iter().map(|(_, fork)| fork)) {
+        self.ending.iter().for_each(|(_, managed)| managed.watch());
+        for managed in self.managed.values().chain(&self.forks) {
             managed.watch();
             if let Some(failure) = managed.failure() {
                 return Err(Failed(failure + &self.unpaged()));
@@ -224,7 +229,7 @@ impl Monitor {
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
-            self.summary.note(manager, &self.managed, &self.tree);
+            self.summary.note(manager, &self.managed, &self.ending, &self.tree);
             let is_apart = !self.tree.has_families() && total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
             let fits = is_known && fits(manager);
@@ -419,8 +424,18 @@ impl Monitor {
         let managed = self.managed.get_mut(&pid).expect("it was just found");
         match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
+            Err(Unequipped::Another) => {
+                self.look_again(pid);
+                self.find_forks();
+            }
             // Its faults are served all the same. What it has itself counts as outside.
-            Err(why) => managed.refuse(proc::has_memory(pid).then_some(why)),
+            Err(Unequipped::Refused(why)) => {
+                managed.refuse();
+                // It may just have ended.
+                if proc::has_memory(pid) {
+                    eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
+                }
+            }
         }
     }
 
@@ -459,9 +474,10 @@ impl Monitor {
     /// A child from before that process was managed has none of the watched memory, and is taken over like any other.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let stack = self.tree.processes.get(&pid).map(|process| process.stack);
-        let forks = self.forks.iter().map(|(_, fork)| fork);
-        let is_related = self.tree.is_fork(pid)
-            && self.managed.values().chain(forks).any(|managed| Some(managed.stack) == stack);
+        let is_same = |managed: &Managed| Some(managed.stack) == stack;
+        // The parent may have ended. Then the runner is the parent now.
+        let is_related = self.tree.is_fork(pid) && self.managed.values().any(is_same)
+            || self.forks.iter().chain(self.ending.iter().map(|(_, managed)| managed)).any(is_same);
         is_related && is_watched(&mut self.watched, pid)
     }
 
@@ -494,23 +510,21 @@ impl Monitor {
     /// Finds out which processes are the children of forks.
     fn find_forks(&mut self) {
         for (pid, managed) in &self.managed {
-            self.forks.extend(managed.take_forks().into_iter().map(|fork| (*pid, fork)));
+            self.forks.extend(managed.take_forks(*pid));
         }
         let mut index = 0;
         while index < self.forks.len() {
-            let (parent, fork) = &self.forks[index];
-            let more: Vec<_> = fork.take_forks().into_iter().map(|fork| (*parent, fork)).collect();
-            let is_current = fork.is_current();
-            let stack = fork.stack;
+            let fork = &self.forks[index];
+            let (more, is_current) = (fork.take_forks(fork.parent), fork.is_current());
             let (managed, watched) = (&self.managed, &mut self.watched);
-            let found = self
-                .tree
-                .find_fork(stack, *parent, |pid| managed.contains_key(&pid) || !is_watched(watched, pid));
+            let is_another =
+                |pid| managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched(watched, pid);
+            let found = self.tree.find_fork(fork.stack, fork.parent, is_another);
             if !is_current {
-                let (parent, fork) = self.forks.remove(index);
-                self.let_go(parent, fork);
+                let fork = self.forks.remove(index);
+                self.let_go(fork.parent, fork);
             } else if let Some(pid) = found {
-                let (_, fork) = self.forks.remove(index);
+                let fork = self.forks.remove(index);
                 self.manage(pid, fork);
             } else {
                 index += 1;
@@ -519,11 +533,50 @@ impl Monitor {
         }
     }
 
-    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background.
-    fn let_go(&mut self, pid: u32, mut managed: Managed) {
+    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be a sibling, and another
+    /// sibling may have been taken for the child. So all of them are looked for again but those of which it is certain.
+    fn look_again(&mut self, pid: u32) {
+        let Some(mut fork) = self.managed.remove(&pid) else { return };
+        fork.is_not(pid);
+        let is_doubtful =
+            |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
+        let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
+        let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
+        // This one comes first: it can be fewer processes than they can.
+        let first = self.forks.len();
+        self.forks.push(fork);
+        self.forks.extend(found);
+        self.forks[first..].iter().for_each(Managed::lost);
+    }
+
+    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
+    /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
+    fn let_go(&mut self, pid: u32, managed: Managed) {
         managed.stop();
-        self.forks.extend(managed.take_forks().into_iter().map(|fork| (pid, fork)));
-        self.summary.add(managed);
+        self.ending.push((pid, managed));
+    }
+
+    /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
+    ///
+    /// # Errors
+    /// A fork could not be served. It waits as long as its parent is there.
+    fn take_last_forks(&mut self) -> Result<(), Failed> {
+        let mut failure = None;
+        for (parent, mut managed) in std::mem::take(&mut self.ending) {
+            let has_stopped = managed.has_stopped();
+            if has_stopped {
+                managed.wait();
+            }
+            self.forks.extend(managed.take_forks(parent));
+            let failed = managed.failure_of_forks();
+            if has_stopped && failed.is_none() {
+                self.summary.add(managed);
+            } else {
+                self.ending.push((parent, managed));
+            }
+            failure = failure.or(failed);
+        }
+        failure.map_or(Ok(()), |why| Err(Failed(why + &self.unpaged())))
     }
 
     fn end_those_that_ended(&mut self) {
@@ -536,6 +589,12 @@ impl Monitor {
                 self.ending_movers.extend(mover);
             }
         }
+        // A process has ended, and the memory is there: it was another's.
+        let is_mistaken = |(pid, managed): &(&u32, &Managed)| {
+            !managed.is_equipped() && !self.tree.processes.contains_key(pid)
+        };
+        let mistaken: Vec<u32> = self.managed.iter().filter(is_mistaken).map(|(pid, _)| *pid).collect();
+        mistaken.into_iter().for_each(|pid| self.look_again(pid));
         // Until it has gone it would be taken for a program: it has the memory of one.
         let (left, gone) = std::mem::take(&mut self.ending_movers)
             .into_iter()
@@ -550,7 +609,7 @@ impl Monitor {
 
     /// Returns whether processes are left that need the runner.
     pub(crate) fn has_managed(&self) -> bool {
-        !self.managed.is_empty() || !self.forks.is_empty()
+        !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
     }
 
     /// Kills every process of the tree.
@@ -571,7 +630,7 @@ impl Monitor {
         self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
-            self.summary.note(manager, &self.managed, &self.tree);
+            self.summary.note(manager, &self.managed, &self.ending, &self.tree);
         }
         &self.summary
     }
@@ -582,13 +641,15 @@ impl Monitor {
         let _ = self.making.take().map(JoinHandle::join);
         self.let_go_on();
         self.figures();
-        let forks = std::mem::take(&mut self.forks).into_iter();
-        for (_, managed) in std::mem::take(&mut self.managed).into_iter().chain(forks) {
-            self.summary.add(managed);
-        }
+        let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
+        let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
+        managed.chain(ending).for_each(|managed| self.summary.add(managed));
         if let Some(guardian) = self.guardian.take() {
             guardian.finish();
         }
         self.summary
     }
 }
+
+#[cfg(test)]
+mod tests;

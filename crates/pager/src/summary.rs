@@ -121,8 +121,15 @@ impl Summary {
         self.page_tables_peak_bytes = self.page_tables_peak_bytes.max(fixed.tables);
     }
 
-    /// Takes note of the figures of the manager and of managed processes.
-    pub(crate) fn note(&mut self, manager: &Manager, managed: &BTreeMap<u32, Managed>, tree: &Tree) {
+    /// Takes note of the figures of the manager and of managed processes, of which some have ended and are to be
+    /// [added](Self::add) soon.
+    pub(crate) fn note(
+        &mut self,
+        manager: &Manager,
+        managed: &BTreeMap<u32, Managed>,
+        ending: &[(u32, Managed)],
+        tree: &Tree,
+    ) {
         self.accessed_bits = AccessedBits::ready().is_some();
         let counters = manager.counters();
         self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
@@ -136,6 +143,7 @@ impl Summary {
             resident += stats.map_or(0, |stats| stats.resident_bytes);
             anonymous += tree.processes.get(pid).map_or(0, |process| process.memory.anonymous);
         }
+        ending.iter().for_each(|(_, ended)| traffic.add(ended.space.stats().ok(), ended.served()));
         self.show(traffic);
         let Ok(stats) = manager.stats() else { return };
         // Pages that are here may keep their slots, and pages that were out when they were dropped never come back.

@@ -23,6 +23,8 @@ pub enum InjectErrorKind {
     Unsupported,
     /// No thread of the program could be stopped in time.
     Stuck,
+    /// The descriptor of a fork's child is for the memory of another process than this one.
+    AnotherProcess,
     /// The kernel refused a resource.
     System,
 }

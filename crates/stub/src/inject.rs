@@ -16,14 +16,13 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use octavo_platform::userfaultfd::Userfaultfd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_current_timer_slack;
 
 use crate::error::{InjectError, InjectErrorKind};
 use crate::mover::{Injected, Mover};
-use crate::prepare::{self, Parts};
+use crate::prepare::{self, Inherited, Parts};
 use crate::resume::{Sequence, registers_to_resume};
 use crate::target::{self, Status};
 use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
@@ -37,7 +36,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(500);
 const CLONES: usize = 8;
 
 /// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
-pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Userfaultfd>) -> Result<Injected, InjectError> {
+pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Result<Injected, InjectError> {
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let start = Instant::now();
@@ -74,7 +73,7 @@ fn bring_up(
     at: u64,
     suspension: i32,
     staging_bytes: u64,
-    inherited: Option<Userfaultfd>,
+    inherited: Option<Inherited>,
 ) -> Result<(OwnedFd, Parts), InjectError> {
     child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
     let process = Pid::from_raw(child.tid() as i32).ok_or_else(|| InjectError::gone(pid))?;

@@ -55,4 +55,5 @@ pub use error::{InjectError, InjectErrorKind, MoverError};
 pub use mailbox::{CALLS, Call};
 pub use mover::{Injected, Mover};
 pub use moves::{Moved, Run, RunMoved, Staging};
+pub use prepare::Inherited;
 pub use target::is_traced;

@@ -12,7 +12,7 @@ use crate::error::{InjectError, InjectErrorKind, MoverError};
 use crate::inject;
 use crate::layout::{Layout, MOST_STAGING_BYTES, PAGE};
 use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
-use crate::prepare::Parts;
+use crate::prepare::{Inherited, Parts};
 
 /// A new mover, and what it cost.
 #[derive(Debug)]
@@ -53,12 +53,14 @@ impl Mover {
         Self::inject_with(pid, staging_bytes, None)
     }
 
-    /// As [`inject`](Self::inject), for a process that is the child of a fork. Its memory has a descriptor already, which the fork
-    /// event brought and which becomes descriptor A.
+    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a descriptor already,
+    /// which the fork event brought and which becomes descriptor A.
+    ///
+    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process. Nothing was done by it then.
     pub fn inject_into_fork(
         pid: u32,
         staging_bytes: u64,
-        inherited: Userfaultfd,
+        inherited: Inherited,
     ) -> Result<Injected, InjectError> {
         Self::inject_with(pid, staging_bytes, Some(inherited))
     }
@@ -66,7 +68,7 @@ impl Mover {
     fn inject_with(
         pid: u32,
         staging_bytes: u64,
-        inherited: Option<Userfaultfd>,
+        inherited: Option<Inherited>,
     ) -> Result<Injected, InjectError> {
         if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
             let sentence = "a staging range has whole pages, at least one and at most 1 GiB";

@@ -6,6 +6,8 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
 
 use octavo_platform::process_memory::write_process;
 use octavo_platform::userfaultfd::{Features, Mode, Userfaultfd, open_device, wire};
@@ -17,9 +19,23 @@ use crate::code;
 use crate::confine;
 use crate::error::{InjectError, InjectErrorKind, MoverError};
 use crate::inject::no_stop;
-use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES};
-use crate::mailbox::{Call, Mailbox, SCRATCH_AT};
+use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES, PAGE};
+use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT};
 use crate::tracee::{ALL_SIGNALS, Tracee};
+
+/// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between. It does not say while
+/// an event of the descriptor is unread.
+const TRIES: u32 = 1000;
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+
+/// What a fork's event brought for the memory of the child.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The descriptor.
+    pub faults: Userfaultfd,
+    /// Addresses of pages that it watches, in mappings that can be read and written. One that is still so is enough.
+    pub watched: Vec<u64>,
+}
 
 /// What a mover consists of.
 #[derive(Debug)]
@@ -40,7 +56,7 @@ pub fn prepare(
     at: u64,
     process: &OwnedFd,
     staging_bytes: u64,
-    inherited: Option<Userfaultfd>,
+    inherited: Option<Inherited>,
 ) -> Result<Parts, InjectError> {
     let setup = Setup { pid, child, at, process };
     let (layout, mailbox) = setup.place(staging_bytes)?;
@@ -48,9 +64,10 @@ pub fn prepare(
     serving.settle()?;
     let mut numbers = serving.make_descriptors()?;
     if let Some(inherited) = &inherited {
-        numbers[0] = u64::from(serving.hand_over(&[inherited.as_fd()])?[0]);
+        numbers[0] = u64::from(serving.hand_over(&[inherited.faults.as_fd()])?[0]);
+        serving.check_identity(numbers[0], &inherited.watched)?;
     }
-    let [faults, quiet] = serving.take_descriptors(numbers, inherited)?;
+    let [faults, quiet] = serving.take_descriptors(numbers, inherited.map(|inherited| inherited.faults))?;
     serving.confine()?;
     let Serving { layout, mailbox, .. } = serving;
     child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
@@ -281,6 +298,41 @@ impl Serving<'_> {
         Ok([first as u32, (first >> 32) as u32, rest as u32])
     }
 
+    /// Checks that an inherited descriptor is for the memory that the mover is in, before anything is done by it. The kernel moves
+    /// pages within the memory of the caller only, and says so before it looks at them. A page that is missing in staging is asked
+    /// to move to where the descriptor watches, so nothing moves.
+    fn check_identity(&mut self, number: u64, watched: &[u64]) -> Result<(), InjectError> {
+        const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
+        let watched = &watched[..watched.len().min(CALLS)];
+        for (index, to) in watched.iter().enumerate() {
+            let request: [u64; REQUEST_WORDS] = [*to, self.layout.staging_2, PAGE, 0, 0];
+            self.mailbox.write_scratch(index * wire::MOVE_REQUEST_BYTES, &request);
+        }
+        let ask = |index| {
+            let request = self.scratch(index * wire::MOVE_REQUEST_BYTES);
+            Call::new(libc::SYS_ioctl, [number, wire::MOVE, request])
+        };
+        let mut calls: Vec<_> = (0..watched.len()).map(ask).collect();
+        let step = "asking whose memory a descriptor is for";
+        for _ in 0..TRIES {
+            let done = self.mailbox.call(self.setup.process.as_fd(), &mut calls);
+            done.map_err(|error| serve(step, error))?;
+            let errors = || calls.iter().filter_map(|call| call.result().err());
+            if errors().any(|error| matches!(error, Errno::NOENT | Errno::EXIST)) {
+                return Ok(());
+            }
+            match errors().find(|error| *error != Errno::INVAL) {
+                None => {
+                    let sentence = format!("the descriptor is for another process than {}", self.setup.pid);
+                    return Err(InjectError::new(InjectErrorKind::AnotherProcess, sentence));
+                }
+                Some(Errno::AGAIN) => thread::sleep(BETWEEN_TRIES),
+                Some(error) => return Err(InjectError::system(step, error)),
+            }
+        }
+        Err(InjectError::system(step, Errno::AGAIN))
+    }
+
     /// Takes copies of the mover's descriptors, agrees on their features and registers the staging ranges.
     fn take_descriptors(
         &self,
@@ -300,7 +352,8 @@ impl Serving<'_> {
         let watch = |made: Userfaultfd, staging| -> Result<Userfaultfd, InjectError> {
             // A page that is missing in staging reads as zeros, and keeps nobody waiting.
             let mode = Mode { missing: false, write_protect: true };
-            // SAFETY: the range is memory of another process: it does not share ours, which was asked before.
+            // SAFETY: the range is memory of another process: it does not share ours, which was asked before, and a descriptor that
+            // comes from a fork is for that process.
             unsafe { made.register(staging, self.layout.staging_bytes, mode) }
                 .map_err(|error| InjectError::system("registering the staging range", error))?;
             Ok(made)

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use octavo_platform::process_memory::write_process;
-use octavo_stub::{Call, InjectErrorKind, Mover, MoverError};
+use octavo_platform::userfaultfd::{Event, Mode, Userfaultfd};
+use octavo_stub::{Call, Inherited, InjectErrorKind, Mover, MoverError};
 use program::Program;
 
 const STAGING_BYTES: u64 = 2 << 20;
@@ -352,4 +353,58 @@ fn a_program_in_the_container_of_the_runner_is_served_under_its_filter() {
         u8::from(program.status("Seccomp_filters:") != "1")
     });
     assert_eq!(code.unwrap(), 0);
+}
+
+#[test]
+fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_done_by_it() {
+    let mut program = Program::start("fork-pages");
+    let mover = inject(&program);
+    let (start, len) = program.memory();
+    // SAFETY: the memory is another process's.
+    unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
+    program.tell();
+    let mut events = Vec::new();
+    let descriptors = [(); 2].map(|()| {
+        while mover.faults().read(&mut events).unwrap() == 0 {
+            thread::yield_now();
+        }
+        match events.pop() {
+            Some(Event::Fork(descriptor)) => Userfaultfd::of_fork(descriptor, mover.faults().features()),
+            event => panic!("{event:?}"),
+        }
+    });
+    let line = program.line();
+    let children: Vec<u32> = line.split(' ').map(|number| u32::from_str_radix(number, 16).unwrap()).collect();
+    let inject_into = |pid, descriptor: &Userfaultfd| {
+        // The first address is watched nowhere.
+        let inherited = Inherited { faults: descriptor.share().unwrap(), watched: vec![1 << 16, start] };
+        Mover::inject_into_fork(pid, STAGING_BYTES, inherited).map(|injected| injected.mover)
+    };
+    let watched = |pid| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+        maps.lines().filter(|line| line.starts_with("VmFlags:") && line.contains(" uw ")).count()
+    };
+    let mut movers = Vec::new();
+    for (index, descriptor) in descriptors.iter().enumerate() {
+        let (child, other) = (children[index], children[1 - index]);
+        let before = [child, other].map(watched);
+        for pid in [other, program.pid()] {
+            let refused = inject_into(pid, descriptor).unwrap_err();
+            assert_eq!(refused.kind(), InjectErrorKind::AnotherProcess, "{refused}");
+        }
+        assert_eq!([child, other].map(watched), before);
+        movers.push(inject_into(child, descriptor).unwrap());
+    }
+    movers.iter().for_each(|mover| mover.discard().unwrap());
+}
+
+#[test]
+fn a_descriptor_that_watches_nothing_where_it_should_is_refused() {
+    let program = Program::start("idle-pages");
+    let mover = inject(&program);
+    for watched in [vec![], vec![program.memory().0]] {
+        let inherited = Inherited { faults: mover.faults().share().unwrap(), watched };
+        let refused = Mover::inject_into_fork(program.pid(), STAGING_BYTES, inherited).unwrap_err();
+        assert_eq!(refused.kind(), InjectErrorKind::AnotherProcess, "{refused}");
+    }
 }

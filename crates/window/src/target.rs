@@ -93,11 +93,10 @@ impl Target {
         Self { events, process, mover, is_gone: AtomicBool::new(false), failure: OnceLock::new() }
     }
 
-    /// Puts the mover of the process to use.
+    /// Puts the mover of the process to use, which has the descriptor.
     ///
     /// # Errors
-    /// The kernel's, where the process has ended or may not be looked at; or the mover is in another process than the one that the
-    /// descriptor is for.
+    /// The kernel's, where the process has ended or may not be looked at.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
         let (start, len) = mover.range();
         let process = Process {
@@ -107,28 +106,12 @@ impl Target {
             pagemap: Pagemap::of(pid)?,
             used: Used::of(mover.pid())?,
         };
-        self.check(&process, &mover)?;
         let mut equipment = self.lock();
         if self.process.set(process).is_err() {
             return Err(io::Error::other("the target has a mover already"));
         }
         *equipment = Some(Equipment { mover, is_staged: true });
         Ok(())
-    }
-
-    /// Checks that the descriptor is for this process, by a page of zeros in the first staging range.
-    fn check(&self, process: &Process, mover: &Mover) -> io::Result<()> {
-        let page = mover.staging().0[0];
-        let zeroed = self.events.zero(page, PAGE, true);
-        let mut is_there = false;
-        process.pagemap.scan(page, page + PAGE, Wanted::any(Categories::PRESENT), |_| is_there = true)?;
-        if zeroed.error.is_none() && is_there {
-            return match mover.move_on()?.error {
-                None => Ok(()),
-                Some(error) => Err(error.into()),
-            };
-        }
-        Err(io::Error::other(format!("the descriptor is for another process than {}", process.pid)))
     }
 
     /// Returns whether it has a mover.

@@ -1,0 +1,273 @@
+//! What the driver of a managed process does beside serving faults: it adopts the pages that are there already, takes the children of
+//! forks in, and keeps the layout true to the changes of mappings.
+//!
+//! All of it runs in the driver's thread, between faults. So no event is read between a look at pages and the adoption of what it has
+//! found. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use octavo::{ErrorKind, InPlace, PAGE_BYTES, Protection, RegionOptions, Space};
+use octavo_platform::pagemap::{Categories, Wanted};
+use octavo_platform::userfaultfd::Userfaultfd;
+use octavo_window::{Listener, Reach, Served, Target, Window};
+use rustix::io::Errno;
+
+use crate::managed::{Common, Held, Managed, Program, Shared, take};
+use crate::proc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes that are adopted between two looks for faults.
+const PIECE: u64 = 2 << 20;
+/// How long faults may find no room before the tree is stopped.
+const ROOM_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a fork waits for room.
+const FORK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Adopts what is there, between faults.
+pub(crate) struct Adopter<'a> {
+    space: &'a Space,
+    window: &'a Window<Target>,
+    shared: &'a Shared,
+    stack: u64,
+    /// Since when faults find no room, and when the last did.
+    lacked_room: Option<(Instant, Instant)>,
+}
+
+/// The pages that a look has found in a range that is to be adopted.
+#[derive(Debug, Default)]
+struct Found {
+    /// They are there, and watched.
+    present: Vec<(u64, u64)>,
+    /// Something else is mapped there by now, which is not watched.
+    unwatched: Vec<(u64, u64)>,
+    /// A mapping changes there just now. Its event says how.
+    changing: Vec<(u64, u64)>,
+}
+
+impl<'a> Adopter<'a> {
+    pub(crate) fn new(space: &'a Space, window: &'a Window<Target>, shared: &'a Shared, stack: u64) -> Self {
+        Self { space, window, shared, stack, lacked_room: None }
+    }
+
+    /// Adopts what is present in a range.
+    fn adopt(&self, start: u64, end: u64) -> octavo::Result<()> {
+        // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
+        // went between the look and the question whether it is watched would get zeros there in place of its bytes.
+        let found = self.window.hold_still(|| self.look(start, end));
+        for (from, to) in found.changing {
+            self.shared.layout.lock().adopt(from..to);
+        }
+        for (from, to) in found.unwatched {
+            self.shared.layout.lock().unmap(from..to);
+            self.space.forget_mapping(from, to - from)?;
+        }
+        for (from, to) in found.present {
+            self.shared.ledger.take_over(&self.shared.manager, to - from);
+            self.adopt_run(from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the pages of a range that are there.
+    fn look(&self, start: u64, end: u64) -> Found {
+        let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), Found::default());
+        let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
+        let wanted = Wanted { told, ..Wanted::any(Categories::PRESENT) };
+        let Some(pagemap) = self.window.reach().pagemap() else { return found };
+        let scanned = pagemap.scan(start, end, wanted, |run| {
+            if run.categories.contains(Categories::ZERO) {
+                zeros.push((run.start, run.end));
+            } else if !run.categories.contains(Categories::FILE) {
+                present.push((run.start, run.end));
+            }
+        });
+        if scanned.is_err() {
+            // The process has ended.
+            return found;
+        }
+        for (start, end) in zeros {
+            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page that counts as
+            // outside.
+            let _ = self.window.reach().protect(start, end - start, true);
+        }
+        present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
+        found
+    }
+
+    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look at the mappings is not:
+    /// its pages would read as zeros once they are out. The kernel is asked to put zeros there: it finds the pages where the range
+    /// is watched, and nothing to do with it where it is not.
+    fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
+        let mut rest = (start, end);
+        while rest.0 < rest.1 {
+            let (from, to) = rest;
+            match self.window.reach().events().zero(from, to - from, true).error {
+                None | Some(Errno::EXIST) => found.present.push((from, to)),
+                Some(Errno::AGAIN) => return found.changing.push((from, end)),
+                Some(Errno::NOENT) if to - from > PAGE => {
+                    rest.1 = from + ((to - from) / PAGE).div_ceil(2) * PAGE;
+                    continue;
+                }
+                Some(Errno::NOENT) => found.unwatched.push((from, to)),
+                // The process has ended.
+                _ => return,
+            }
+            rest = (to, end);
+        }
+    }
+
+    /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.
+    fn adopt_again(&self, range: Range<u64>) -> bool {
+        let mut layout = self.shared.layout.lock();
+        let is_last = !layout.is_adopting();
+        if !is_last {
+            layout.adopt(range);
+        }
+        !is_last
+    }
+
+    /// Returns whether a fault that finds no room is to be tried again: the lack has not lasted long. In a tree with forks, pages
+    /// are made movable one batch after the other, and children end.
+    fn has_patience(&mut self) -> bool {
+        let now = Instant::now();
+        let (since, last) = self.lacked_room.unwrap_or((now, now));
+        let since = if now - last > ROOM_PATIENCE / 4 { now } else { since };
+        self.lacked_room = Some((since, now));
+        now - since < ROOM_PATIENCE
+    }
+
+    /// Says why the program must not go on.
+    fn give_up(&self, why: String) {
+        let whose = match self.window.reach().pid() {
+            Some(pid) => format!("process {pid} ({})", proc::name(pid)),
+            None => "a fork's child".into(),
+        };
+        self.shared.failure.lock().expect("nobody panics here").get_or_insert(format!("{whose}: {why}"));
+    }
+
+    fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<()> {
+        let what = InPlace::Pages(Protection::READ_WRITE);
+        match self.space.adopt(start, end - start, what) {
+            Err(error) if error.kind() == ErrorKind::AlreadyMapped => {
+                // Faults have brought some of the pages meanwhile.
+                (start..end).step_by(PAGE_BYTES).try_for_each(|page| {
+                    match self.space.adopt(page, PAGE, what) {
+                        Err(error) if !is_elsewhere(&error) => Err(error),
+                        _ => Ok(()),
+                    }
+                })
+            }
+            Err(error) if is_elsewhere(&error) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl Listener for Adopter<'_> {
+    fn forked(&mut self, child: OwnedFd) {
+        let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
+        let layout = self.shared.layout.of_fork();
+        let Shared { manager, ledger, guardian, .. } = self.shared;
+        let common = Common { manager, ledger, guardian };
+        let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
+        let held = Held::new(guardian, &program, events);
+        let unserved = |held| self.shared.unserved.lock().expect("nobody panics here").push(held);
+        if self.shared.failure.lock().expect("nobody panics here").is_some() {
+            // What is wrong with the parent's memory would be wrong with the child's.
+            return unserved(held);
+        }
+        let forked = Managed::serve(common, program, &held, layout, |space| {
+            let began = Instant::now();
+            loop {
+                match space.fork_from(self.space) {
+                    // The parent's pages cannot go out now, but writes may end, and other processes make room.
+                    Err(error)
+                        if error.kind() == ErrorKind::OutOfMemory
+                            && began.elapsed() < FORK_PATIENCE
+                            && !held.has_ended() =>
+                    {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    done => return done,
+                }
+            }
+        });
+        match forked {
+            Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
+            Err(_) if held.has_ended() => {}
+            Err(why) => {
+                unserved(held);
+                self.give_up(format!("a fork of it cannot be served: {why}"));
+            }
+        }
+    }
+
+    fn unknown(&mut self, address: u64) -> bool {
+        // The kernel has told of the address, so it is watched, and a mapping has grown.
+        let Some(pid) = self.window.reach().pid() else {
+            self.shared.layout.lock().mapped.insert(address..address + PAGE);
+            return self.space.map_at(address, PAGE, RegionOptions::default()).is_ok();
+        };
+        let Ok(mappings) = proc::mappings(pid) else { return false };
+        let Some(mapping) = mappings.iter().find(|mapping| mapping.contains(address)) else { return false };
+        let Ok(taken) = take(self.space, self.window, self.shared, mapping.start..mapping.end) else {
+            return false;
+        };
+        taken.into_iter().for_each(|range| self.shared.layout.lock().confirm(range));
+        true
+    }
+
+    fn changed(&mut self, start: u64, end: u64) {
+        self.shared.layout.lock().leave(start..end);
+    }
+
+    fn is_mapped(&self, start: u64, end: u64) -> bool {
+        self.shared.layout.lock().mapped.overlaps(&(start..end))
+    }
+
+    fn unmapped(&mut self, start: u64, end: u64) {
+        self.shared.layout.lock().unmap(start..end);
+    }
+
+    fn moved(&mut self, from: u64, len: u64, to: u64) {
+        self.shared.layout.lock().relocate(from..from + len, to);
+    }
+
+    fn lost(&mut self, error: octavo::Error) {
+        self.give_up(format!("a change of its mappings could not be followed: {error}"));
+    }
+
+    fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
+        let is_adopting = self.shared.layout.lock().is_adopting();
+        if error.kind() == ErrorKind::OutOfMemory && (is_adopting || self.has_patience()) {
+            // What is adopted next can go out, and so can pages that a fork has shared, once they have been refused.
+            return true;
+        }
+        self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
+        false
+    }
+
+    fn counted(&mut self, served: Served) {
+        *self.shared.served.lock().expect("nobody panics here") = served;
+    }
+
+    fn work(&mut self) -> bool {
+        let mut layout = self.shared.layout.lock();
+        let Some(piece) = layout.next_piece(PIECE) else { return false };
+        let has_more = layout.is_adopting();
+        drop(layout);
+        if let Err(error) = self.adopt(piece.start, piece.end)
+            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(piece.clone()))
+        {
+            self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
+        }
+        has_more
+    }
+}
+
+/// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
+fn is_elsewhere(error: &octavo::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
+}

@@ -1,0 +1,117 @@
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::managed::tests::{Commons, wait_until};
+
+fn monitor(commons: &Commons) -> Monitor {
+    let unused = Box::new(|| Err("nobody asks for a manager".into()));
+    Monitor::new(Arc::clone(&commons.ledger), unused).unwrap()
+}
+
+#[test]
+fn a_driver_that_is_busy_is_not_waited_for_when_its_process_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    parent.hold_driver(|parent| {
+        kernel.fork();
+        monitor.let_go(7, parent);
+        monitor.take_last_forks().unwrap();
+        assert!(monitor.has_managed(), "a fork of it comes still");
+        assert_eq!((monitor.ending.len(), monitor.forks.len()), (1, 0));
+    });
+    wait_until(|| {
+        monitor.take_last_forks().unwrap();
+        monitor.ending.is_empty()
+    });
+    assert_eq!(monitor.forks.iter().map(|fork| fork.parent).collect::<Vec<_>>(), [7]);
+    assert_eq!(commons.guardian.pids(), [0], "the child");
+}
+
+#[test]
+fn a_fork_that_cannot_be_served_stops_the_tree_though_its_parent_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    let _spaces = commons.all_spaces();
+    parent.hold_driver(|parent| {
+        kernel.fork();
+        monitor.let_go(7, parent);
+        monitor.take_last_forks().unwrap();
+    });
+    let mut failed = None;
+    wait_until(|| {
+        failed = monitor.take_last_forks().err();
+        failed.is_some()
+    });
+    let Failed(why) = failed.unwrap();
+    assert!(why.contains("a fork of it cannot be served"), "{why}");
+    assert!(monitor.has_managed());
+    assert_eq!(commons.guardian.pids(), [7, 0], "the child waits until the tree is stopped");
+}
+
+#[test]
+fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_its_forks() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    for forks in [false, true] {
+        let (parent, kernel) = commons.managed(Some(7), 1);
+        parent.fail();
+        if forks {
+            kernel.fork();
+        }
+        monitor.let_go(7, parent);
+        let mut has_failed = false;
+        wait_until(|| {
+            has_failed |= monitor.take_last_forks().is_err();
+            has_failed || monitor.ending.is_empty()
+        });
+        assert_eq!(has_failed, forks);
+    }
+}
+
+#[test]
+fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    // Two children that go on until the shell's input ends.
+    let script = "exec 3<&0; (read word <&3) & (read word <&3) & wait";
+    let mut shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+    let parent = shell.id();
+    let mut children = Vec::new();
+    let stack = || proc::stat(parent).unwrap().stack;
+    wait_until(|| {
+        monitor.tree.look();
+        children.clear();
+        proc::children(parent, &mut children);
+        children.sort_unstable();
+        let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|child| child.stack == stack());
+        children.len() == 2 && children.iter().all(is_there)
+    });
+    monitor.watched.extend(children.iter().map(|pid| (*pid, true)));
+    let mut kernels = Vec::new();
+    for _ in 0..2 {
+        let (mut fork, kernel) = commons.managed(None, stack());
+        fork.parent = parent;
+        monitor.forks.push(fork);
+        kernels.push(kernel);
+    }
+    let [a, b] = children[..] else { unreachable!("there are two") };
+    monitor.find_forks();
+    assert_eq!(commons.guardian.pids(), [a, b]);
+    monitor.look_again(a);
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
+    monitor.find_forks();
+    assert_eq!(commons.guardian.pids(), [b, a]);
+    // It was none of the two. The other one is still sought among both.
+    monitor.look_again(b);
+    monitor.find_forks();
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (1, vec![0, a]));
+    // The process ends, and the child's memory is there.
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    monitor.tree.look();
+    monitor.end_those_that_ended();
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
+    assert!(monitor.has_managed() && monitor.managed.is_empty());
+}
