@@ -95,7 +95,8 @@ pub enum ReclaimPolicy {
     /// By reuse distances. This policy resists scans, and keeps part of a loop that is larger than memory.
     #[default]
     Reuse,
-    /// By how soon pages come back. For pages whose use shows only in faults: those at the other sides of translations.
+    /// By how soon pages come back. For pages whose use shows only in faults: those at the other sides of translations
+    /// that know no accessed marks.
     Returns,
     /// Four generations, like Linux's multi-generational LRU.
     Generations,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::target::{Able, BUDGET, Pair, builder, pair_of};
 use common::{PAGE, Watchdog};
-use octavo::{Access, Compression, HugePolicy, Machine};
+use octavo::{Access, Compression, HugePolicy, Machine, ReclaimPolicy};
 
 fn unseen(len: u64) -> Pair {
     let builder = builder().huge(HugePolicy::Never).compression(Compression::Off);
@@ -34,6 +34,20 @@ fn pages_that_come_back_stay_while_others_pass_through_once() {
     let late: usize = missed[6..].iter().sum();
     assert!(late < 6 * hot as usize / 2, "of {hot} pages that are used in each round, {missed:?} were gone");
     pair.end();
+}
+
+/// A hint does not stand in the way of reclaim.
+#[test]
+fn pages_that_always_look_used_go_all_the_same() {
+    let _watchdog = Watchdog::new("more pages than memory has, which all look used");
+    for policy in [ReclaimPolicy::S3Fifo, ReclaimPolicy::Reuse, ReclaimPolicy::Clock] {
+        let builder = builder().huge(HugePolicy::Never).reclaim_policy(policy);
+        let pair = pair_of(builder, Able { is_busy: true, ..Able::ALL }, 2 * BUDGET);
+        let pages = 2 * BUDGET / PAGE;
+        (0..pages).for_each(|page| pair.store(page, page + 1));
+        (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "{policy:?}"));
+        pair.end();
+    }
 }
 
 /// The thread that shows pages may be the one whose other faults hold them.

@@ -23,7 +23,8 @@ pub enum Knows {
     Hits,
     /// Whether a page was used since its last look. The engine can know no more.
     Marks,
-    /// Faults alone: pages are in use where nobody sees it, as a program's are under `octavo run`.
+    /// Faults alone: pages are in use where nobody sees it, as a program's are under `octavo run` without accessed
+    /// bits.
     Faults,
 }
 

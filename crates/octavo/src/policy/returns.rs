@@ -7,7 +7,7 @@
 //!                             └── a round for each halving of the time that it was away
 //! ```
 //!
-//! A page at the other side of a translation has no mark that tells of its use. To other policies it looks unused, however hot it
+//! A page at the other side of a translation may have no mark that tells of its use. To other policies it looks unused, however hot it
 //! is. What tells is its eviction: a page in use returns, and its shadow says after how many evictions. So each return is one
 //! measurement, and to evict a page from the main queue is to ask a *question*, which costs a fault if the page is in use.
 //!

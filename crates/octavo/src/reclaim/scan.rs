@@ -45,6 +45,8 @@ const LOOKS: u64 = 8;
 /// The most pages under way: a few times the number that keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
+/// Translations are asked about the use of pages until one in so many was in use, and none went.
+const ASKED_SHARE: u64 = 4;
 const LEAST_LOOKS: u64 = 8192;
 /// Frames that reclaim freed, or began to free.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +98,7 @@ pub(crate) async fn reclaim(
     // Batches, and pages looked at, since the last page that went.
     let (mut fruitless, mut in_vain) = (0_u32, 0);
     let mut stuck = false;
+    let mut asks = true;
     // Pages that the devices have room for, as far as is known.
     let mut room = u64::MAX;
     // A scan may meet each page twice, because it first clears the accessed mark. It may have to go through
@@ -122,7 +125,9 @@ pub(crate) async fn reclaim(
         } else {
             Evict::All
         };
-        let Some((looked, mut outcome)) = evict_some(engine, room, what, who) else {
+        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be in use.
+        asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
+        let Some((looked, mut outcome)) = evict_some(engine, room, asks, what, who) else {
             // The pages that are left may be on their way to a list, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
             if listed_pages(engine) == 0 {
@@ -158,8 +163,14 @@ pub(crate) async fn reclaim(
 
 /// Evicts a batch of candidates. Returns how many pages it looked at, or `None` where there were no
 /// candidates. It is apart from [`reclaim`], so that no batch stays on the stack while a task waits.
-fn evict_some(engine: &Engine, room: u64, what: Evict, who: Reclaimer) -> Option<(u64, evict::Outcome)> {
-    let (looked, batch) = next_batch(engine, room);
+fn evict_some(
+    engine: &Engine,
+    room: u64,
+    asks: bool,
+    what: Evict,
+    who: Reclaimer,
+) -> Option<(u64, evict::Outcome)> {
+    let (looked, batch) = next_batch(engine, room, asks);
     if looked == 0 {
         return None;
     }
@@ -198,7 +209,7 @@ pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
 /// Looks at candidates until as many pages are to go as are written together, and as there is `room` for. A
 /// block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns at how
 /// many pages it looked.
-fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
+fn next_batch(engine: &Engine, room: u64, asks: bool) -> (u64, Isolated) {
     // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
     // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
     let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
@@ -207,7 +218,7 @@ fn next_batch(engine: &Engine, room: u64) -> (u64, Isolated) {
         .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
     let (mut looked, mut going) = (0, Isolated::new());
     while going.pages() < most && looked < LOOKS * most {
-        match look_at(engine, most - going.pages(), false, &mut going) {
+        match look_at(engine, most - going.pages(), false, asks, &mut going) {
             0 => break,
             some => looked += some,
         }
@@ -224,19 +235,21 @@ fn packs_away_pages(engine: &Engine) -> bool {
 /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.
 fn demote(engine: &Engine) {
     let mut going = Isolated::new();
-    look_at(engine, DEMOTED, true, &mut going);
+    look_at(engine, DEMOTED, true, true, &mut going);
     for frame in going {
         engine.putback(frame, Place::Cold);
     }
 }
 
-/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many
-/// pages they have.
-fn look_at(engine: &Engine, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
+/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. It `asks` translations for theirs. Returns how
+/// many pages they have.
+fn look_at(engine: &Engine, most: u64, stuck: bool, asks: bool, going: &mut Isolated) -> u64 {
     let free_last = |frame| engine.free_last(frame);
     let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
     let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
-    away::harvest(engine, &candidates);
+    if asks {
+        away::harvest(engine, &candidates);
+    }
     let looks: SmallVec<[_; 64]> = candidates
         .into_iter()
         .map(|candidate| {

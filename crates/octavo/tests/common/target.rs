@@ -24,16 +24,19 @@ pub struct Able {
     pub shows_zeros: bool,
     /// Knows which pages were touched.
     pub harvests: bool,
+    /// All its pages look as if they were touched all the time.
+    pub is_busy: bool,
     /// Takes permissions away.
     pub protects: bool,
 }
 
 impl Able {
-    pub const ALL: Self = Self { watches: true, shows_zeros: true, harvests: true, protects: true };
+    pub const ALL: Self =
+        Self { watches: true, shows_zeros: true, harvests: true, is_busy: false, protects: true };
 
     pub fn random(random: &mut Random) -> Self {
         let mut can = || !random.one_in(3);
-        Self { watches: can(), shows_zeros: can(), harvests: can(), protects: true }
+        Self { watches: can(), shows_zeros: can(), harvests: can(), is_busy: false, protects: true }
     }
 }
 
@@ -335,7 +338,7 @@ impl Translation for Target {
                 Touch::Accessed => &mut there.accessed,
                 Touch::Written => &mut there.written,
             };
-            if std::mem::take(mark) {
+            if std::mem::take(mark) || able.is_busy && touch == Touch::Accessed {
                 found.push(PageNumber::containing(page * PAGE));
             }
         });
