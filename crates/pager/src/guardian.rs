@@ -130,8 +130,7 @@ impl Guardian {
     /// The kernel's, where it cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         let (socket, pid) = spawn()?;
-        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let ward = Ward { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped };
+        let ward = Ward::new(socket, pid);
         ward.send(Message { what: ANSWER, ..Message::default() }, None)?;
         Ok(Self(Arc::new(Mutex::new(ward))))
     }
@@ -229,8 +228,7 @@ impl Guardian {
     pub(crate) fn deaf() -> Self {
         let (socket, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("the test may have a socket");
-        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self(Arc::new(Mutex::new(Ward { socket, pid: 0, silent: 0, next_key: 0, entrusted, kept, stopped })))
+        Self(Arc::new(Mutex::new(Ward::new(socket, 0))))
     }
 
     /// Returns the numbers of the processes in its care, 0 for each that has not been found.
@@ -259,6 +257,11 @@ impl Drop for Entrusted {
 }
 
 impl Ward {
+    fn new(socket: OwnedFd, pid: u32) -> Self {
+        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped }
+    }
+
     /// Returns whether a guardian that has ended had answered before.
     fn has_answered(&self) -> bool {
         let answer = || recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
