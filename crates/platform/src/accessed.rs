@@ -133,36 +133,25 @@ impl AccessedBits {
         Ok(bits)
     }
 
-    /// Looks at pages of a process, and calls `seen` for each, in order.
+    /// Looks at pages of a process. Returns what is seen of each, in order.
     ///
     /// # Errors
     /// `NotFound` where the process has ended; the kernel's.
-    pub fn look(
-        &self,
-        pid: u32,
-        addresses: impl IntoIterator<Item = u64>,
-        mut seen: impl FnMut(u64, Seen),
-    ) -> io::Result<()> {
-        let (mut addresses, mut found) = (addresses.into_iter().peekable(), Vec::new());
+    pub fn look(&self, pid: u32, pages: &[u64]) -> io::Result<Vec<Seen>> {
+        let mut seen = Vec::with_capacity(pages.len());
         let words = self.words.lock().expect("nobody panics here");
         words.set(words::PID, pid.into());
-        while addresses.peek().is_some() {
-            let mut count = 0;
-            for address in addresses.by_ref().take(MOST) {
-                words.set(words::ADDRESSES + count, address);
-                count += 1;
+        for pages in pages.chunks(MOST) {
+            for (index, page) in pages.iter().enumerate() {
+                words.set(words::ADDRESSES + index, *page);
             }
-            words.set(words::COUNT, count as u64);
+            words.set(words::COUNT, pages.len() as u64);
             if run(&self.walk)? != 0 {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            for index in 0..count {
-                found.push((words.get(words::ADDRESSES + index), words.get(words::ENTRIES + index)));
-            }
+            seen.extend((0..pages.len()).map(|index| Seen::of(words.get(words::ENTRIES + index))));
         }
-        drop(words);
-        found.into_iter().for_each(|(address, entry)| seen(address, Seen::of(entry)));
-        Ok(())
+        Ok(seen)
     }
 
     /// Tries the whole of it on pages of this process.
@@ -174,20 +163,13 @@ impl AccessedBits {
         let process = open(own)?;
         let range = crate::Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
         range.advise_backing(0..3 * PAGE_BYTES, crate::Backing::BasePages);
-        let page = |index: usize| (range.base().as_ptr() as usize + index * PAGE_BYTES) as u64;
-        let look = || {
-            let mut all = [Seen::Unknown; 3];
-            let mut next = all.iter_mut();
-            self.look(own, (0..3).map(page), |_, seen| {
-                *next.next().expect("three pages") = seen;
-            })?;
-            io::Result::Ok(all)
-        };
+        let pages = [0, 1, 2].map(|index| (range.base().as_ptr() as usize + index * PAGE_BYTES) as u64);
+        let look = || self.look(own, &pages);
         let missing = look()?;
         range.populate(0..2 * PAGE_BYTES)?;
         for _ in 0..TRIES {
             let there = look()?;
-            forget(&process, &[page(0), page(1)])?;
+            forget(&process, &pages[..2])?;
             let forgotten = look()?;
             // A read of a page of ours, that nobody has borrowed.
             let bytes = range.base();
@@ -253,8 +235,8 @@ pub fn forget(process: &OwnedFd, pages: &[u64]) -> io::Result<Vec<u64>> {
     Ok(refused)
 }
 
-/// Pages that lie together.
-fn ranges(pages: &[u64]) -> impl Iterator<Item = &[u64]> {
+/// Returns the pages that lie together, of pages in order.
+pub fn ranges(pages: &[u64]) -> impl Iterator<Item = &[u64]> {
     pages.chunk_by(|a, b| a + PAGE_BYTES as u64 == *b)
 }
 
@@ -456,18 +438,16 @@ mod tests {
         range.advise_backing(0..PAGES * PAGE_BYTES, Backing::BasePages);
         range.populate(0..PAGES * PAGE_BYTES).unwrap();
         let start = range.base().as_ptr() as u64;
-        let addresses = || (0..PAGES as u64).map(|page| start + page * PAGE_BYTES as u64);
+        let pages: Vec<_> = (0..PAGES as u64).map(|page| start + page * PAGE_BYTES as u64).collect();
         let is_used = |page: usize| page.is_multiple_of(7) || page > 500;
         let expected = |page| if is_used(page) { Seen::Used } else { Seen::Unused };
         eventually(|| {
-            assert_eq!(forget(&process, &addresses().collect::<Vec<_>>()).unwrap(), []);
+            assert_eq!(forget(&process, &pages).unwrap(), []);
             for page in (0..PAGES).filter(|page| is_used(*page)) {
                 // SAFETY: the page is populated, and the reservation lives.
                 unsafe { range.base().as_ptr().add(page * PAGE_BYTES).cast_const().read_volatile() };
             }
-            let mut told = Vec::new();
-            bits.look(own, addresses(), |address, seen| told.push((address, seen))).unwrap();
-            told.into_iter().eq(addresses().zip((0..PAGES).map(expected)))
+            bits.look(own, &pages).unwrap().into_iter().eq((0..PAGES).map(expected))
         });
     }
 
@@ -493,10 +473,8 @@ mod tests {
         let own = std::process::id();
         eventually(|| {
             assert_eq!(forget(&open(own).unwrap(), &pages).unwrap(), [pages[2]]);
-            let mut used = Vec::new();
-            let note = |page, seen| used.extend((seen == Seen::Used).then_some(page));
-            bits.look(own, pages.iter().copied(), note).unwrap();
-            used == [pages[2]]
+            let seen = bits.look(own, &pages).unwrap();
+            (0..8).all(|page| (seen[page] == Seen::Used) == (page == 2))
         });
     }
 
@@ -506,7 +484,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
-        let outcome = bits.look(pid, [0x1000], |_, _| panic!("nothing was seen"));
+        let outcome = bits.look(pid, &[0x1000]);
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -72,10 +72,7 @@ pub trait Reach: Send + Sync {
     ///
     /// # Errors
     /// Unsupported where nobody knows; the kernel's.
-    fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
-        let _ = (runs, used);
-        Err(io::ErrorKind::Unsupported.into())
-    }
+    fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()>;
 
     /// Wakes threads that wait at pages, so that they try again.
     fn wake(&self, start: u64, len: u64);

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! The kernel does not clear the bits of a page that a fork shares, nor of a locked one. Such a page would look used for ever, so it
-//! counts as unused.
-//! A page that was used again since it was forgotten is the process's alone, mostly, and counts as used.
+//! counts as unused. A page that was used again since it was forgotten is the process's alone, mostly, and counts as used.
 //!
 //! Costs: 0.2 µs a page, and three to ten system calls, all for pages that reclaim looks at.
 
@@ -47,17 +46,18 @@ impl Used {
         used: &mut dyn FnMut(u64),
     ) -> io::Result<()> {
         let bits = AccessedBits::ready().ok_or(io::ErrorKind::Unsupported)?;
-        let pages = runs.iter().flat_map(|(start, len)| (*start..start + len).step_by(PAGE as usize));
-        let were_used = self.look(bits, pages)?;
+        let pages =
+            runs.iter().flat_map(|(start, len)| (*start..start + len).step_by(PAGE as usize)).collect();
+        let were_used = self.used_of(bits, pages)?;
         let mut tells_nothing = accessed::forget(&self.descriptor, &were_used)?;
-        let still_used = self.look(bits, were_used.iter().copied())?;
-        for (start, len) in runs_of(&still_used) {
-            let pages = (start..start + len).step_by(PAGE as usize);
-            match pagemap.entries(start, (len / PAGE) as usize) {
-                Ok(entries) => tells_nothing.extend(
-                    pages.zip(entries).filter(|(_, entry)| entry & EXCLUSIVE == 0).map(|(page, _)| page),
-                ),
-                Err(_) => tells_nothing.extend(pages),
+        let still_used = self.used_of(bits, were_used.clone())?;
+        for range in accessed::ranges(&still_used) {
+            match pagemap.entries(range[0], range.len()) {
+                Ok(entries) => {
+                    let shared = range.iter().zip(entries).filter(|(_, entry)| entry & EXCLUSIVE == 0);
+                    tells_nothing.extend(shared.map(|(page, _)| *page));
+                }
+                Err(_) => tells_nothing.extend(range),
             }
         }
         tells_nothing.sort_unstable();
@@ -65,21 +65,12 @@ impl Used {
         Ok(())
     }
 
-    /// Returns the pages that were used, in the order in which they are asked about.
-    fn look(&self, bits: &AccessedBits, pages: impl IntoIterator<Item = u64>) -> io::Result<Vec<u64>> {
-        let mut used = Vec::new();
-        bits.look(self.pid, pages, |page, seen| {
-            if seen == Seen::Used {
-                used.push(page);
-            }
-        })?;
-        Ok(used)
+    /// Returns those of the pages that were used.
+    fn used_of(&self, bits: &AccessedBits, mut pages: Vec<u64>) -> io::Result<Vec<u64>> {
+        let mut seen = bits.look(self.pid, &pages)?.into_iter();
+        pages.retain(|_| seen.next() == Some(Seen::Used));
+        Ok(pages)
     }
-}
-
-/// Returns the runs of pages that lie together, by their addresses and lengths in bytes.
-fn runs_of(pages: &[u64]) -> impl Iterator<Item = (u64, u64)> {
-    pages.chunk_by(|a, b| a + PAGE == *b).map(|run| (run[0], run.len() as u64 * PAGE))
 }
 
 #[cfg(test)]

@@ -211,18 +211,16 @@ impl<R: Reach> Translation for Window<R> {
         let mut tell = |address| touched(PageNumber::containing(address));
         let is_known = !accessed.is_empty() && self.reach.harvest(&accessed, &mut tell).is_ok();
         for run in runs {
-            if run.ask != Touch::There {
-                let is_done = run.ask == Touch::Accessed && is_known;
-                run.answer = if is_done { Answer::Done } else { Answer::Unsupported };
-                continue;
-            }
-            run.answer = self.under_gate(run, |start, len, _| {
-                let mut tell = |address| touched(PageNumber::containing(address));
-                match self.reach.look(start, len, &mut tell) {
-                    Ok(()) => Answer::Done,
-                    Err(_) => Answer::Unsupported,
+            run.answer = match run.ask {
+                Touch::There => {
+                    self.under_gate(run, |start, len, _| match self.reach.look(start, len, &mut tell) {
+                        Ok(()) => Answer::Done,
+                        Err(_) => Answer::Unsupported,
+                    })
                 }
-            });
+                Touch::Accessed if is_known => Answer::Done,
+                Touch::Accessed | Touch::Written => Answer::Unsupported,
+            };
         }
     }
 }
