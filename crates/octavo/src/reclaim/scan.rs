@@ -44,10 +44,10 @@ const FAILURES: u32 = 24;
 const LOOKS: u64 = 8;
 /// The most pages under way: a few times the number that keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
-/// Translations are asked about the use of pages until one in so many was in use, and none went.
-const ASKED_SHARE: u64 = 4;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
+/// A scan asks translations about the use of pages until it has looked at so many, and at one in so many of all pages, in vain.
+const ASKED_SHARE: u64 = 4;
 
 /// Frames that reclaim freed, or began to free.
 #[derive(Clone, Copy, Debug, Default)]
