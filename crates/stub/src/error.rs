@@ -25,6 +25,8 @@ pub enum InjectErrorKind {
     Stuck,
     /// The descriptor of a fork's child is for the memory of another process than this one.
     AnotherProcess,
+    /// Events of a fork's child are unread: read them, and try again.
+    Changing,
     /// The kernel refused a resource.
     System,
 }

@@ -56,7 +56,8 @@ impl Mover {
     /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a descriptor already,
     /// which the fork event brought and which becomes descriptor A.
     ///
-    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process. Nothing was done by it then.
+    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and [`InjectErrorKind::Changing`] where
+    /// that is not known just now. Nothing was done by it then.
     pub fn inject_into_fork(
         pid: u32,
         staging_bytes: u64,

@@ -24,16 +24,19 @@ use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT};
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
 /// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between. It does not say while
-/// an event of the descriptor is unread.
-const TRIES: u32 = 1000;
+/// an event of the descriptor is unread. Whoever reads the events may be busy for long, so these are few.
+const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+/// The lowest address that a program may use. Nothing is mapped there, as a rule.
+const NOWHERE: u64 = 1 << 16;
 
 /// What a fork's event brought for the memory of the child.
 #[derive(Debug)]
 pub struct Inherited {
     /// The descriptor.
     pub faults: Userfaultfd,
-    /// Addresses of pages that it watches, in mappings that can be read and written. One that is still so is enough.
+    /// Addresses of pages that it watches, in mappings that can be read and written. Linux 6.8 needs one that is still so, and that is
+    /// not locked.
     pub watched: Vec<u64>,
 }
 
@@ -63,11 +66,22 @@ pub fn prepare(
     let mut serving = Serving { setup, layout, mailbox };
     serving.settle()?;
     let mut numbers = serving.make_descriptors()?;
-    if let Some(inherited) = &inherited {
-        numbers[0] = u64::from(serving.hand_over(&[inherited.faults.as_fd()])?[0]);
-        serving.check_identity(numbers[0], &inherited.watched)?;
-    }
-    let [faults, quiet] = serving.take_descriptors(numbers, inherited.map(|inherited| inherited.faults))?;
+    let moves = Features::WRITE_PROTECT | Features::MOVE;
+    let events = Features::EVENT_FORK
+        | Features::EVENT_REMAP
+        | Features::EVENT_REMOVE
+        | Features::EVENT_UNMAP
+        | Features::THREAD_ID;
+    let quiet = serving.agree(numbers[1], moves)?;
+    let faults = match inherited {
+        None => serving.agree(numbers[0], moves | events)?,
+        Some(Inherited { faults, watched }) => {
+            numbers[0] = u64::from(serving.hand_over(&[faults.as_fd()])?[0]);
+            serving.check_identity(numbers, &watched)?;
+            faults
+        }
+    };
+    serving.watch_staging(&faults, &quiet)?;
     serving.confine()?;
     let Serving { layout, mailbox, .. } = serving;
     child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
@@ -298,69 +312,71 @@ impl Serving<'_> {
         Ok([first as u32, (first >> 32) as u32, rest as u32])
     }
 
-    /// Checks that an inherited descriptor is for the memory that the mover is in, before anything is done by it. The kernel moves
-    /// pages within the memory of the caller only, and says so before it looks at them. A page that is missing in staging is asked
-    /// to move to where the descriptor watches, so nothing moves.
-    fn check_identity(&mut self, number: u64, watched: &[u64]) -> Result<(), InjectError> {
+    /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before anything is done by it. The
+    /// kernel moves pages within the memory of the caller only, and says so before it looks at them (`EINVAL`).
+    ///
+    /// A page that is missing in staging is asked to move, so nothing moves. To where nothing is mapped it could not (`ENOENT`). The
+    /// mover's other descriptor shows whether the kernel says that; Linux 6.8 does not. There the page is asked to move to where the
+    /// inherited descriptor watches. The kernel has other reasons for `EINVAL` there, such as locked memory.
+    fn check_identity(&mut self, [number, other]: [u64; 2], watched: &[u64]) -> Result<(), InjectError> {
         const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
-        let watched = &watched[..watched.len().min(CALLS)];
-        for (index, to) in watched.iter().enumerate() {
-            let request: [u64; REQUEST_WORDS] = [*to, self.layout.staging_2, PAGE, 0, 0];
+        let watched = &watched[..watched.len().min(CALLS - 2)];
+        let nowhere = [(other, NOWHERE), (number, NOWHERE)];
+        let questions = nowhere.into_iter().chain(watched.iter().map(|to| (number, *to)));
+        let mut calls = Vec::new();
+        for (index, (number, to)) in questions.enumerate() {
+            let request: [u64; REQUEST_WORDS] = [to, self.layout.staging_2, PAGE, 0, 0];
             self.mailbox.write_scratch(index * wire::MOVE_REQUEST_BYTES, &request);
-        }
-        let ask = |index| {
             let request = self.scratch(index * wire::MOVE_REQUEST_BYTES);
-            Call::new(libc::SYS_ioctl, [number, wire::MOVE, request])
-        };
-        let mut calls: Vec<_> = (0..watched.len()).map(ask).collect();
+            calls.push(Call::new(libc::SYS_ioctl, [number, wire::MOVE, request]));
+        }
         let step = "asking whose memory a descriptor is for";
+        let unknown = |kind, why| {
+            let pid = self.setup.pid;
+            let sentence = format!("the kernel does not say whether process {pid} is a fork's child: {why}");
+            Err(InjectError::new(kind, sentence))
+        };
         for _ in 0..TRIES {
             let done = self.mailbox.call(self.setup.process.as_fd(), &mut calls);
             done.map_err(|error| serve(step, error))?;
-            let errors = || calls.iter().filter_map(|call| call.result().err());
+            let errors = || calls[1..].iter().filter_map(|call| call.result().err());
             if errors().any(|error| matches!(error, Errno::NOENT | Errno::EXIST)) {
                 return Ok(());
             }
+            let is_told = calls[0].result() == Err(Errno::NOENT);
             match errors().find(|error| *error != Errno::INVAL) {
-                None => {
+                None if is_told || !watched.is_empty() => {
                     let sentence = format!("the descriptor is for another process than {}", self.setup.pid);
                     return Err(InjectError::new(InjectErrorKind::AnotherProcess, sentence));
+                }
+                None => {
+                    let why = "none of its parent's memory is left in it; Linux 6.9 says it even so";
+                    return unknown(InjectErrorKind::Unsupported, why);
                 }
                 Some(Errno::AGAIN) => thread::sleep(BETWEEN_TRIES),
                 Some(error) => return Err(InjectError::system(step, error)),
             }
         }
-        Err(InjectError::system(step, Errno::AGAIN))
+        unknown(InjectErrorKind::Changing, "events of the child are unread")
     }
 
-    /// Takes copies of the mover's descriptors, agrees on their features and registers the staging ranges.
-    fn take_descriptors(
-        &self,
-        numbers: [u64; 2],
-        inherited: Option<Userfaultfd>,
-    ) -> Result<[Userfaultfd; 2], InjectError> {
-        let moves = Features::WRITE_PROTECT | Features::MOVE;
-        let events = Features::EVENT_FORK
-            | Features::EVENT_REMAP
-            | Features::EVENT_REMOVE
-            | Features::EVENT_UNMAP
-            | Features::THREAD_ID;
-        let shake = |number, features| {
-            Userfaultfd::from_descriptor(self.setup.take(number)?, features)
-                .map_err(|error| InjectError::new(InjectErrorKind::UserfaultfdUnavailable, error.to_string()))
-        };
-        let watch = |made: Userfaultfd, staging| -> Result<Userfaultfd, InjectError> {
+    /// Takes a copy of one of the mover's descriptors, and agrees on its features.
+    fn agree(&self, number: u64, features: Features) -> Result<Userfaultfd, InjectError> {
+        Userfaultfd::from_descriptor(self.setup.take(number)?, features)
+            .map_err(|error| InjectError::new(InjectErrorKind::UserfaultfdUnavailable, error.to_string()))
+    }
+
+    /// Registers the staging ranges.
+    fn watch_staging(&self, faults: &Userfaultfd, quiet: &Userfaultfd) -> Result<(), InjectError> {
+        for (descriptor, staging) in [(faults, self.layout.staging_1), (quiet, self.layout.staging_2)] {
             // A page that is missing in staging reads as zeros, and keeps nobody waiting.
             let mode = Mode { missing: false, write_protect: true };
             // SAFETY: the range is memory of another process: it does not share ours, which was asked before, and a descriptor that
             // comes from a fork is for that process.
-            unsafe { made.register(staging, self.layout.staging_bytes, mode) }
+            unsafe { descriptor.register(staging, self.layout.staging_bytes, mode) }
                 .map_err(|error| InjectError::system("registering the staging range", error))?;
-            Ok(made)
-        };
-        let faults = inherited.map_or_else(|| shake(numbers[0], moves | events), Ok)?;
-        let quiet = shake(numbers[1], moves)?;
-        Ok([watch(faults, self.layout.staging_1)?, watch(quiet, self.layout.staging_2)?])
+        }
+        Ok(())
     }
 
     /// Takes from the mover everything that it does not need.

@@ -398,13 +398,65 @@ fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_
     movers.iter().for_each(|mover| mover.discard().unwrap());
 }
 
+/// Returns whether the kernel says of a descriptor whose memory it is for though it watches nothing there: since Linux 6.9.
+fn tells_without_watched_memory() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
+}
+
 #[test]
-fn a_descriptor_that_watches_nothing_where_it_should_is_refused() {
-    let program = Program::start("idle-pages");
+fn a_descriptor_is_known_though_it_watches_nothing_that_pages_can_move_to() {
+    let (program, other) = (Program::start("idle-pages"), Program::start("idle-pages"));
     let mover = inject(&program);
+    // Memory that is locked, or not watched any more, is refused in the same way.
     for watched in [vec![], vec![program.memory().0]] {
-        let inherited = Inherited { faults: mover.faults().share().unwrap(), watched };
-        let refused = Mover::inject_into_fork(program.pid(), STAGING_BYTES, inherited).unwrap_err();
-        assert_eq!(refused.kind(), InjectErrorKind::AnotherProcess, "{refused}");
+        let inject_into = |program: &Program| {
+            let inherited = Inherited { faults: mover.faults().share().unwrap(), watched: watched.clone() };
+            Mover::inject_into_fork(program.pid(), STAGING_BYTES, inherited).map(|injected| injected.mover)
+        };
+        let refused = inject_into(&other).unwrap_err();
+        if tells_without_watched_memory() {
+            assert_eq!(refused.kind(), InjectErrorKind::AnotherProcess, "{refused}");
+        }
+        match inject_into(&program) {
+            Ok(mover) => mover.discard().unwrap(),
+            Err(refused) => {
+                assert!(!tells_without_watched_memory(), "{refused}");
+            }
+        }
     }
+}
+
+#[test]
+fn of_a_descriptor_with_unread_events_it_is_not_known_whose_memory_it_is_for() {
+    let mut program = Program::start("fork-pages");
+    let mover = inject(&program);
+    let (start, len) = program.memory();
+    // SAFETY: the memory is another process's.
+    unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
+    program.tell();
+    // The program forks, and waits until somebody reads of it.
+    let is_unread = || {
+        let asked = mover.faults().write_protect(start, 4096, true);
+        asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+    };
+    while !is_unread() {
+        thread::yield_now();
+    }
+    let other = Program::start("idle");
+    let inject_into = |program: &Program| {
+        let inherited = Inherited { faults: mover.faults().share().unwrap(), watched: vec![start] };
+        Mover::inject_into_fork(program.pid(), STAGING_BYTES, inherited)
+    };
+    let refused = inject_into(&other).unwrap_err();
+    assert_eq!(refused.kind(), InjectErrorKind::Changing, "{refused}");
+    // It forks twice, and then says so.
+    let (mut events, mut count) = (Vec::new(), 0);
+    while count < 2 {
+        count += mover.faults().read(&mut events).unwrap();
+    }
+    program.line();
+    let refused = inject_into(&other).unwrap_err();
+    assert_eq!(refused.kind(), InjectErrorKind::AnotherProcess, "{refused}");
 }
