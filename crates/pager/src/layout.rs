@@ -8,6 +8,7 @@
 //! A range is written down as soon as it is watched, so that each event that comes from then on finds it here. The
 //! driver's thread takes events in, and the monitor's thread takes mappings over; one lock keeps the lists together.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
@@ -53,6 +54,20 @@ impl Ranges {
         for part in parts(&self.doubtful, &range) {
             self.adopt(part);
         }
+    }
+
+    /// Returns the ranges that are in doubt, divided at these addresses.
+    pub(crate) fn doubtful_parts(&self, bounds: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+        let bounds: BTreeSet<u64> = bounds.collect();
+        let mut divided = Vec::new();
+        for range in self.doubtful.iter() {
+            let mut start = range.start;
+            for end in bounds.range(range.start + 1..range.end).chain([&range.end]) {
+                divided.push(start..*end);
+                start = *end;
+            }
+        }
+        divided
     }
 
     /// Returns the bytes that are to be adopted.
@@ -128,6 +143,16 @@ mod tests {
             }
         }
         assert_eq!(taken, [(0, 4), (4, 8), (8, 10), (20, 22), (0, 4)]);
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_divided_at_the_bounds_of_mappings() {
+        let mut layout = Ranges::default();
+        layout.doubtful.extend([0..10, 20..30]);
+        let divided = |bounds: &[u64]| layout.doubtful_parts(bounds.iter().copied());
+        assert_eq!(divided(&[]), [0..10, 20..30]);
+        assert_eq!(divided(&[0, 10, 15, 20, 30, 40]), [0..10, 20..30]);
+        assert_eq!(divided(&[28, 4, 4, 25]), [0..4, 4..10, 20..25, 25..28, 28..30]);
     }
 
     #[test]

@@ -93,6 +93,8 @@ impl Held {
 pub(crate) enum Unequipped {
     /// The process is another one than the child.
     Another,
+    /// Its mappings change just now. It is to be asked again.
+    Later,
     /// A sentence that says why it cannot be managed.
     Refused(String),
 }
@@ -107,6 +109,7 @@ impl From<InjectError> for Unequipped {
     fn from(error: InjectError) -> Self {
         match error.kind() {
             InjectErrorKind::AnotherProcess => Self::Another,
+            InjectErrorKind::Changing => Self::Later,
             _ => Self::Refused(error.to_string()),
         }
     }
@@ -250,32 +253,69 @@ impl Managed {
 
     /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
     ///
+    /// First come changes that are unread, or not taken in: nothing is known of the child's memory before. Then the kernel says whether
+    /// `pid` is the child at all. Then the space forgets what the child has not got from its parent, and only then is the mover put to
+    /// use. Until then nothing of the child goes out, and nothing is adopted. What changes just then stays in doubt, and is asked about
+    /// at later looks. It is not adopted either. A page of it counts as there only where the kernel has copied one, and it does so
+    /// only where memory is watched.
+    ///
     /// # Errors
-    /// The process is another one, or cannot be managed.
+    /// The process is another one, cannot be asked just now, or cannot be managed.
     pub(crate) fn equip(&mut self, pid: u32) -> Result<(), Unequipped> {
         let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let inherited = Inherited { faults, watched: self.watched_in(&mappings) };
-        let injected = Mover::inject_into_fork(pid, STAGING, inherited)?;
-        self.settle(pid, injected.mover)?;
-        // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
-        for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
-            let doubtful = self.shared.layout.lock().doubtful.clone();
-            for range in doubtful.overlapping(&(mapping.start..mapping.end)) {
-                let range = range.start.max(mapping.start)..range.end.min(mapping.end);
-                match watches(&self.window, range.start) {
-                    Err(Errno::NOENT) => {
-                        self.shared.layout.lock().unmap(range.clone());
-                        let forgotten = self.space.forget_mapping(range.start, range.end - range.start);
-                        forgotten.map_err(|error| error.to_string())?;
-                    }
-                    _ => self.shared.layout.lock().confirm(range),
-                }
-            }
+        let watched = self.watched_in(&mappings);
+        let is_changing = |page: &u64| watches(&self.window, *page) == Err(Errno::AGAIN);
+        if !self.is_settled() || watched.first().is_some_and(is_changing) {
+            return Err(Unequipped::Later);
         }
-        self.shared.layout.lock().doubtful.clear();
+        let mover = Mover::inject_into_fork(pid, STAGING, Inherited { faults, watched })?.mover;
+        let (start, len) = mover.range();
+        let own = start..start + len;
+        let is_taken = self.shared.layout.lock().mapped.overlaps(&own);
+        self.find_doubtful(pid, &own)?;
+        if is_taken {
+            // The kernel has put the mover where the parent has memory that it keeps from its children. A page of that may have been
+            // shown there, as one that comes along with a fault.
+            return Err(Unequipped::Later);
+        }
+        self.settle(pid, mover)?;
         let _ = self.look();
         Ok(())
+    }
+
+    /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of the parent's: it has kept
+    /// them from its children (`MADV_DONTFORK`), and what the child has mapped there since is its own. The space forgets them. So it does
+    /// with the mover's `own` range. Ranges that change just now stay in doubt.
+    ///
+    /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space has forgotten it, unless
+    /// the kernel said that a change is unread, or one was read.
+    fn find_doubtful(&self, pid: u32, own: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
+        let mut layout = self.shared.layout.lock();
+        if layout.doubtful.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let bounds = mappings.iter().flat_map(|mapping| [mapping.start, mapping.end]);
+        for part in layout.doubtful_parts(bounds.chain([own.start, own.end])) {
+            let (start, len) = (part.start, part.end - part.start);
+            let is_watched = match watches(&self.window, start) {
+                Ok(()) => !own.contains(&start),
+                Err(Errno::NOENT) => false,
+                Err(_) => continue,
+            };
+            if self.window.is_unsettled(start, len) {
+                continue;
+            }
+            if is_watched {
+                found.push(part);
+            } else {
+                layout.unmap(part);
+                self.space.forget_mapping(start, len).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(found)
     }
 
     /// Returns addresses that the descriptor should watch, each in a mapping of its own.
@@ -333,8 +373,11 @@ impl Managed {
     /// A sentence, where the mappings cannot be read or the space cannot map them.
     pub(crate) fn look(&mut self) -> Result<(), String> {
         let pid = self.window.reach().pid().ok_or("its process is not known")?;
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let own = self.window.reach().own_range();
+        for range in self.find_doubtful(pid, &own)? {
+            self.shared.layout.lock().confirm(range);
+        }
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let mut taken = Vec::new();
         for range in eligible(&mappings, &Threads::of(pid)) {
             if range.0 < own.end && own.start < range.1 {

@@ -428,6 +428,8 @@ impl Monitor {
                 self.look_again(pid);
                 self.find_forks();
             }
+            // The next look comes soon.
+            Err(Unequipped::Later) => {}
             // Its faults are served all the same. What it has itself counts as outside.
             Err(Unequipped::Refused(why)) => {
                 managed.refuse();

@@ -1,8 +1,11 @@
-//! Managed processes of which only the kernel's messages are real: their descriptors are sockets.
+//! Managed processes of which only the kernel's messages are real: their descriptors are sockets. And real ones.
 
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use octavo::Advice;
 use octavo_platform::userfaultfd::Features;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ioctl_fionread;
@@ -51,11 +54,16 @@ impl Commons {
         let (socket, told) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let events = Userfaultfd::of_fork(told.try_clone().unwrap(), Features::NONE);
         let Self { manager, ledger, guardian } = self;
-        let program = Program { pid, stack, name: "a test".into() };
+        let program = super::Program { pid, stack, name: "a test".into() };
         let held = Held::new(guardian, &program, events);
         let common = Common { manager, ledger, guardian };
         let managed = Managed::serve(common, program, &held, Layout::default(), |_| Ok(())).unwrap();
         (managed, Kernel { socket, told })
+    }
+
+    pub(crate) fn engage(&self, pid: u32) -> Managed {
+        let Self { manager, ledger, guardian } = self;
+        Managed::engage(Common { manager, ledger, guardian }, pid).unwrap()
     }
 
     /// Takes all spaces that the manager has. While they are there, no fork can be served.
@@ -109,4 +117,92 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [8, 0]);
     drop(parent);
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
+}
+
+/// A real program, which ends with this.
+struct Program {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(role: &str) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", "octavo-stub", "--bin", "octavo-stub-program"]);
+        assert!(build.status().unwrap().success());
+        let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+        let mut command = Command::new(folder.join("octavo-stub-program"));
+        let mut process = command.arg(role).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    fn tell(&mut self) {
+        self.process.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+
+    fn numbers(&mut self) -> Vec<u64> {
+        self.line().split(' ').map(|number| u64::from_str_radix(number, 16).unwrap()).collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+    }
+}
+
+/// Has a program forked whose memory is out, and gives the child a mover. Returns both.
+fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
+    let parent = commons.engage(program.process.id());
+    wait_until(|| parent.adopting_bytes() == 0);
+    parent.space.advise(memory.start, memory.end - memory.start, Advice::PageOut).unwrap();
+    program.tell();
+    let pid = program.numbers()[0] as u32;
+    let mut children = Vec::new();
+    wait_until(|| {
+        children.extend(parent.take_forks(program.process.id()));
+        !children.is_empty()
+    });
+    let mut child = children.remove(0);
+    wait_until(|| match child.equip(pid) {
+        Err(Unequipped::Later) => false,
+        done => {
+            done.unwrap();
+            true
+        }
+    });
+    (parent, child)
+}
+
+#[test]
+fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
+    for (role, kept_half) in [("fork-without-end", 1), ("fork-without-start", 0)] {
+        let commons = Commons::new();
+        let mut program = Program::start(role);
+        let [start, len] = program.numbers()[..] else { panic!("an address and a length") };
+        let kept = start + kept_half * len / 2..start + (kept_half + 1) * len / 2;
+        let (parent, mut child) = equip_a_child(&mut program, &commons, start..start + len);
+        // The kernel puts the mover where there is room.
+        let own = child.window.reach().own_range();
+        assert!(!child.shared.layout.lock().mapped.overlaps(&own), "{role}");
+        program.tell();
+        assert_eq!(program.line(), "mapped");
+        wait_until(|| {
+            child.look().unwrap();
+            !child.shared.layout.lock().mapped.gaps(&kept).any(|_| true)
+        });
+        assert_eq!(watches(&child.window, kept.start), Ok(()), "{role}");
+        wait_until(|| child.adopting_bytes() == 0);
+        child.space.advise(start, len, Advice::PageOut).unwrap();
+        program.tell();
+        assert_eq!(program.line(), "true true", "{role}");
+        drop((child, parent));
+    }
 }
