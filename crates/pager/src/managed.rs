@@ -27,11 +27,14 @@ use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::proc::{self, Threads};
+use crate::tree::Parent;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
 const LEAST_OUTSIDE: u64 = 2 << 20;
+/// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
+const MOST_VAIN_LOOKS: u32 = 100;
 /// The bytes of a process that are on their way out at once.
 const STAGING: u64 = 2 << 20;
 
@@ -119,10 +122,14 @@ impl From<InjectError> for Unequipped {
 pub(crate) struct Managed {
     /// Which program this is: where its stack begins. A fork's child has its parent's.
     pub(crate) stack: u64,
-    /// Of a fork's child: the process that has forked.
+    /// Of a fork's child: the process that has forked, or is thought to have.
     pub(crate) parent: u32,
     /// Processes that this child was taken for, and that it is not.
     others: Vec<u32>,
+    /// How often this child was looked for among the processes in vain, since it was last taken for one.
+    vain_looks: u32,
+    /// It was said that none of the processes is this child.
+    is_told: bool,
     pub(crate) space: Arc<Space>,
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
@@ -195,6 +202,8 @@ impl Managed {
             stack,
             parent: 0,
             others: Vec::new(),
+            vain_looks: 0,
+            is_told: false,
             space: Arc::new(space),
             window,
             bell,
@@ -244,6 +253,22 @@ impl Managed {
     /// Takes note that a fork's child is another process than this one.
     pub(crate) fn is_not(&mut self, pid: u32) {
         self.others.push(pid);
+        self.vain_looks = 0;
+    }
+
+    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that is to be said, once: those
+    /// for which it was taken are others, and no more have come for a while.
+    pub(crate) fn looked_in_vain(&mut self) -> bool {
+        self.vain_looks = self.vain_looks.saturating_add(1);
+        let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
+        is_given_up && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another one: one that has been
+    /// taken for a relative, or has not been found itself.
+    pub(crate) fn forked_by(&self) -> Parent {
+        let is_known = self.vain_looks == 0 && self.others.is_empty();
+        if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }
     }
 
     /// Returns whether a fork's child may be this process, as far as is known.

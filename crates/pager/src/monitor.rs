@@ -193,6 +193,7 @@ impl Monitor {
             self.end_those_that_ended();
             self.take_last_forks()?;
             self.find_forks();
+            self.note_vain_looks();
         }
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
             self.tidied_at = Some(now);
@@ -521,7 +522,7 @@ impl Monitor {
             let (managed, watched) = (&self.managed, &mut self.watched);
             let is_another =
                 |pid| managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched(watched, pid);
-            let found = self.tree.find_fork(fork.stack, fork.parent, is_another);
+            let found = self.tree.find_fork(fork.stack, fork.forked_by(), is_another);
             if !is_current {
                 let fork = self.forks.remove(index);
                 self.let_go(fork.parent, fork);
@@ -532,6 +533,19 @@ impl Monitor {
                 index += 1;
             }
             self.forks.extend(more);
+        }
+    }
+
+    /// Takes note of the forks whose children are not among the processes.
+    fn note_vain_looks(&mut self) {
+        for fork in &mut self.forks {
+            if fork.looked_in_vain() {
+                let parent = fork.parent;
+                eprintln!(
+                    "octavo: a child that process {parent} or a child of it has forked is served, but its pages cannot go out: \
+                     none of the processes is this child"
+                );
+            }
         }
     }
 

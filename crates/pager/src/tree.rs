@@ -36,6 +36,14 @@ pub(crate) struct Process {
     is_vforked: bool,
 }
 
+/// The process that has forked, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parent {
+    Known(u32),
+    /// It has been taken for a relative, or has not been found itself: none of this one's children fits.
+    Thought(u32),
+}
+
 /// All processes that descend from the runner, but for the runner's own helpers.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
@@ -147,20 +155,23 @@ impl Tree {
     }
 
     /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the runner, which gets children
-    /// whose parents have ended.
+    /// whose parents have ended. Where the parent is not known for sure, it is anybody's child in the end.
     pub(crate) fn find_fork(
         &self,
         stack: u64,
-        parent: u32,
+        parent: Parent,
         mut is_known: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
-        let mut fits = |parent: u32| {
+        let mut fits = |parent: Option<u32>| {
             self.processes.iter().find_map(|(pid, process)| {
-                let fits = process.stack == stack && process.parent == parent && !process.is_vforked;
+                let is_child = parent.is_none_or(|parent| process.parent == parent);
+                let fits = process.stack == stack && is_child && !process.is_vforked;
                 (fits && !is_known(*pid)).then_some(*pid)
             })
         };
-        fits(parent).or_else(|| fits(std::process::id()))
+        let (Parent::Known(pid) | Parent::Thought(pid)) = parent;
+        let found = fits(Some(pid)).or_else(|| fits(Some(std::process::id())));
+        found.or_else(|| if let Parent::Thought(_) = parent { fits(None) } else { None })
     }
 
     /// Returns whether a process has forked from another one of the tree, and runs the same program.

@@ -119,6 +119,19 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
 }
 
+#[test]
+fn it_is_said_once_that_no_process_is_a_forks_child() {
+    let commons = Commons::new();
+    let (mut fork, _kernel) = commons.managed(None, 1);
+    let said = |fork: &mut Managed| (0..3 * MOST_VAIN_LOOKS).filter(|_| fork.looked_in_vain()).count();
+    assert_eq!(said(&mut fork), 0, "the child may come still");
+    fork.is_not(7);
+    assert!(!fork.looked_in_vain());
+    assert_eq!(said(&mut fork), 1);
+    fork.is_not(8);
+    assert_eq!(said(&mut fork), 0);
+}
+
 /// A real program, which ends with this.
 struct Program {
     process: Child,

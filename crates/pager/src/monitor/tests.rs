@@ -1,4 +1,4 @@
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use super::*;
 use crate::managed::tests::{Commons, wait_until};
@@ -70,29 +70,62 @@ fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_
     }
 }
 
+/// Starts a shell whose forks go on until its input ends, as if their memory were watched. Returns it and them, when there are `count`.
+fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>) {
+    let shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut forks = Vec::new();
+    wait_until(|| {
+        monitor.tree.look();
+        forks.clear();
+        proc::children(shell.id(), &mut forks);
+        let mut index = 0;
+        while index < forks.len() {
+            proc::children(forks[index], &mut forks);
+            index += 1;
+        }
+        let stack = proc::stat(shell.id()).unwrap().stack;
+        let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|fork| fork.stack == stack);
+        forks.len() == count && forks.iter().all(is_there)
+    });
+    monitor.watched.extend(forks.iter().map(|pid| (*pid, true)));
+    (shell, forks)
+}
+
+#[test]
+fn a_child_whose_parent_was_mistaken_is_found_once_its_siblings_are_known() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let script = "exec 3<&0; ( (read word <&3) & wait) & wait";
+    let (mut shell, forks) = family(&mut monitor, script, 2);
+    let [child, grandchild] = forks[..] else { unreachable!("there are two") };
+    let stack = proc::stat(child).unwrap().stack;
+    let kernels = [(); 2].map(|()| {
+        let (mut fork, kernel) = commons.managed(None, stack);
+        fork.parent = shell.id();
+        monitor.forks.push(fork);
+        kernel
+    });
+    monitor.find_forks();
+    assert_eq!((monitor.forks.len(), commons.guardian.pids()), (1, vec![child, 0]));
+    monitor.note_vain_looks();
+    monitor.find_forks();
+    assert_eq!(commons.guardian.pids(), [child, grandchild]);
+    drop((shell.stdin.take(), kernels));
+    shell.wait().unwrap();
+}
+
 #[test]
 fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     let commons = Commons::new();
     let mut monitor = monitor(&commons);
-    // Two children that go on until the shell's input ends.
     let script = "exec 3<&0; (read word <&3) & (read word <&3) & wait";
-    let mut shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
-    let parent = shell.id();
-    let mut children = Vec::new();
-    let stack = || proc::stat(parent).unwrap().stack;
-    wait_until(|| {
-        monitor.tree.look();
-        children.clear();
-        proc::children(parent, &mut children);
-        children.sort_unstable();
-        let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|child| child.stack == stack());
-        children.len() == 2 && children.iter().all(is_there)
-    });
-    monitor.watched.extend(children.iter().map(|pid| (*pid, true)));
+    let (mut shell, mut children) = family(&mut monitor, script, 2);
+    children.sort_unstable();
+    let stack = proc::stat(shell.id()).unwrap().stack;
     let mut kernels = Vec::new();
     for _ in 0..2 {
-        let (mut fork, kernel) = commons.managed(None, stack());
-        fork.parent = parent;
+        let (mut fork, kernel) = commons.managed(None, stack);
+        fork.parent = shell.id();
         monitor.forks.push(fork);
         kernels.push(kernel);
     }
