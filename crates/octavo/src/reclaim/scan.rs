@@ -64,19 +64,87 @@ impl Reclaimed {
     }
 }
 
-/// Counts a thread or task that reclaims, for as long as this value lives.
-struct Reclaiming<'e>(&'e Engine);
+/// A scan of a thread or task, which counts as one that reclaims for as long as this value lives.
+struct Scan<'e> {
+    engine: &'e Engine,
+    who: Reclaimer,
+    /// It asks translations about the use of pages.
+    asks: bool,
+}
 
-impl<'e> Reclaiming<'e> {
-    fn begin(engine: &'e Engine) -> Self {
+impl<'e> Scan<'e> {
+    fn begin(engine: &'e Engine, who: Reclaimer) -> Self {
         engine.reclaimers.fetch_add(1, Ordering::AcqRel);
-        Self(engine)
+        Self { engine, who, asks: true }
+    }
+
+    /// Evicts a batch of candidates. Returns how many pages it looked at, or `None` where there were no
+    /// candidates. It is apart from [`reclaim`], so that no batch stays on the stack while a task waits.
+    fn evict_some(&self, room: u64, what: Evict) -> Option<(u64, evict::Outcome)> {
+        let (looked, batch) = self.next_batch(room);
+        if looked == 0 {
+            return None;
+        }
+        self.engine.counters.add(self.who.counters().0, looked);
+        Some((looked, evict(self.engine, batch, what)))
+    }
+
+    /// Looks at candidates until as many pages are to go as are written together, and as there is `room` for. A
+    /// block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns at how
+    /// many pages it looked.
+    fn next_batch(&self, room: u64) -> (u64, Isolated) {
+        let engine = self.engine;
+        // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
+        // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
+        let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
+            .min(room)
+            .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND))
+            .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
+        let (mut looked, mut going) = (0, Isolated::new());
+        while going.pages() < most && looked < LOOKS * most {
+            match self.look_at(most - going.pages(), false, &mut going) {
+                0 => break,
+                some => looked += some,
+            }
+        }
+        (looked, going)
+    }
+
+    /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.
+    fn demote(&self) {
+        let mut going = Isolated::new();
+        self.look_at(DEMOTED, true, &mut going);
+        for frame in going {
+            self.engine.putback(frame, Place::Cold);
+        }
+    }
+
+    /// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many pages they have.
+    fn look_at(&self, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
+        let engine = self.engine;
+        let free_last = |frame| engine.free_last(frame);
+        let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
+        let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
+        if self.asks {
+            away::harvest(engine, &candidates);
+        }
+        let looks: SmallVec<[_; 64]> = candidates
+            .into_iter()
+            .map(|candidate| {
+                let look = evict::look(engine, candidate.frame.frame());
+                (candidate, look)
+            })
+            .collect();
+        let decided = engine.lru.decide(&engine.frames, looks, going, free_last);
+        engine.counters.add(Counter::PageActivated, decided.activated);
+        engine.counters.add(Counter::PageDeactivated, decided.deactivated);
+        pages
     }
 }
 
-impl Drop for Reclaiming<'_> {
+impl Drop for Scan<'_> {
     fn drop(&mut self) {
-        self.0.reclaimers.fetch_sub(1, Ordering::AcqRel);
+        self.engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -88,7 +156,7 @@ pub(crate) async fn reclaim(
     who: Reclaimer,
     waiter: &mut Waiter<'_>,
 ) -> Reclaimed {
-    let _reclaiming = Reclaiming::begin(engine);
+    let mut scan = Scan::begin(engine, who);
     // Frames may only wait for a thread to take note of a completion. Where reads were given up, no other
     // thread may do so.
     engine.poll_transfers();
@@ -99,7 +167,6 @@ pub(crate) async fn reclaim(
     // Batches, and pages looked at, since the last page that went.
     let (mut fruitless, mut in_vain) = (0_u32, 0);
     let mut stuck = false;
-    let mut asks = true;
     // Pages that the devices have room for, as far as is known.
     let mut room = u64::MAX;
     // A scan may meet each page twice, because it first clears the accessed mark. It may have to go through
@@ -113,8 +180,10 @@ pub(crate) async fn reclaim(
             // More pages would only be in flight for longer.
             break;
         }
+        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be in use.
+        scan.asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
         if stuck {
-            demote(engine);
+            scan.demote();
         }
         let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
         let ends = engine.ends();
@@ -126,9 +195,7 @@ pub(crate) async fn reclaim(
         } else {
             Evict::All
         };
-        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be in use.
-        asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
-        let Some((looked, mut outcome)) = evict_some(engine, room, asks, what, who) else {
+        let Some((looked, mut outcome)) = scan.evict_some(room, what) else {
             // The pages that are left may be on their way to a list, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
             if listed_pages(engine) == 0 {
@@ -162,23 +229,6 @@ pub(crate) async fn reclaim(
     done
 }
 
-/// Evicts a batch of candidates. Returns how many pages it looked at, or `None` where there were no
-/// candidates. It is apart from [`reclaim`], so that no batch stays on the stack while a task waits.
-fn evict_some(
-    engine: &Engine,
-    room: u64,
-    asks: bool,
-    what: Evict,
-    who: Reclaimer,
-) -> Option<(u64, evict::Outcome)> {
-    let (looked, batch) = next_batch(engine, room, asks);
-    if looked == 0 {
-        return None;
-    }
-    engine.counters.add(who.counters().0, looked);
-    Some((looked, evict(engine, batch, what)))
-}
-
 /// Reclaims as [`reclaim`] does, and waits for the writes that it started. Returns how many frames were freed
 /// meanwhile.
 pub(crate) fn reclaim_and_wait(engine: &Engine, target: u64, who: Reclaimer) -> u64 {
@@ -207,59 +257,8 @@ pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
 }
 
-/// Looks at candidates until as many pages are to go as are written together, and as there is `room` for. A
-/// block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns at how
-/// many pages it looked.
-fn next_batch(engine: &Engine, room: u64, asks: bool) -> (u64, Isolated) {
-    // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
-    // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
-    let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
-        .min(room)
-        .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND))
-        .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
-    let (mut looked, mut going) = (0, Isolated::new());
-    while going.pages() < most && looked < LOOKS * most {
-        match look_at(engine, most - going.pages(), false, asks, &mut going) {
-            0 => break,
-            some => looked += some,
-        }
-    }
-    (looked, going)
-}
-
 /// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand, and others of its
 /// batch are packed.
 fn packs_away_pages(engine: &Engine) -> bool {
     engine.has_translations() && engine.swap.pool().is_some_and(Pool::packs)
-}
-
-/// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.
-fn demote(engine: &Engine) {
-    let mut going = Isolated::new();
-    look_at(engine, DEMOTED, true, true, &mut going);
-    for frame in going {
-        engine.putback(frame, Place::Cold);
-    }
-}
-
-/// Takes candidates of about `most` pages, tests their marks, and has the policy decide. It `asks` translations for theirs. Returns how
-/// many pages they have.
-fn look_at(engine: &Engine, most: u64, stuck: bool, asks: bool, going: &mut Isolated) -> u64 {
-    let free_last = |frame| engine.free_last(frame);
-    let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
-    let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
-    if asks {
-        away::harvest(engine, &candidates);
-    }
-    let looks: SmallVec<[_; 64]> = candidates
-        .into_iter()
-        .map(|candidate| {
-            let look = evict::look(engine, candidate.frame.frame());
-            (candidate, look)
-        })
-        .collect();
-    let decided = engine.lru.decide(&engine.frames, looks, going, free_last);
-    engine.counters.add(Counter::PageActivated, decided.activated);
-    engine.counters.add(Counter::PageDeactivated, decided.deactivated);
-    pages
 }
