@@ -26,7 +26,7 @@
 //! chapter 5.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -169,7 +169,7 @@ impl AccessedBits {
         range.populate(0..2 * PAGE_BYTES)?;
         for _ in 0..TRIES {
             let there = look()?;
-            forget(&process, &pages[..2])?;
+            forget(process.as_fd(), &pages[..2])?;
             let forgotten = look()?;
             // A read of a page of ours, that nobody has borrowed.
             let bytes = range.base();
@@ -212,7 +212,7 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
-pub fn forget(process: &OwnedFd, pages: &[u64]) -> io::Result<Vec<u64>> {
+pub fn forget(process: BorrowedFd<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     let (mut refused, mut rest) = (Vec::new(), pages);
     while !rest.is_empty() {
         match advise_cold(process, rest) {
@@ -241,7 +241,7 @@ pub fn ranges(pages: &[u64]) -> impl Iterator<Item = &[u64]> {
 }
 
 /// Advises the kernel of pages in order, up to the first range that it refuses. Returns how many pages lie before that.
-fn advise_cold(process: &OwnedFd, pages: &[u64]) -> Result<usize, Errno> {
+fn advise_cold(process: BorrowedFd<'_>, pages: &[u64]) -> Result<usize, Errno> {
     /// The most ranges of a call (`UIO_MAXIOV`).
     const MOST_RANGES: usize = 1024;
     let vectors: Vec<_> = ranges(pages)
@@ -442,7 +442,7 @@ mod tests {
         let is_used = |page: usize| page.is_multiple_of(7) || page > 500;
         let expected = |page| if is_used(page) { Seen::Used } else { Seen::Unused };
         eventually(|| {
-            assert_eq!(forget(&process, &pages).unwrap(), []);
+            assert_eq!(forget(process.as_fd(), &pages).unwrap(), []);
             for page in (0..PAGES).filter(|page| is_used(*page)) {
                 // SAFETY: the page is populated, and the reservation lives.
                 unsafe { range.base().as_ptr().add(page * PAGE_BYTES).cast_const().read_volatile() };
@@ -472,7 +472,7 @@ mod tests {
         unsafe { rustix::mm::mlock(pages[2] as *mut _, PAGE_BYTES).unwrap() };
         let own = std::process::id();
         eventually(|| {
-            assert_eq!(forget(&open(own).unwrap(), &pages).unwrap(), [pages[2]]);
+            assert_eq!(forget(open(own).unwrap().as_fd(), &pages).unwrap(), [pages[2]]);
             let seen = bits.look(own, &pages).unwrap();
             (0..8).all(|page| (seen[page] == Seen::Used) == (page == 2))
         });

@@ -8,10 +8,12 @@
 //! threads that ask for it, and only while they are outside of the engine.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::PAGE_BYTES;
+use octavo_platform::accessed;
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use octavo_platform::process_memory::read_process;
 use octavo_platform::userfaultfd::{Event, Features, Mode, Progress, Userfaultfd};
@@ -33,7 +35,7 @@ pub(crate) struct Own {
     /// Staging still holds pages, so nothing more may go there.
     is_stuck: AtomicBool,
     pagemap: Pagemap,
-    used: Used,
+    process: OwnedFd,
 }
 
 impl Own {
@@ -52,8 +54,8 @@ impl Own {
             let mode = Mode { missing: false, write_protect: true };
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
         }
-        let (pagemap, used) = (Pagemap::of(std::process::id())?, Used::of(std::process::id())?);
-        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap, used })
+        let (pagemap, process) = (Pagemap::of(std::process::id())?, accessed::open(std::process::id())?);
+        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap, process })
     }
 
     pub(crate) fn faults(&self) -> &Userfaultfd {
@@ -151,7 +153,8 @@ impl Reach for Own {
     }
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
-        self.used.harvest(&self.pagemap, runs, used)
+        let (pid, descriptor) = (std::process::id(), self.process.as_fd());
+        Used { pid, descriptor }.harvest(&self.pagemap, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

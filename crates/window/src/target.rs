@@ -26,7 +26,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
@@ -52,7 +52,8 @@ pub struct Target {
     events: Userfaultfd,
     /// What is known of the process. A fork's child is served before anybody knows which process it is.
     process: OnceLock<Process>,
-    mover: Mutex<Option<Equipment>>,
+    /// The second staging range holds pages that have been read. Whoever has pages moved holds this.
+    is_staged: Mutex<bool>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -60,19 +61,15 @@ pub struct Target {
 #[derive(Debug)]
 struct Process {
     pid: u32,
-    mover_pid: u32,
-    /// The mover's range.
-    range: Range<u64>,
+    mover: Mover,
     pagemap: Pagemap,
-    /// Asks by the mover, which has the program's memory as long as this is needed.
-    used: Used,
 }
 
+/// The mover, and staging, in the hands of one thread.
 #[derive(Debug)]
-struct Equipment {
-    mover: Mover,
-    /// The second staging range holds pages that have been read.
-    is_staged: bool,
+struct Equipment<'a> {
+    mover: &'a Mover,
+    is_staged: MutexGuard<'a, bool>,
 }
 
 /// Pages of one batch that lie together, and where they are in staging.
@@ -89,8 +86,8 @@ impl Target {
     /// Makes a target of whatever process the descriptor is for. Its faults can be served. Until it is
     /// [equipped](Self::equip) with a mover, nothing can be taken out.
     pub fn new(events: Userfaultfd) -> Self {
-        let (process, mover) = (OnceLock::new(), Mutex::new(None));
-        Self { events, process, mover, is_gone: AtomicBool::new(false), failure: OnceLock::new() }
+        let (process, is_staged) = (OnceLock::new(), Mutex::new(true));
+        Self { events, process, is_staged, is_gone: AtomicBool::new(false), failure: OnceLock::new() }
     }
 
     /// Puts the mover of the process to use, which has the descriptor.
@@ -98,20 +95,8 @@ impl Target {
     /// # Errors
     /// The kernel's, where the process has ended or may not be looked at.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
-        let (start, len) = mover.range();
-        let process = Process {
-            pid,
-            mover_pid: mover.pid(),
-            range: start..start + len,
-            pagemap: Pagemap::of(pid)?,
-            used: Used::of(mover.pid())?,
-        };
-        let mut equipment = self.lock();
-        if self.process.set(process).is_err() {
-            return Err(io::Error::other("the target has a mover already"));
-        }
-        *equipment = Some(Equipment { mover, is_staged: true });
-        Ok(())
+        let process = Process { pid, mover, pagemap: Pagemap::of(pid)? };
+        self.process.set(process).map_err(|_| io::Error::other("the target has a mover already"))
     }
 
     /// Returns whether it has a mover.
@@ -126,7 +111,7 @@ impl Target {
 
     /// Returns the mover's process.
     pub fn mover_pid(&self) -> Option<u32> {
-        self.process.get().map(|process| process.mover_pid)
+        self.process.get().map(|process| process.mover.pid())
     }
 
     /// Returns the process's page map.
@@ -136,7 +121,10 @@ impl Target {
 
     /// Returns the range of the mover in the program, which must not be taken.
     pub fn own_range(&self) -> Range<u64> {
-        self.process.get().map_or(0..0, |process| process.range.clone())
+        self.process.get().map_or(0..0, |process| {
+            let (start, len) = process.mover.range();
+            start..start + len
+        })
     }
 
     /// Returns the descriptor that carries the events.
@@ -156,10 +144,10 @@ impl Target {
     /// Gives back what is left in staging, after the last batch for a while.
     pub fn tidy(&self) {
         // A batch under way discards it by itself.
-        if let Ok(mut equipment) = self.mover.try_lock()
-            && let Some(equipment) = &mut *equipment
-            && std::mem::take(&mut equipment.is_staged)
-            && equipment.mover.discard().is_err()
+        if let Some(process) = self.process.get()
+            && let Ok(mut is_staged) = self.is_staged.try_lock()
+            && std::mem::take(&mut *is_staged)
+            && process.mover.discard().is_err()
         {
             self.fail("its mover does not answer");
         }
@@ -182,7 +170,7 @@ impl Target {
     /// Lets the target go. It is served no longer.
     pub fn end(&self) {
         self.lose();
-        if let Some(equipment) = &*self.lock() {
+        if let Some(equipment) = self.equipment() {
             equipment.mover.end();
         }
     }
@@ -191,16 +179,18 @@ impl Target {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Equipment>> {
-        self.mover.lock().expect("nobody panics here")
+    /// Returns the mover, if there is one, when no batch is under way.
+    fn equipment(&self) -> Option<Equipment<'_>> {
+        let mover = &self.process.get()?.mover;
+        Some(Equipment { mover, is_staged: self.is_staged.lock().expect("nobody panics here") })
     }
 
     /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
-    fn move_parts(&self, equipment: &mut Equipment, parts: &mut [Part]) -> bool {
+    fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [Part]) -> bool {
         let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
-        let staging = if equipment.is_staged { Staging::DiscardFirst } else { Staging::Keep };
+        let staging = if *equipment.is_staged { Staging::DiscardFirst } else { Staging::Keep };
         let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
-        equipment.is_staged = true;
+        *equipment.is_staged = true;
         if moved.discarded.is_some() {
             // Old pages are in the way of new ones, so nothing can be known to be moved.
             return false;
@@ -212,7 +202,7 @@ impl Target {
     }
 
     /// Finds out what was moved after all.
-    fn find_moved(&self, equipment: &Equipment, parts: &mut [Part]) -> bool {
+    fn find_moved(&self, equipment: &Equipment<'_>, parts: &mut [Part]) -> bool {
         let Some(process) = self.process.get() else { return false };
         let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
         let mut tries = 0;
@@ -243,7 +233,7 @@ impl Target {
     ///
     /// # Safety
     /// As [`Reach::take_out`].
-    unsafe fn take_singly(&self, equipment: &mut Equipment, run: Taking) -> Option<Taken> {
+    unsafe fn take_singly(&self, equipment: &mut Equipment<'_>, run: Taking) -> Option<Taken> {
         let (mut done, mut outcomes) = (0, Vec::new());
         while done < run.len {
             let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
@@ -268,7 +258,7 @@ impl Target {
     /// As [`Reach::take_out`].
     unsafe fn take_batch(
         &self,
-        equipment: &mut Equipment,
+        equipment: &mut Equipment<'_>,
         runs: &[Taking],
         outcomes: &mut Vec<Taken>,
     ) -> bool {
@@ -311,7 +301,7 @@ impl Target {
     /// As [`Reach::take_out`].
     unsafe fn take_movable(
         &self,
-        equipment: &mut Equipment,
+        equipment: &mut Equipment<'_>,
         runs: &[Taking],
         outcomes: &mut Vec<Taken>,
         movable: &mut Vec<Range<u64>>,
@@ -370,7 +360,7 @@ impl Target {
 
     /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they need no protection any
     /// more.
-    fn unshare(&self, equipment: &Equipment, part: &Part) -> Option<Range<u64>> {
+    fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;
         let told = Categories::PRESENT | Categories::ZERO;
@@ -401,8 +391,8 @@ impl Reach for Target {
     }
 
     unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
-        let (mut equipment, before) = (self.lock(), outcomes.len());
-        let Some(equipment) = equipment.as_mut().filter(|_| self.failure().is_none()) else {
+        let before = outcomes.len();
+        let Some(mut equipment) = self.equipment().filter(|_| self.failure().is_none()) else {
             return outcomes.resize(before + runs.len(), Taken::Part(0));
         };
         let room = equipment.mover.staging().1;
@@ -416,13 +406,13 @@ impl Reach for Target {
             }
             let (batch, later) = rest.split_at(count);
             // SAFETY: as of this call.
-            let mut is_taken = count > 0 && unsafe { self.take_batch(equipment, batch, outcomes) };
+            let mut is_taken = count > 0 && unsafe { self.take_batch(&mut equipment, batch, outcomes) };
             let first = outcomes.len().saturating_sub(count);
             for (index, run) in batch.iter().enumerate() {
                 let is_single = batch.len() == 1 && run.len == PAGE;
                 if is_taken && outcomes[first + index] == Taken::Never && !is_single {
                     // SAFETY: as of this call.
-                    match unsafe { self.take_singly(equipment, *run) } {
+                    match unsafe { self.take_singly(&mut equipment, *run) } {
                         Some(outcome) => outcomes[first + index] = outcome,
                         None => is_taken = false,
                     }
@@ -449,7 +439,9 @@ impl Reach for Target {
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
-        process.used.harvest(&process.pagemap, runs, used)
+        // The mover has the program's memory as long as this is needed.
+        let (pid, descriptor) = (process.mover.pid(), process.mover.process());
+        Used { pid, descriptor }.harvest(&process.pagemap, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

@@ -10,7 +10,7 @@
 //! Costs: 0.2 µs a page, and three to ten system calls, all for pages that reclaim looks at.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 
 use octavo::PAGE_BYTES;
 use octavo_platform::accessed::{self, AccessedBits, Seen};
@@ -18,22 +18,14 @@ use octavo_platform::pagemap::{EXCLUSIVE, Pagemap};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Asks which pages of a process were used.
+/// Asks which pages of a process were used, which the descriptor is for as well.
 #[derive(Debug)]
-pub(crate) struct Used {
-    pid: u32,
-    descriptor: OwnedFd,
+pub(crate) struct Used<'a> {
+    pub(crate) pid: u32,
+    pub(crate) descriptor: BorrowedFd<'a>,
 }
 
-impl Used {
-    /// Asks about a process.
-    ///
-    /// # Errors
-    /// The kernel's: there is no such process.
-    pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self { pid, descriptor: accessed::open(pid)? })
-    }
-
+impl Used<'_> {
     /// Calls `used` for each page of the runs that was used since it was last asked about, and forgets it. A page that has come since
     /// looks used. `runs` have addresses and lengths in bytes, in order. The page map is of the same memory.
     ///
@@ -49,7 +41,7 @@ impl Used {
         let pages =
             runs.iter().flat_map(|(start, len)| (*start..start + len).step_by(PAGE as usize)).collect();
         let were_used = self.used_of(bits, pages)?;
-        let mut tells_nothing = accessed::forget(&self.descriptor, &were_used)?;
+        let mut tells_nothing = accessed::forget(self.descriptor, &were_used)?;
         let still_used = self.used_of(bits, were_used.clone())?;
         for range in accessed::ranges(&still_used) {
             match pagemap.entries(range[0], range.len()) {
@@ -76,6 +68,7 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     use octavo_platform::{Backing, Reservation, run_in_forked_child};
@@ -97,9 +90,10 @@ mod tests {
         let (pid, start) = (std::process::id(), range.base().as_ptr() as u64);
         let asked = move || {
             let (pagemap, mut found) = (Pagemap::of(pid).unwrap(), Vec::new());
+            let process = accessed::open(pid).unwrap();
             let runs = [(start, 100 * PAGE), (start + 100 * PAGE, (PAGES as u64 - 100) * PAGE)];
             let mut note = |page: u64| found.push(((page - start) / PAGE) as usize);
-            Used::of(pid).unwrap().harvest(&pagemap, &runs, &mut note).unwrap();
+            Used { pid, descriptor: process.as_fd() }.harvest(&pagemap, &runs, &mut note).unwrap();
             found
         };
         Some((range, asked))
