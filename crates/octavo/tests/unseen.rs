@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::target::{Able, BUDGET, Pair, builder, pair_of};
+use common::target::{Able, Ask, BUDGET, Pair, builder, pair_of};
 use common::{PAGE, Watchdog};
-use octavo::{Access, Compression, HugePolicy, Machine, ReclaimPolicy};
+use octavo::{Access, Answer, Compression, ErrorKind, HugePolicy, Machine, ReclaimPolicy};
 
 fn unseen(len: u64) -> Pair {
     let builder = builder().huge(HugePolicy::Never).compression(Compression::Off);
@@ -48,6 +48,24 @@ fn pages_that_always_look_used_go_all_the_same() {
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "{policy:?}"));
         pair.end();
     }
+}
+
+/// Not even where it looks at hot pages since the cold ones cannot go.
+#[test]
+fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
+    let _watchdog = Watchdog::new("pages that the other side holds");
+    let budget = 4 * BUDGET;
+    let builder =
+        builder().budget_bytes(budget).huge(HugePolicy::Never).reclaim_policy(ReclaimPolicy::S3Fifo);
+    let pair = pair_of(builder, Able { is_busy: true, ..Able::ALL }, 2 * budget);
+    pair.target.always(Ask::Remove, Some(Answer::Busy));
+    let store = |page| pair.target.store(&pair.space, pair.page(page), page);
+    let refused = (0..2 * budget / PAGE).find_map(|page| store(page).err());
+    let asked = pair.target.pages_asked_since(Ask::Harvest);
+    pair.target.always(Ask::Remove, None);
+    assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::OutOfMemory));
+    assert!(asked > 1000, "{asked} pages were to go since the last question about use");
+    pair.end();
 }
 
 /// The thread that shows pages may be the one whose other faults hold them.

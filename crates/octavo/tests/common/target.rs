@@ -135,6 +135,13 @@ impl Target {
         these.into_iter().map(|(_, page, count)| (page, count)).collect()
     }
 
+    /// How many pages were asked about by other questions since the last one of this kind.
+    pub fn pages_asked_since(&self, ask: Ask) -> u64 {
+        let state = self.state();
+        let since = state.asked.iter().rev().take_while(|(which, ..)| *which != ask);
+        since.map(|(_, _, count)| u64::from(*count)).sum()
+    }
+
     /// Pages that are there: with memory, and zeros without.
     pub fn pages(&self) -> (usize, usize) {
         let state = self.state();
