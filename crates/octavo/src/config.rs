@@ -119,6 +119,6 @@ pub enum Compression {
     #[default]
     Lz4,
     /// By Zstandard, level 1. It packs half as fast as LZ4, unpacks a third as fast, and its pages are a
-    /// third smaller.
+    /// third smaller. Better where a page that comes back costs much besides, as in another process.
     Zstd,
 }

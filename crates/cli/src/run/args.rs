@@ -27,7 +27,7 @@ pub struct RunArgs {
     #[arg(long, env = "OCTAVO_SWAP", value_name = "PATH[:SIZE]", value_delimiter = ',')]
     pub swap: Vec<SwapPlace>,
     /// How pages are packed in memory before they go to a device
-    #[arg(long, env = "OCTAVO_COMPRESSION", value_enum, default_value_t)]
+    #[arg(long, env = "OCTAVO_COMPRESSION", value_enum, default_value_t = CompressionChoice::Zstd)]
     pub compression: CompressionChoice,
     /// Encrypt all pages that are written to devices
     #[arg(long, env = "OCTAVO_ENCRYPT")]

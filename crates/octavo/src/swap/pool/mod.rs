@@ -90,8 +90,10 @@ const TIMED_WAIT_EVERY: u32 = 4;
 
 /// A pool with fewer pages does not tell how much they shrink.
 const FEW_PAGES: u64 = 512;
+/// The part of the budget that a pool may take whose frames hold [`FULL_WORTH_PAGES`] each: seven of 25.
+const LIMIT_PARTS: (u64, u64) = (7, 25);
 /// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it holds beyond that.
-const FULL_WORTH_PAGES: f64 = 4.0;
+const FULL_WORTH_PAGES: f64 = 5.0;
 /// The worth of the pool is counted in parts of its limit.
 const WHOLE: u32 = 16;
 
@@ -205,7 +207,7 @@ impl Pool {
 
     /// The most that pages in the pool may take of a budget.
     pub(crate) fn share_of(budget_bytes: u64) -> u64 {
-        budget_bytes / 5
+        budget_bytes / LIMIT_PARTS.1 * LIMIT_PARTS.0
     }
 
     /// Changes the limit. A lowered limit takes nothing back: shrink the pool.
