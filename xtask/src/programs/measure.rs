@@ -19,6 +19,8 @@ use crate::machine::warden::{Warden, quoted};
 
 /// All inputs follow from it.
 const SEED: u64 = 1;
+/// Plain runs of a row.
+const PLAIN_RUNS: usize = 2;
 /// A budget below this says more about the runner than about the program.
 const LEAST_BUDGET: u64 = 16 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -58,10 +60,7 @@ impl<'a> Bench<'a> {
         fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
         let place = Place { folder, scale: self.options.scale, seed: SEED };
         (row.prepare)(&place)?;
-        let plain = self.run(row, &place, Side::Plain)?;
-        if plain.end != End::Well {
-            return Err(format!("the plain run did not end well: {:?}", plain.end));
-        }
+        let plain = self.run_plainly(row, &place)?;
         let budget_bytes = ((plain.peak_bytes as f64 * self.options.budget_share) as u64).max(LEAST_BUDGET);
         let octavo = match &self.octavo {
             Some(program) => Some(self.run(row, &place, Side::Octavo { program, budget_bytes })?),
@@ -74,6 +73,22 @@ impl<'a> Bench<'a> {
         let kernel_without_swap = kernel(0)?;
         let kernel = kernel(2 * plain.peak_bytes + SWAP_ROOM)?;
         Ok(Outcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
+    }
+
+    /// Returns the plain run with the greatest peak of a few. Threads and collectors take their turns differently each time, and a budget
+    /// after a low peak would be another program's.
+    fn run_plainly(&self, row: &Row, place: &Place) -> Result<Run, String> {
+        let mut greatest: Option<Run> = None;
+        for _ in 0..PLAIN_RUNS {
+            let plain = self.run(row, place, Side::Plain)?;
+            if plain.end != End::Well {
+                return Err(format!("a plain run did not end well: {:?}", plain.end));
+            }
+            if greatest.as_ref().is_none_or(|run| run.peak_bytes < plain.peak_bytes) {
+                greatest = Some(plain);
+            }
+        }
+        greatest.ok_or_else(|| "there was no plain run".into())
     }
 
     /// Makes one run in a fresh folder. Whatever happens, nothing of it is left.

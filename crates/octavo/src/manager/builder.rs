@@ -174,8 +174,8 @@ impl ManagerBuilder {
         self
     }
 
-    /// The compression of pages in the pool in front of the swap areas, which takes up to 28 % of the budget where pages shrink to a fifth,
-    /// and less where pages shrink to more than a quarter. Default: LZ4.
+    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the budget where pages shrink
+    /// to a fifth, and less where they shrink less. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
