@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, parent_id};
@@ -61,7 +61,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
-/// What a message says: three numbers, and where the stack of the process begins.
+/// What a message says: three numbers, when the process has started, and where its stack begins.
 #[derive(Clone, Copy, Debug, Default)]
 struct Message {
     what: u32,
@@ -69,25 +69,27 @@ struct Message {
     key: u32,
     /// 0 where it is not known.
     pid: u32,
+    start: u64,
     stack: u64,
 }
 
 impl Message {
-    const BYTES: usize = 20;
+    const BYTES: usize = 28;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (index, word) in [self.what, self.key, self.pid].into_iter().enumerate() {
             bytes[4 * index..4 * index + 4].copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[12..].copy_from_slice(&self.stack.to_ne_bytes());
+        bytes[12..20].copy_from_slice(&self.start.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.stack.to_ne_bytes());
         bytes
     }
 
     fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let stack = u64::from_ne_bytes(bytes[12..].try_into().expect("eight bytes"));
-        Self { what: word(0), key: word(4), pid: word(8), stack }
+        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Self { what: word(0), key: word(4), pid: word(8), start: long(12), stack: long(20) }
     }
 }
 
@@ -112,8 +114,26 @@ struct Ward {
 struct Process {
     /// 0: a fork's child that has not been found yet.
     pid: u32,
+    /// When it has started. Its number may be another's by now, which has started later.
+    start: u64,
     stack: u64,
-    events: OwnedFd,
+    events: Userfaultfd,
+}
+
+impl Process {
+    fn new(pid: u32, start: u64, stack: u64, events: OwnedFd) -> Self {
+        // The guardian only asks whether the memory is there still.
+        Self { pid, start, stack, events: Userfaultfd::of_fork(events, Features::default()) }
+    }
+
+    /// Returns whether the number is still this process's.
+    fn has_its_number(&self) -> bool {
+        self.pid != 0 && start_of(self.pid) == Some(self.start)
+    }
+}
+
+fn start_of(pid: u32) -> Option<u64> {
+    proc::stat(pid).map(|stat| stat.start)
 }
 
 /// A process in the guardian's care, until this is dropped.
@@ -148,8 +168,9 @@ impl Guardian {
         (ward.socket, ward.pid) = spawn()?;
         // It may have ended already. Then there will be a third one.
         for (key, process) in &ward.entrusted {
-            let message = Message { what: MANAGED, key: *key, pid: process.pid, stack: process.stack };
-            ward.send(message, Some(process.events.as_fd()))?;
+            let Process { pid, start, stack, ref events } = *process;
+            let message = Message { what: MANAGED, key: *key, pid, start, stack };
+            ward.send(message, Some(events.as_fd()))?;
         }
         for file in &ward.kept {
             ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()))?;
@@ -174,11 +195,13 @@ impl Guardian {
         stack: u64,
         events: BorrowedFd<'_>,
     ) -> io::Result<Entrusted> {
-        let process = Process { pid: pid.unwrap_or(0), stack, events: events.try_clone_to_owned()? };
+        let start = pid.and_then(start_of).unwrap_or(0);
+        let pid = pid.unwrap_or(0);
+        let process = Process::new(pid, start, stack, events.try_clone_to_owned()?);
         let mut ward = self.lock();
         let key = ward.next_key;
         ward.next_key += 1;
-        ward.send(Message { what: MANAGED, key, pid: process.pid, stack }, Some(events))?;
+        ward.send(Message { what: MANAGED, key, pid, start, stack }, Some(events))?;
         ward.entrusted.insert(key, process);
         Ok(Entrusted { guardian: self.clone(), key })
     }
@@ -238,13 +261,14 @@ impl Guardian {
 }
 
 impl Entrusted {
-    /// The process has been found. With 0, it was another one, and is to be looked for again.
+    /// The process has been found. With 0, it was another one, and is to be looked for again; or it has ended.
     pub(crate) fn found(&self, pid: u32) {
+        let start = start_of(pid).unwrap_or(0);
         let mut ward = self.guardian.lock();
         if let Some(process) = ward.entrusted.get_mut(&self.key) {
-            process.pid = pid;
+            (process.pid, process.start) = (pid, start);
         }
-        let _ = ward.send(Message { what: FOUND, key: self.key, pid, stack: 0 }, None);
+        let _ = ward.send(Message { what: FOUND, key: self.key, pid, start, stack: 0 }, None);
     }
 }
 
@@ -323,17 +347,18 @@ pub fn guardian_main() {
             RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
             _ => None,
         });
-        let Message { what, key, pid, stack } = Message::of_bytes(&bytes);
+        let Message { what, key, pid, start, stack } = Message::of_bytes(&bytes);
         match (received, what) {
             (Message::BYTES, DONE) => return close_last(input.as_fd(), kept),
             (Message::BYTES, KEEP) => kept.extend(descriptor),
             (Message::BYTES, STOPPED) => stopped.push(pid),
             (Message::BYTES, CONTINUED) => stopped.clear(),
             (Message::BYTES, MANAGED) => {
-                watched.extend(descriptor.map(|events| (key, Process { pid, stack, events })));
+                watched.extend(descriptor.map(|events| (key, Process::new(pid, start, stack, events))));
             }
             (Message::BYTES, FOUND) => {
-                watched.get_mut(&key).into_iter().for_each(|process| process.pid = pid);
+                let found = |process: &mut Process| (process.pid, process.start) = (pid, start);
+                watched.get_mut(&key).into_iter().for_each(found);
             }
             (Message::BYTES, ENDED) => drop(watched.remove(&key)),
             // The runner reads it once this process has ended.
@@ -343,32 +368,44 @@ pub fn guardian_main() {
         }
     }
     let watched: Vec<Process> = watched.into_values().collect();
-    end_tree(&watched);
+    kill_with_children(known(&watched));
+    // The search may take for ever, and nobody waits for it.
     stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
-    if !watched.is_empty() {
-        eprintln!(
-            "octavo: the runner has died, and {} of its processes were killed: pages of theirs were in its hands only",
-            watched.len()
-        );
-    }
+    let count = watched.len();
+    let tell = move || {
+        if count > 0 {
+            // Nobody may read it.
+            let _ = writeln!(
+                io::stderr(),
+                "octavo: the runner has died, and {count} of its processes were killed: pages of theirs were in its hands only"
+            );
+        }
+    };
+    // Whoever reads it may be slow. The search does not wait for that.
+    let telling = std::thread::Builder::new().spawn(tell);
+    end_survivors(&watched);
     // Descriptors are closed only now.
     drop(watched);
+    match telling {
+        Ok(telling) => drop(telling.join()),
+        Err(_) => tell(),
+    }
 }
 
-/// Kills the processes whose memory the runner had, with what descends from them.
-fn end_tree(watched: &[Process]) {
-    kill_with_children(watched.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect());
-    // A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
-    // or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
-    // live for another second. A process that runs another program has memory of its own, which nobody needs to find.
-    let events: Vec<_> = watched
-        .iter()
-        .filter_map(|process| process.events.try_clone().ok())
-        .map(|events| Userfaultfd::of_fork(events, Features::default()))
-        .collect();
+/// Returns the numbers of the processes that have been found, and are there still.
+fn known(watched: &[Process]) -> Vec<u32> {
+    watched.iter().filter(|process| process.has_its_number()).map(|process| process.pid).collect()
+}
+
+/// Kills processes whose memory the runner had until none is left.
+///
+/// A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
+/// or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
+/// live for another second. A process that runs another program has memory of its own, which nobody needs to find.
+fn end_survivors(watched: &[Process]) {
     let began = Instant::now();
     // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
-    while events.iter().any(Userfaultfd::is_alive) {
+    while watched.iter().any(|process| process.events.is_alive()) {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
@@ -423,3 +460,6 @@ fn close_last(socket: BorrowedFd<'_>, kept: Vec<OwnedFd>) {
     let _ = recv(socket, &mut [0; 8], RecvFlags::empty());
     drop(kept);
 }
+
+#[cfg(test)]
+mod tests;

@@ -457,6 +457,11 @@ impl Managed {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
+    /// Takes note that its process has ended. Another may get the number.
+    pub(crate) fn gone(&self) {
+        self.entrusted.found(0);
+    }
+
     /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room.
     pub(crate) fn stop(&self) {
         self.window.reach().end();

@@ -552,6 +552,7 @@ impl Monitor {
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
     /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
     fn let_go(&mut self, pid: u32, managed: Managed) {
+        managed.gone();
         managed.stop();
         self.ending.push((pid, managed));
     }

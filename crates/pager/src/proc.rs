@@ -155,6 +155,8 @@ pub(crate) struct Stat {
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
+    /// When it has started, in ticks of the machine's clock. `exec` does not change it.
+    pub(crate) start: u64,
     /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
     pub(crate) stack: u64,
 }
@@ -168,6 +170,7 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
         parent: number(field(4)?) as u32,
         faults: number(field(10)?),
         threads: number(field(20)?),
+        start: number(field(22)?),
         stack: number(field(28)?),
     })
 }

@@ -47,7 +47,19 @@ fn a_fork_that_cannot_be_served_stops_the_tree_though_its_parent_has_ended() {
     let Failed(why) = failed.unwrap();
     assert!(why.contains("a fork of it cannot be served"), "{why}");
     assert!(monitor.has_managed());
-    assert_eq!(commons.guardian.pids(), [7, 0], "the child waits until the tree is stopped");
+    assert_eq!(commons.guardian.pids(), [0, 0], "the child waits until the tree is stopped");
+}
+
+#[test]
+fn the_guardian_forgets_the_number_of_a_process_that_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (ended, _kernel) = commons.managed(Some(7), 1);
+    ended.hold_driver(|ended| {
+        assert_eq!(commons.guardian.pids(), [7]);
+        monitor.let_go(7, ended);
+        assert_eq!(commons.guardian.pids(), [0]);
+    });
 }
 
 #[test]

@@ -1,0 +1,90 @@
+//! Guardians in processes of their own. What they are entrusted with has memory that never ends: its descriptors are no userfaultfds.
+
+use std::process::Child;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::*;
+use crate::managed::tests::wait_until;
+
+#[test]
+#[ignore = "other tests run it in a process of its own, as a guardian"]
+fn guardian() {
+    guardian_main();
+}
+
+/// A guardian that says what it has to say to a file.
+struct Started {
+    ward: Ward,
+    process: Child,
+    said: tempfile::NamedTempFile,
+}
+
+impl Started {
+    fn new() -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let said = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "guardian::tests::guardian", "--ignored", "--nocapture"]);
+        command.stdin(theirs).stdout(Stdio::null()).stderr(said.reopen().unwrap());
+        let process = command.spawn().unwrap();
+        Self { ward: Ward::new(ours, process.id()), process, said }
+    }
+
+    fn tell(&self, message: Message) {
+        let memory = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let has_memory = message.what == MANAGED;
+        self.ward.send(message, has_memory.then_some(memory.as_fd())).unwrap();
+    }
+
+    /// Ends the socket as the runner's death does.
+    fn lose_runner(self) -> (Child, tempfile::NamedTempFile) {
+        (self.process, self.said)
+    }
+}
+
+fn sleeper() -> Child {
+    Command::new("sleep").arg("1000").spawn().unwrap()
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn state(child: &Child) -> u8 {
+    proc::stat(child.id()).unwrap().state
+}
+
+#[test]
+fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() {
+    let started = Started::new();
+    let sleeper = sleeper();
+    kill(sleeper.id(), Signal::STOP);
+    wait_until(|| state(&sleeper) == b'T');
+    started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
+    started.tell(Message { what: STOPPED, pid: sleeper.id(), ..Message::default() });
+    let (mut guardian, said) = started.lose_runner();
+    wait_until(|| state(&sleeper) != b'T');
+    wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
+    assert!(guardian.try_wait().unwrap().is_none(), "it looks for whoever has the memory");
+    end(guardian);
+    end(sleeper);
+}
+
+#[test]
+fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
+    let started = Started::new();
+    let (process, later) = (sleeper(), sleeper());
+    let start = |child: &Child| start_of(child.id()).unwrap();
+    let numbers = [(0, &process, start(&process)), (1, &later, start(&later) - 1)];
+    for (key, child, start) in numbers {
+        started.tell(Message { what: MANAGED, key, pid: child.id(), start, stack: 1 });
+    }
+    let (guardian, said) = started.lose_runner();
+    wait_until(|| state(&process) == b'Z');
+    wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
+    assert_ne!(state(&later), b'Z', "it has the number, and has started later");
+    [guardian, process, later].into_iter().for_each(end);
+}
