@@ -234,8 +234,10 @@ impl Managed {
     }
 
     /// Takes note that a fork's child is to be looked for again.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn lost(&mut self) {
         self.entrusted.found(0);
+        // Another process was refused.
+        self.is_refused = false;
     }
 
     /// Takes note that a fork's child is another process than this one.
@@ -448,8 +450,8 @@ impl Managed {
     /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be served. Anything else
     /// that has failed was about its own memory, which nobody has any more.
     pub(crate) fn failure_of_forks(&self) -> Option<String> {
-        let has_unserved = !self.shared.unserved.lock().expect("nobody panics here").is_empty();
-        self.failure().filter(|_| has_unserved)
+        let unserved = self.shared.unserved.lock().expect("nobody panics here");
+        self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))
     }
 
     /// Returns what the driver has counted, up to about now.

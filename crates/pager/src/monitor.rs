@@ -546,7 +546,7 @@ impl Monitor {
         let first = self.forks.len();
         self.forks.push(fork);
         self.forks.extend(found);
-        self.forks[first..].iter().for_each(Managed::lost);
+        self.forks[first..].iter_mut().for_each(Managed::lost);
     }
 
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it

@@ -51,6 +51,22 @@ fn a_fork_that_cannot_be_served_stops_the_tree_though_its_parent_has_ended() {
 }
 
 #[test]
+fn a_fork_that_could_not_be_served_stops_nobody_once_it_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    let _spaces = commons.all_spaces();
+    kernel.fork();
+    wait_until(|| parent.failure_of_forks().is_some());
+    parent.end_unserved();
+    monitor.let_go(7, parent);
+    wait_until(|| {
+        monitor.take_last_forks().unwrap();
+        monitor.ending.is_empty()
+    });
+}
+
+#[test]
 fn the_guardian_forgets_the_number_of_a_process_that_has_ended() {
     let commons = Commons::new();
     let mut monitor = monitor(&commons);
@@ -111,7 +127,10 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     let [a, b] = children[..] else { unreachable!("there are two") };
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [a, b]);
+    // Without a mover for the wrong process, that one was refused.
+    monitor.managed.values_mut().for_each(Managed::refuse);
     monitor.look_again(a);
+    assert!(!monitor.forks.iter().any(Managed::is_refused), "the right ones may get movers");
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [b, a]);
