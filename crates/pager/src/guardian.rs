@@ -52,6 +52,10 @@ const FOUND: u32 = 7;
 /// The guardian has everything, and is to say so.
 const ANSWER: u32 = 8;
 
+/// What a guardian answers: it has everything up to there, or there are no descriptors for it.
+const HAS_ALL: u8 = 1;
+const LACKS_DESCRIPTORS: u8 = 2;
+
 /// So many guardians in a row may end before they have answered.
 const MOST_SILENT: u32 = 3;
 
@@ -158,10 +162,17 @@ impl Guardian {
     /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life.
+    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life; or the last one has ended for
+    /// want of descriptors, as another would.
     pub(crate) fn start_again(&self) -> io::Result<()> {
         let mut ward = self.lock();
-        ward.silent = if ward.has_answered() { 0 } else { ward.silent + 1 };
+        ward.silent = match ward.last_answer() {
+            Some(LACKS_DESCRIPTORS) => {
+                return Err(io::Error::other("it may not have enough descriptors (see `ulimit -n`)"));
+            }
+            Some(_) => 0,
+            None => ward.silent + 1,
+        };
         if ward.silent == MOST_SILENT {
             return Err(io::Error::other(format!("{MOST_SILENT} in a row have ended as soon as they began")));
         }
@@ -286,12 +297,19 @@ impl Ward {
         Self { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped }
     }
 
-    /// Returns whether a guardian that has ended had answered before.
-    fn has_answered(&self) -> bool {
-        let answer = || recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+    /// Returns what a guardian that has ended has answered last.
+    fn last_answer(&self) -> Option<u8> {
+        let mut answer = [0];
+        let mut next = || {
+            let received = recv(&self.socket, &mut answer, RecvFlags::DONTWAIT);
+            received.map(|(_, bytes)| (bytes > 0).then_some(answer[0]))
+        };
         // What it has left unread is an error first.
-        let answer = answer().or_else(|_| answer());
-        answer.is_ok_and(|(_, bytes)| bytes > 0)
+        let mut last = next().or_else(|_| next()).ok()?;
+        while let Ok(Some(answer)) = next() {
+            last = Some(answer);
+        }
+        last
     }
 
     /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
@@ -349,6 +367,11 @@ pub fn guardian_main() {
         });
         let Message { what, key, pid, start, stack } = Message::of_bytes(&bytes);
         match (received, what) {
+            // The runner entrusts no more to whoever could not have this, and stops the tree.
+            (Message::BYTES, MANAGED | KEEP) if descriptor.is_none() => {
+                let _ = send(input.as_fd(), &[LACKS_DESCRIPTORS], SendFlags::NOSIGNAL);
+                return;
+            }
             (Message::BYTES, DONE) => return close_last(input.as_fd(), kept),
             (Message::BYTES, KEEP) => kept.extend(descriptor),
             (Message::BYTES, STOPPED) => stopped.push(pid),
@@ -362,7 +385,9 @@ pub fn guardian_main() {
             }
             (Message::BYTES, ENDED) => drop(watched.remove(&key)),
             // The runner reads it once this process has ended.
-            (Message::BYTES, ANSWER) => drop(send(input.as_fd(), &[1], SendFlags::NOSIGNAL)),
+            (Message::BYTES, ANSWER) => {
+                let _ = send(input.as_fd(), &[HAS_ALL], SendFlags::NOSIGNAL);
+            }
             // The runner is gone.
             _ => break,
         }
@@ -409,7 +434,8 @@ fn end_survivors(watched: &[Process]) {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
-            watched.iter().any(|process| Some(process.stack) == stack) && proc::is_watched(*pid)
+            watched.iter().any(|process| Some(process.stack) == stack)
+                && proc::is_watched(*pid)
         });
         kill_with_children(doomed);
         let is_late = began.elapsed() > SEARCH;

@@ -3,6 +3,7 @@
 use std::process::Child;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::*;
 use crate::managed::tests::wait_until;
@@ -87,4 +88,17 @@ fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
     wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
     assert_ne!(state(&later), b'Z', "it has the number, and has started later");
     [guardian, process, later].into_iter().for_each(end);
+}
+
+#[test]
+fn a_guardian_that_may_not_have_a_descriptor_says_so_and_no_other_is_started() {
+    let mut started = Started::new();
+    started.tell(Message { what: ANSWER, ..Message::default() });
+    wait_until(|| started.ward.last_answer() == Some(HAS_ALL));
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    prlimit(Pid::from_raw(started.process.id() as i32), Resource::Nofile, none).unwrap();
+    started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
+    started.process.wait().unwrap();
+    let error = Guardian(Arc::new(Mutex::new(started.ward))).start_again().unwrap_err().to_string();
+    assert!(error.contains("it may not have enough descriptors"), "{error}");
 }
