@@ -126,7 +126,7 @@ pub(crate) struct Managed {
     watch: Arc<Watch>,
     shared: Arc<Shared>,
     entrusted: Arc<Entrusted>,
-    driver: Option<JoinHandle<io::Result<()>>>,
+    driver: Option<JoinHandle<()>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
     /// What is outside, by the last note of its growth.
@@ -218,7 +218,12 @@ impl Managed {
             crate::priority::lower();
             let adopter = Adopter::new(&space, &window, &shared, stack);
             let events = window.reach().events().as_fd();
-            Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
+            if let Err(error) = Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
+                && !window.reach().look_whether_gone()
+            {
+                let mut failure = shared.failure.lock().expect("nobody panics here");
+                failure.get_or_insert(format!("the faults of a process cannot be served: {error}"));
+            }
         })?);
         Ok(())
     }
@@ -259,7 +264,6 @@ impl Managed {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let inherited = Inherited { faults, watched: self.watched_in(&mappings) };
         let injected = Mover::inject_into_fork(pid, STAGING, inherited)?;
-        self.settle(pid, injected.mover)?;
         // Parts may not be in the child at all (`MADV_DONTFORK`), and what it has mapped there since is not watched.
         for mapping in proc::mappings(pid).map_err(|error| error.to_string())? {
             let doubtful = self.shared.layout.lock().doubtful.clone();
@@ -276,6 +280,8 @@ impl Managed {
             }
         }
         self.shared.layout.lock().doubtful.clear();
+        // From here on pages go out. Where the child's own would be taken for the parent's, they would read as zeros later.
+        self.settle(pid, injected.mover)?;
         let _ = self.look();
         Ok(())
     }
@@ -338,7 +344,8 @@ impl Managed {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let own = self.window.reach().own_range();
         let mut taken = Vec::new();
-        for range in eligible(&mappings, &Threads::of(pid)) {
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+        for range in eligible(&mappings, &threads) {
             if range.0 < own.end && own.start < range.1 {
                 continue;
             }
@@ -359,8 +366,9 @@ impl Managed {
             return Ok(());
         }
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
         let eligible: RangeSet<u64> =
-            eligible(&mappings, &Threads::of(pid)).into_iter().map(|(start, end)| start..end).collect();
+            eligible(&mappings, &threads).into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();
         for range in taken {
             for part in eligible.overlapping(&range) {
@@ -417,21 +425,37 @@ impl Managed {
         self.adopting_bytes().min(self.outside) > LEAST_OUTSIDE
     }
 
-    /// Returns whether the process still runs the program that was taken over.
+    /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does: a program that is let
+    /// go would read zeros.
     pub(crate) fn is_current(&self) -> bool {
-        if self.window.reach().look_whether_gone() {
-            return false;
+        !self.window.reach().look_whether_gone() && self.runs_its_program().unwrap_or(true)
+    }
+
+    /// Asks whether the process runs the program whose memory is there still. A mover keeps the memory of a program that has ended,
+    /// or runs another program now.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors.
+    fn runs_its_program(&self) -> io::Result<bool> {
+        let reach = self.window.reach();
+        let (Some(pid), Some(mover)) = (reach.pid(), reach.mover_pid()) else { return Ok(true) };
+        if share_memory(pid, mover) {
+            return Ok(true);
         }
-        // A mover keeps the memory of a program that has ended, or runs another program now. The first thread may have ended before
-        // the others.
-        match (self.window.reach().pid(), self.window.reach().mover_pid()) {
-            // A mover that has ended is found out elsewhere.
-            (Some(pid), Some(mover)) if proc::stat(mover).is_some_and(|stat| stat.state != b'Z') => {
-                proc::threads(pid).any(|thread| share_memory(thread, mover))
+        match proc::ask(mover)? {
+            // The first thread may have ended before the others.
+            Some(stat) if stat.state != b'Z' => {
+                Ok(proc::threads(pid)?.into_iter().any(|thread| share_memory(thread, mover)))
             }
-            (Some(pid), _) => proc::stat(pid).is_some(),
-            _ => true,
+            // A mover that has ended is found out elsewhere.
+            _ => Ok(proc::ask(pid)?.is_some()),
         }
+    }
+
+    /// Returns whether somebody would read zeros where this is let go: the program, or a fork's child that cannot be served.
+    pub(crate) fn is_needed(&self) -> bool {
+        let unserved = self.shared.unserved.lock().expect("nobody panics here");
+        self.is_current() || unserved.iter().any(|child| !child.has_ended())
     }
 
     /// Returns why the program must not go on.

@@ -109,14 +109,14 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     let mut children = Vec::new();
     let stack = || proc::stat(parent).unwrap().stack;
     wait_until(|| {
-        monitor.tree.look();
+        monitor.tree.look().unwrap();
         children.clear();
-        proc::children(parent, &mut children);
+        proc::children(parent, &mut children).unwrap();
         children.sort_unstable();
         let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|child| child.stack == stack());
         children.len() == 2 && children.iter().all(is_there)
     });
-    monitor.watched.extend(children.iter().map(|pid| (*pid, true)));
+    monitor.watched.extend(children.iter().map(|pid| ((*pid, stack()), true)));
     let mut kernels = Vec::new();
     for _ in 0..2 {
         let (mut fork, kernel) = commons.managed(None, stack());
@@ -141,8 +141,45 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     // The process ends, and the child's memory is there.
     drop(shell.stdin.take());
     shell.wait().unwrap();
-    monitor.tree.look();
+    monitor.tree.look().unwrap();
     monitor.end_those_that_ended();
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
     assert!(monitor.has_managed() && monitor.managed.is_empty());
+}
+
+#[test]
+fn a_process_that_runs_another_program_is_asked_again_whether_its_memory_is_watched() {
+    let own = std::process::id();
+    let mut known = BTreeMap::from([((own, 1), true)]);
+    assert_eq!(is_watched(&mut known, own, 1), Some(true));
+    assert_eq!(is_watched(&mut known, own, 2), Some(false));
+}
+
+#[test]
+fn at_the_end_of_a_run_no_driver_waits_for_another_ones_end() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (first, kernel) = commons.managed(Some(7), 1);
+    let (second, _kernel) = commons.managed(Some(8), 2);
+    let is_stopped = second.is_stopped();
+    let finishing = first.hold_driver(|first| {
+        kernel.fork();
+        monitor.managed.extend([(7, first), (8, second)]);
+        let finishing = std::thread::spawn(move || monitor.finish());
+        wait_until(&is_stopped);
+        finishing
+    });
+    finishing.join().unwrap();
+    assert!(commons.guardian.pids().is_empty());
+}
+
+#[test]
+fn a_fork_that_the_guardian_cannot_have_stops_the_tree_and_waits_until_then() {
+    let commons = Commons::new();
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    commons.guardian.refuse();
+    kernel.fork();
+    wait_until(|| parent.failure().is_some());
+    assert!(parent.failure().is_some_and(|why| why.contains("a fork of it cannot be served")));
+    assert!(parent.failure_of_forks().is_some(), "the child's descriptor is there still");
 }
