@@ -14,10 +14,29 @@ fn guardian() {
     guardian_main();
 }
 
+/// A process that ends with its test at the latest.
+struct Ours(Child);
+
+impl Ours {
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn state(&self) -> u8 {
+        proc::stat(self.id()).unwrap().state
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
 /// A guardian that says what it has to say to a file.
 struct Started {
     ward: Ward,
-    process: Child,
+    process: Ours,
     said: tempfile::NamedTempFile,
 }
 
@@ -29,7 +48,7 @@ impl Started {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "guardian::tests::guardian", "--ignored", "--nocapture"]);
         command.stdin(theirs).stdout(Stdio::null()).stderr(said.reopen().unwrap());
-        let process = command.spawn().unwrap();
+        let process = Ours(command.spawn().unwrap());
         Self { ward: Ward::new(ours, process.id()), process, said }
     }
 
@@ -40,22 +59,13 @@ impl Started {
     }
 
     /// Ends the socket as the runner's death does.
-    fn lose_runner(self) -> (Child, tempfile::NamedTempFile) {
+    fn lose_runner(self) -> (Ours, tempfile::NamedTempFile) {
         (self.process, self.said)
     }
 }
 
-fn sleeper() -> Child {
-    Command::new("sleep").arg("1000").spawn().unwrap()
-}
-
-fn end(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-fn state(child: &Child) -> u8 {
-    proc::stat(child.id()).unwrap().state
+fn sleeper() -> Ours {
+    Ours(Command::new("sleep").arg("1000").spawn().unwrap())
 }
 
 #[test]
@@ -63,42 +73,39 @@ fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() 
     let started = Started::new();
     let sleeper = sleeper();
     kill(sleeper.id(), Signal::STOP);
-    wait_until(|| state(&sleeper) == b'T');
+    wait_until(|| sleeper.state() == b'T');
     started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
     started.tell(Message { what: STOPPED, pid: sleeper.id(), ..Message::default() });
-    let (mut guardian, said) = started.lose_runner();
-    wait_until(|| state(&sleeper) != b'T');
+    let (guardian, said) = started.lose_runner();
+    wait_until(|| sleeper.state() != b'T');
     wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
-    assert!(guardian.try_wait().unwrap().is_none(), "it looks for whoever has the memory");
-    end(guardian);
-    end(sleeper);
+    assert_ne!(guardian.state(), b'Z', "it looks for whoever has the memory");
 }
 
 #[test]
 fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
     let started = Started::new();
     let (process, later) = (sleeper(), sleeper());
-    let start = |child: &Child| start_of(child.id()).unwrap();
+    let start = |child: &Ours| start_of(child.id()).unwrap();
     let numbers = [(0, &process, start(&process)), (1, &later, start(&later) - 1)];
     for (key, child, start) in numbers {
         started.tell(Message { what: MANAGED, key, pid: child.id(), start, stack: 1 });
     }
-    let (guardian, said) = started.lose_runner();
-    wait_until(|| state(&process) == b'Z');
+    let (_guardian, said) = started.lose_runner();
+    wait_until(|| process.state() == b'Z');
     wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
-    assert_ne!(state(&later), b'Z', "it has the number, and has started later");
-    [guardian, process, later].into_iter().for_each(end);
+    assert_ne!(later.state(), b'Z', "it has the number, and has started later");
 }
 
 #[test]
 fn a_guardian_that_may_not_have_a_descriptor_says_so_and_no_other_is_started() {
-    let mut started = Started::new();
+    let started = Started::new();
     started.tell(Message { what: ANSWER, ..Message::default() });
     wait_until(|| started.ward.last_answer() == Some(HAS_ALL));
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     prlimit(Pid::from_raw(started.process.id() as i32), Resource::Nofile, none).unwrap();
     started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
-    started.process.wait().unwrap();
+    wait_until(|| started.process.state() == b'Z');
     let error = Guardian(Arc::new(Mutex::new(started.ward))).start_again().unwrap_err().to_string();
     assert!(error.contains("it may not have enough descriptors"), "{error}");
 }
