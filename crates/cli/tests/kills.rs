@@ -13,6 +13,7 @@ use common::runs::{
     Mark, Random, assert_passed, children, comm, is_there, is_watched, kill, octavo, signal, text, torture,
     wait_for, wait_for_guardian, wait_until_gone,
 };
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
 /// Starts programs side by side, and says how each has ended.
@@ -196,6 +197,19 @@ fn a_guardian_that_is_killed_has_a_successor_that_ends_the_tree_with_the_runner(
     let errors = run.told("errors");
     let lines: Vec<_> = errors.lines().filter(|line| line.starts_with("octavo:")).collect();
     assert!(lines.len() == 1 && lines[0].contains("the runner has died"), "{errors}");
+}
+
+#[test]
+fn a_runner_that_may_open_no_more_files_stops_the_tree_and_no_program_reads_zeros() {
+    let (mut run, program, mover) = start_paged();
+    // It has more already. The kernel needs so many to wait for some of them.
+    let few = Rlimit { current: Some(8), maximum: Some(8) };
+    prlimit(Pid::from_raw(run.id() as i32), Resource::Nofile, few).unwrap();
+    run.wait();
+    [program, mover].into_iter().for_each(wait_until_gone);
+    let errors = run.told("errors");
+    assert!(errors.contains("the program was stopped: its processes cannot be watched"), "{errors}");
+    run.assert_all_have_ended_with_it();
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, parent_id};
@@ -52,6 +52,10 @@ const FOUND: u32 = 7;
 /// The guardian has everything, and is to say so.
 const ANSWER: u32 = 8;
 
+/// What a guardian answers: it has everything up to there, or there are no descriptors for it.
+const HAS_ALL: u8 = 1;
+const LACKS_DESCRIPTORS: u8 = 2;
+
 /// So many guardians in a row may end before they have answered.
 const MOST_SILENT: u32 = 3;
 
@@ -61,7 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
-/// What a message says: three numbers, and where the stack of the process begins.
+/// What a message says: three numbers, when the process has started, and where its stack begins.
 #[derive(Clone, Copy, Debug, Default)]
 struct Message {
     what: u32,
@@ -69,25 +73,27 @@ struct Message {
     key: u32,
     /// 0 where it is not known.
     pid: u32,
+    start: u64,
     stack: u64,
 }
 
 impl Message {
-    const BYTES: usize = 20;
+    const BYTES: usize = 28;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (index, word) in [self.what, self.key, self.pid].into_iter().enumerate() {
             bytes[4 * index..4 * index + 4].copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[12..].copy_from_slice(&self.stack.to_ne_bytes());
+        bytes[12..20].copy_from_slice(&self.start.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.stack.to_ne_bytes());
         bytes
     }
 
     fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let stack = u64::from_ne_bytes(bytes[12..].try_into().expect("eight bytes"));
-        Self { what: word(0), key: word(4), pid: word(8), stack }
+        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Self { what: word(0), key: word(4), pid: word(8), start: long(12), stack: long(20) }
     }
 }
 
@@ -112,8 +118,26 @@ struct Ward {
 struct Process {
     /// 0: a fork's child that has not been found yet.
     pid: u32,
+    /// When it has started. Its number may be another's by now, which has started later.
+    start: u64,
     stack: u64,
-    events: OwnedFd,
+    events: Userfaultfd,
+}
+
+impl Process {
+    fn new(pid: u32, start: u64, stack: u64, events: OwnedFd) -> Self {
+        // The guardian only asks whether the memory is there still.
+        Self { pid, start, stack, events: Userfaultfd::of_fork(events, Features::default()) }
+    }
+
+    /// Returns whether the number is still this process's.
+    fn has_its_number(&self) -> bool {
+        self.pid != 0 && start_of(self.pid) == Some(self.start)
+    }
+}
+
+fn start_of(pid: u32) -> Option<u64> {
+    proc::stat(pid).map(|stat| stat.start)
 }
 
 /// A process in the guardian's care, until this is dropped.
@@ -138,18 +162,26 @@ impl Guardian {
     /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life.
+    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life; or the last one has ended for
+    /// want of descriptors, as another would.
     pub(crate) fn start_again(&self) -> io::Result<()> {
         let mut ward = self.lock();
-        ward.silent = if ward.has_answered() { 0 } else { ward.silent + 1 };
+        ward.silent = match ward.last_answer() {
+            Some(LACKS_DESCRIPTORS) => {
+                return Err(io::Error::other("it may not have enough descriptors (see `ulimit -n`)"));
+            }
+            Some(_) => 0,
+            None => ward.silent + 1,
+        };
         if ward.silent == MOST_SILENT {
             return Err(io::Error::other(format!("{MOST_SILENT} in a row have ended as soon as they began")));
         }
         (ward.socket, ward.pid) = spawn()?;
         // It may have ended already. Then there will be a third one.
         for (key, process) in &ward.entrusted {
-            let message = Message { what: MANAGED, key: *key, pid: process.pid, stack: process.stack };
-            ward.send(message, Some(process.events.as_fd()))?;
+            let Process { pid, start, stack, ref events } = *process;
+            let message = Message { what: MANAGED, key: *key, pid, start, stack };
+            ward.send(message, Some(events.as_fd()))?;
         }
         for file in &ward.kept {
             ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()))?;
@@ -174,11 +206,13 @@ impl Guardian {
         stack: u64,
         events: BorrowedFd<'_>,
     ) -> io::Result<Entrusted> {
-        let process = Process { pid: pid.unwrap_or(0), stack, events: events.try_clone_to_owned()? };
+        let start = pid.and_then(start_of).unwrap_or(0);
+        let pid = pid.unwrap_or(0);
+        let process = Process::new(pid, start, stack, events.try_clone_to_owned()?);
         let mut ward = self.lock();
         let key = ward.next_key;
         ward.next_key += 1;
-        ward.send(Message { what: MANAGED, key, pid: process.pid, stack }, Some(events))?;
+        ward.send(Message { what: MANAGED, key, pid, start, stack }, Some(events))?;
         ward.entrusted.insert(key, process);
         Ok(Entrusted { guardian: self.clone(), key })
     }
@@ -231,6 +265,12 @@ impl Guardian {
         Self(Arc::new(Mutex::new(Ward::new(socket, 0))))
     }
 
+    /// From now on the kernel refuses to tell it anything.
+    pub(crate) fn refuse(&self) {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+        self.lock().socket = socket.expect("the test may have a socket");
+    }
+
     /// Returns the numbers of the processes in its care, 0 for each that has not been found.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.lock().entrusted.values().map(|process| process.pid).collect()
@@ -238,13 +278,14 @@ impl Guardian {
 }
 
 impl Entrusted {
-    /// The process has been found. With 0, it was another one, and is to be looked for again.
+    /// The process has been found. With 0, it was another one, and is to be looked for again; or it has ended.
     pub(crate) fn found(&self, pid: u32) {
+        let start = start_of(pid).unwrap_or(0);
         let mut ward = self.guardian.lock();
         if let Some(process) = ward.entrusted.get_mut(&self.key) {
-            process.pid = pid;
+            (process.pid, process.start) = (pid, start);
         }
-        let _ = ward.send(Message { what: FOUND, key: self.key, pid, stack: 0 }, None);
+        let _ = ward.send(Message { what: FOUND, key: self.key, pid, start, stack: 0 }, None);
     }
 }
 
@@ -262,12 +303,19 @@ impl Ward {
         Self { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped }
     }
 
-    /// Returns whether a guardian that has ended had answered before.
-    fn has_answered(&self) -> bool {
-        let answer = || recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+    /// Returns what a guardian that has ended has answered last.
+    fn last_answer(&self) -> Option<u8> {
+        let mut answer = [0];
+        let mut next = || {
+            let received = recv(&self.socket, &mut answer, RecvFlags::DONTWAIT);
+            received.map(|(_, bytes)| (bytes > 0).then_some(answer[0]))
+        };
         // What it has left unread is an error first.
-        let answer = answer().or_else(|_| answer());
-        answer.is_ok_and(|(_, bytes)| bytes > 0)
+        let mut last = next().or_else(|_| next()).ok()?;
+        while let Ok(Some(answer)) = next() {
+            last = Some(answer);
+        }
+        last
     }
 
     /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
@@ -323,56 +371,77 @@ pub fn guardian_main() {
             RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
             _ => None,
         });
-        let Message { what, key, pid, stack } = Message::of_bytes(&bytes);
+        let Message { what, key, pid, start, stack } = Message::of_bytes(&bytes);
         match (received, what) {
+            // The runner entrusts no more to whoever could not have this, and stops the tree.
+            (Message::BYTES, MANAGED | KEEP) if descriptor.is_none() => {
+                let _ = send(input.as_fd(), &[LACKS_DESCRIPTORS], SendFlags::NOSIGNAL);
+                return;
+            }
             (Message::BYTES, DONE) => return close_last(input.as_fd(), kept),
             (Message::BYTES, KEEP) => kept.extend(descriptor),
             (Message::BYTES, STOPPED) => stopped.push(pid),
             (Message::BYTES, CONTINUED) => stopped.clear(),
             (Message::BYTES, MANAGED) => {
-                watched.extend(descriptor.map(|events| (key, Process { pid, stack, events })));
+                watched.extend(descriptor.map(|events| (key, Process::new(pid, start, stack, events))));
             }
             (Message::BYTES, FOUND) => {
-                watched.get_mut(&key).into_iter().for_each(|process| process.pid = pid);
+                let found = |process: &mut Process| (process.pid, process.start) = (pid, start);
+                watched.get_mut(&key).into_iter().for_each(found);
             }
             (Message::BYTES, ENDED) => drop(watched.remove(&key)),
             // The runner reads it once this process has ended.
-            (Message::BYTES, ANSWER) => drop(send(input.as_fd(), &[1], SendFlags::NOSIGNAL)),
+            (Message::BYTES, ANSWER) => {
+                let _ = send(input.as_fd(), &[HAS_ALL], SendFlags::NOSIGNAL);
+            }
             // The runner is gone.
             _ => break,
         }
     }
     let watched: Vec<Process> = watched.into_values().collect();
-    end_tree(&watched);
+    kill_with_children(known(&watched));
+    // The search may take for ever, and nobody waits for it.
     stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
-    if !watched.is_empty() {
-        eprintln!(
-            "octavo: the runner has died, and {} of its processes were killed: pages of theirs were in its hands only",
-            watched.len()
-        );
-    }
+    let count = watched.len();
+    let tell = move || {
+        if count > 0 {
+            // Nobody may read it.
+            let _ = writeln!(
+                io::stderr(),
+                "octavo: the runner has died, and {count} of its processes were killed: pages of theirs were in its hands only"
+            );
+        }
+    };
+    // Whoever reads it may be slow. The search does not wait for that.
+    let telling = std::thread::Builder::new().spawn(tell);
+    end_survivors(&watched);
     // Descriptors are closed only now.
     drop(watched);
+    match telling {
+        Ok(telling) => drop(telling.join()),
+        Err(_) => tell(),
+    }
 }
 
-/// Kills the processes whose memory the runner had, with what descends from them.
-fn end_tree(watched: &[Process]) {
-    kill_with_children(watched.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect());
-    // A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
-    // or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
-    // live for another second. A process that runs another program has memory of its own, which nobody needs to find.
-    let events: Vec<_> = watched
-        .iter()
-        .filter_map(|process| process.events.try_clone().ok())
-        .map(|events| Userfaultfd::of_fork(events, Features::default()))
-        .collect();
+/// Returns the numbers of the processes that have been found, and are there still.
+fn known(watched: &[Process]) -> Vec<u32> {
+    watched.iter().filter(|process| process.has_its_number()).map(|process| process.pid).collect()
+}
+
+/// Kills processes whose memory the runner had until none is left.
+///
+/// A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
+/// or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
+/// live for another second. A process that runs another program has memory of its own, which nobody needs to find.
+fn end_survivors(watched: &[Process]) {
     let began = Instant::now();
     // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
-    while events.iter().any(Userfaultfd::is_alive) {
+    while watched.iter().any(|process| process.events.is_alive()) {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
-            watched.iter().any(|process| Some(process.stack) == stack) && proc::is_watched(*pid)
+            watched.iter().any(|process| Some(process.stack) == stack)
+                && proc::is_watched(*pid).unwrap_or(false)
         });
         kill_with_children(doomed);
         let is_late = began.elapsed() > SEARCH;
@@ -386,7 +455,8 @@ fn beneath(reaper: u32) -> Vec<u32> {
     let (mut found, mut at) = (vec![reaper], 0);
     while at < found.len() {
         let known = found.len();
-        proc::children(found[at], &mut found);
+        // The search goes on.
+        let _ = proc::children(found[at], &mut found);
         let is_other = |pid: &u32| *pid != std::process::id() && is_guardian(*pid);
         // Whoever takes orphans may be a runner, too.
         if at > 0 && found[known..].iter().any(is_other) {
@@ -405,7 +475,7 @@ fn is_guardian(pid: u32) -> bool {
 fn kill_with_children(mut doomed: Vec<u32>) {
     let mut at = 0;
     while at < doomed.len() {
-        proc::children(doomed[at], &mut doomed);
+        let _ = proc::children(doomed[at], &mut doomed);
         at += 1;
     }
     for pid in doomed {
@@ -423,3 +493,6 @@ fn close_last(socket: BorrowedFd<'_>, kept: Vec<OwnedFd>) {
     let _ = recv(socket, &mut [0; 8], RecvFlags::empty());
     drop(kept);
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,7 +126,10 @@ pub fn run(
             std::thread::sleep(wait);
             continue;
         }
-        sleep(&pidfd, wait)?;
+        if let Err(error) = sleep(&pidfd, wait) {
+            monitor.kill_all();
+            break End::Stopped(format!("its end cannot be waited for: {error}"));
+        }
     };
     Ok((end, monitor.finish()))
 }

@@ -136,7 +136,7 @@ pub(crate) struct Managed {
     watch: Arc<Watch>,
     shared: Arc<Shared>,
     entrusted: Arc<Entrusted>,
-    driver: Option<JoinHandle<io::Result<()>>>,
+    driver: Option<JoinHandle<()>>,
     /// What was outside of management after the last look at the mappings.
     outside_at_look: u64,
     /// What is outside, by the last note of its growth.
@@ -230,7 +230,12 @@ impl Managed {
             crate::priority::lower();
             let adopter = Adopter::new(&space, &window, &shared, stack);
             let events = window.reach().events().as_fd();
-            Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
+            if let Err(error) = Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
+                && !window.reach().look_whether_gone()
+            {
+                let mut failure = shared.failure.lock().expect("nobody panics here");
+                failure.get_or_insert(format!("the faults of a process cannot be served: {error}"));
+            }
         })?);
         Ok(())
     }
@@ -246,8 +251,10 @@ impl Managed {
     }
 
     /// Takes note that a fork's child is to be looked for again.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn lost(&mut self) {
         self.entrusted.found(0);
+        // Another process was refused.
+        self.is_refused = false;
     }
 
     /// Takes note that a fork's child is another process than this one.
@@ -304,6 +311,7 @@ impl Managed {
             // shown there, as one that comes along with a fault.
             return Err(Unequipped::Later);
         }
+        // From here on pages go out. Where the child's own would be taken for the parent's, they would read as zeros later.
         self.settle(pid, mover)?;
         let _ = self.look();
         Ok(())
@@ -404,7 +412,8 @@ impl Managed {
         }
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let mut taken = Vec::new();
-        for range in eligible(&mappings, &Threads::of(pid)) {
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+        for range in eligible(&mappings, &threads) {
             if range.0 < own.end && own.start < range.1 {
                 continue;
             }
@@ -425,8 +434,9 @@ impl Managed {
             return Ok(());
         }
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
         let eligible: RangeSet<u64> =
-            eligible(&mappings, &Threads::of(pid)).into_iter().map(|(start, end)| start..end).collect();
+            eligible(&mappings, &threads).into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();
         for range in taken {
             for part in eligible.overlapping(&range) {
@@ -483,21 +493,37 @@ impl Managed {
         self.adopting_bytes().min(self.outside) > LEAST_OUTSIDE
     }
 
-    /// Returns whether the process still runs the program that was taken over.
+    /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does: a program that is let
+    /// go would read zeros.
     pub(crate) fn is_current(&self) -> bool {
-        if self.window.reach().look_whether_gone() {
-            return false;
+        !self.window.reach().look_whether_gone() && self.runs_its_program().unwrap_or(true)
+    }
+
+    /// Asks whether the process runs the program whose memory is there still. A mover keeps the memory of a program that has ended,
+    /// or runs another program now.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors.
+    fn runs_its_program(&self) -> io::Result<bool> {
+        let reach = self.window.reach();
+        let (Some(pid), Some(mover)) = (reach.pid(), reach.mover_pid()) else { return Ok(true) };
+        if share_memory(pid, mover) {
+            return Ok(true);
         }
-        // A mover keeps the memory of a program that has ended, or runs another program now. The first thread may have ended before
-        // the others.
-        match (self.window.reach().pid(), self.window.reach().mover_pid()) {
-            // A mover that has ended is found out elsewhere.
-            (Some(pid), Some(mover)) if proc::stat(mover).is_some_and(|stat| stat.state != b'Z') => {
-                proc::threads(pid).any(|thread| share_memory(thread, mover))
+        match proc::ask(mover)? {
+            // The first thread may have ended before the others.
+            Some(stat) if stat.state != b'Z' => {
+                Ok(proc::threads(pid)?.into_iter().any(|thread| share_memory(thread, mover)))
             }
-            (Some(pid), _) => proc::stat(pid).is_some(),
-            _ => true,
+            // A mover that has ended is found out elsewhere.
+            _ => Ok(proc::ask(pid)?.is_some()),
         }
+    }
+
+    /// Returns whether somebody would read zeros where this is let go: the program, or a fork's child that cannot be served.
+    pub(crate) fn is_needed(&self) -> bool {
+        let unserved = self.shared.unserved.lock().expect("nobody panics here");
+        self.is_current() || unserved.iter().any(|child| !child.has_ended())
     }
 
     /// Returns why the program must not go on.
@@ -516,13 +542,18 @@ impl Managed {
     /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be served. Anything else
     /// that has failed was about its own memory, which nobody has any more.
     pub(crate) fn failure_of_forks(&self) -> Option<String> {
-        let has_unserved = !self.shared.unserved.lock().expect("nobody panics here").is_empty();
-        self.failure().filter(|_| has_unserved)
+        let unserved = self.shared.unserved.lock().expect("nobody panics here");
+        self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))
     }
 
     /// Returns what the driver has counted, up to about now.
     pub(crate) fn served(&self) -> Served {
         *self.shared.served.lock().expect("nobody panics here")
+    }
+
+    /// Takes note that its process has ended. Another may get the number.
+    pub(crate) fn gone(&self) {
+        self.entrusted.found(0);
     }
 
     /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room.

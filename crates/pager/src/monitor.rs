@@ -11,6 +11,8 @@
 //! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,6 +50,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
+/// So many descriptors are enough to find processes while other threads open some.
+const SPARE: usize = 8;
+/// How often the processes of a tree are killed at least: a process may fork meanwhile.
+const LEAST_ROUNDS: u32 = 8;
+
 fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
 }
@@ -77,11 +84,16 @@ pub(crate) struct Monitor {
     /// The guardian's process has ended.
     is_unguarded: bool,
     pub(crate) tree: Tree,
+    /// Since when the processes of the tree could not be found.
+    blind_since: Option<Instant>,
+    /// Descriptors that are closed where others are needed to end the tree.
+    spare: Vec<OwnedFd>,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed, each with its program.
     refused: BTreeMap<u32, u64>,
-    /// Of processes that are not managed: whether the memory of each is watched all the same, as a managed one has forked it.
-    watched: BTreeMap<u32, bool>,
+    /// Of processes that are not managed, each with its program: whether the memory is watched all the same, as a managed one has
+    /// forked it.
+    watched: BTreeMap<(u32, u64), bool>,
     own: Statm,
     own_asked: Asked,
     /// The tree's and the runner's memory that nobody pages, at the last look.
@@ -141,10 +153,15 @@ impl Growth {
     }
 }
 
-/// Returns whether the memory of a process that is not managed is watched. It was so from its start, or never will be, so it is
-/// asked once.
-fn is_watched(known: &mut BTreeMap<u32, bool>, pid: u32) -> bool {
-    *known.entry(pid).or_insert_with(|| proc::is_watched(pid))
+/// Returns whether the memory of a process that is not managed is watched. It was so from the start of its program, or never will be,
+/// so each program is asked about once. `None`: nobody can say just now.
+fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> Option<bool> {
+    if let Some(is_watched) = known.get(&(pid, stack)) {
+        return Some(*is_watched);
+    }
+    let is_watched = proc::is_watched(pid).ok()?;
+    known.insert((pid, stack), is_watched);
+    Some(is_watched)
 }
 
 impl Monitor {
@@ -157,6 +174,10 @@ impl Monitor {
             guardian: None,
             is_unguarded: false,
             tree: Tree::default(),
+            blind_since: None,
+            spare: (0..SPARE)
+                .map(|_| File::open("/dev/null").map(OwnedFd::from))
+                .collect::<Result<_, _>>()?,
             managed: BTreeMap::new(),
             refused: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -189,11 +210,18 @@ impl Monitor {
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
         self.keep_guarded()?;
-        if self.tree.look_if_due(time_to_fill(self.room) / 4) {
-            self.end_those_that_ended();
-            self.take_last_forks()?;
-            self.find_forks();
-            self.note_vain_looks();
+        match self.tree.look_if_due(time_to_fill(self.room) / 4) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.blind_since = None;
+                self.end_those_that_ended();
+                self.take_last_forks()?;
+                self.find_forks();
+                self.note_vain_looks();
+            }
+            // Others may have taken the last descriptors for a moment.
+            Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
+            Err(error) => return Err(Failed(format!("its processes cannot be watched: {error}"))),
         }
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
             self.tidied_at = Some(now);
@@ -476,12 +504,12 @@ impl Monitor {
     /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.
     /// A child from before that process was managed has none of the watched memory, and is taken over like any other.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
-        let stack = self.tree.processes.get(&pid).map(|process| process.stack);
-        let is_same = |managed: &Managed| Some(managed.stack) == stack;
+        let Some(stack) = self.tree.processes.get(&pid).map(|process| process.stack) else { return false };
+        let is_same = |managed: &Managed| managed.stack == stack;
         // The parent may have ended. Then the runner is the parent now.
         let is_related = self.tree.is_fork(pid) && self.managed.values().any(is_same)
             || self.forks.iter().chain(self.ending.iter().map(|(_, managed)| managed)).any(is_same);
-        is_related && is_watched(&mut self.watched, pid)
+        is_related && is_watched(&mut self.watched, pid, stack).unwrap_or(true)
     }
 
     fn engage(&mut self, pid: u32, stack: u64) -> Result<(), Failed> {
@@ -520,8 +548,10 @@ impl Monitor {
             let fork = &self.forks[index];
             let (more, is_current) = (fork.take_forks(fork.parent), fork.is_current());
             let (managed, watched) = (&self.managed, &mut self.watched);
-            let is_another =
-                |pid| managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched(watched, pid);
+            let is_another = |pid| {
+                let mut is_watched = || is_watched(watched, pid, fork.stack).unwrap_or(false);
+                managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched()
+            };
             let found = self.tree.find_fork(fork.stack, fork.forked_by(), is_another);
             if !is_current {
                 let fork = self.forks.remove(index);
@@ -562,12 +592,13 @@ impl Monitor {
         let first = self.forks.len();
         self.forks.push(fork);
         self.forks.extend(found);
-        self.forks[first..].iter().for_each(Managed::lost);
+        self.forks[first..].iter_mut().for_each(Managed::lost);
     }
 
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
     /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
     fn let_go(&mut self, pid: u32, managed: Managed) {
+        managed.gone();
         managed.stop();
         self.ending.push((pid, managed));
     }
@@ -614,12 +645,14 @@ impl Monitor {
         // Until it has gone it would be taken for a program: it has the memory of one.
         let (left, gone) = std::mem::take(&mut self.ending_movers)
             .into_iter()
-            .partition(|mover| proc::stat(*mover).is_some());
+            .partition(|mover| !matches!(proc::ask(*mover), Ok(None)));
         self.ending_movers = left;
         Vec::into_iter(gone).for_each(|mover| self.tree.forget_helper(mover));
         self.refused.retain(|pid, _| self.tree.processes.contains_key(pid));
-        self.watched
-            .retain(|pid, _| self.tree.processes.contains_key(pid) && !self.managed.contains_key(pid));
+        self.watched.retain(|(pid, stack), _| {
+            let process = self.tree.processes.get(pid);
+            process.is_some_and(|process| process.stack == *stack) && !self.managed.contains_key(pid)
+        });
         self.summary.processes = self.tree.seen;
     }
 
@@ -628,14 +661,23 @@ impl Monitor {
         !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
     }
 
-    /// Kills every process of the tree.
+    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner.
     pub(crate) fn kill_all(&mut self) {
-        for _ in 0..8 {
-            self.tree.look();
-            for pid in self.tree.processes.keys() {
-                crate::signals::kill(*pid, rustix::process::Signal::KILL);
-            }
+        self.spare.clear();
+        let began = Instant::now();
+        for round in 1.. {
+            let known = || self.tree.processes.keys().copied().collect();
+            let found = self.tree.find();
+            let pids =
+                found.map_or_else(|_| known(), |found| found.into_iter().map(|(pid, _)| pid).collect());
+            Vec::into_iter(pids).for_each(|pid| crate::signals::kill(pid, rustix::process::Signal::KILL));
             std::thread::sleep(Duration::from_millis(2));
+            let ending = self.ending.iter().map(|(_, managed)| managed);
+            let is_needed = self.managed.values().chain(&self.forks).chain(ending).any(Managed::is_needed);
+            // One that the kernel holds up does not go on afterwards.
+            if round >= LEAST_ROUNDS && !is_needed || began.elapsed() > PATIENCE {
+                return;
+            }
         }
     }
 
@@ -659,7 +701,10 @@ impl Monitor {
         self.figures();
         let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
-        managed.chain(ending).for_each(|managed| self.summary.add(managed));
+        let all: Vec<_> = managed.chain(ending).collect();
+        // Each may have to wait for a device, or for room. They do so at the same time.
+        all.iter().for_each(Managed::stop);
+        all.into_iter().for_each(|managed| self.summary.add(managed));
         if let Some(guardian) = self.guardian.take() {
             guardian.finish();
         }

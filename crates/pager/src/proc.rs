@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use octavo::PAGE_BYTES;
 use octavo_platform::threads::{robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
+use rustix::io::Errno;
 use rustix::system::sysinfo;
 
 /// The memory of a process, by a descriptor that is kept.
@@ -155,27 +156,60 @@ pub(crate) struct Stat {
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
+    /// When it has started, in ticks of the machine's clock. `exec` does not change it.
+    pub(crate) start: u64,
     /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
     pub(crate) stack: u64,
 }
 
-/// Reads what the kernel says of a process.
+/// Returns what was read of a process. `None`: it has ended, or may not be looked at.
+///
+/// # Errors
+/// This process or the machine has no descriptors left, or no memory for them. That says nothing of the process.
+pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error)
+            if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) =>
+        {
+            Err(error)
+        }
+        read => Ok(read.ok()),
+    }
+}
+
+/// Reads what the kernel says of a process. `None`: it has ended.
+///
+/// # Errors
+/// The kernel's, for want of descriptors.
+pub(crate) fn ask(pid: u32) -> io::Result<Option<Stat>> {
+    let text = answer(fs::read(format!("/proc/{pid}/stat")))?;
+    Ok(text.and_then(|text| parse_stat(&text)))
+}
+
+/// Reads what the kernel says of a process. `None`: it has ended, or the kernel does not say.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let field = |index| stat_field(&text, index);
+    ask(pid).ok().flatten()
+}
+
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let field = |index| stat_field(text, index);
     Some(Stat {
         state: *field(3)?.first()?,
         parent: number(field(4)?) as u32,
         faults: number(field(10)?),
         threads: number(field(20)?),
+        start: number(field(22)?),
         stack: number(field(28)?),
     })
 }
 
-/// Returns the threads of a process.
-pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
+/// Returns the threads of a process. One that has ended has none.
+///
+/// # Errors
+/// The kernel's, for want of descriptors.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let threads = answer(fs::read_dir(format!("/proc/{pid}/task")))?.into_iter().flatten().flatten();
+    Ok(threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Where the threads of a process have what the kernel writes to at their ends.
@@ -191,9 +225,12 @@ pub(crate) struct Threads {
 
 impl Threads {
     /// Asks about all threads of a process. The kernel does not tell the stacks of those that run.
-    pub(crate) fn of(pid: u32) -> Self {
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
-        for thread in threads(pid) {
+        for thread in threads(pid)? {
             if let Some(list) = robust_list(thread) {
                 if thread == pid {
                     found.first_descriptor = Some(list);
@@ -201,11 +238,11 @@ impl Threads {
                     found.descriptors.push(list);
                 }
             } else {
-                let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
-                found.stacks.extend(call.ok().and_then(|call| parse_stack(&call)));
+                let call = answer(fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")))?;
+                found.stacks.extend(call.and_then(|call| parse_stack(&call)));
             }
         }
-        found
+        Ok(found)
     }
 }
 
@@ -245,10 +282,13 @@ pub(crate) fn machine_shared() -> u64 {
 static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAGE_BYTES) as u64);
 
 /// Returns whether a userfaultfd watches memory of a process for missing pages. Costs some 14 ms a GiB.
-pub(crate) fn is_watched(pid: u32) -> bool {
-    let Ok(file) = File::open(format!("/proc/{pid}/smaps")) else { return false };
+///
+/// # Errors
+/// The kernel's, for want of descriptors.
+pub(crate) fn is_watched(pid: u32) -> io::Result<bool> {
+    let Some(file) = answer(File::open(format!("/proc/{pid}/smaps")))? else { return Ok(false) };
     let mut flags = BufReader::new(file).lines().map_while(Result::ok);
-    flags.any(|line| line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" um ")))
+    Ok(flags.any(|line| line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" um "))))
 }
 
 /// Returns the name of a process's program, for people.
@@ -256,15 +296,20 @@ pub(crate) fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())
 }
 
-/// Returns the children of a process, by all of its threads.
-pub(crate) fn children(pid: u32, into: &mut Vec<u32>) {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
-    for thread in threads.flatten() {
-        let Ok(text) = fs::read(thread.path().join("children")) else { continue };
+/// Finds the children of a process, by all of its threads. One that has ended has none.
+///
+/// # Errors
+/// The kernel's, for want of descriptors. Some may have been found.
+pub(crate) fn children(pid: u32, into: &mut Vec<u32>) -> io::Result<()> {
+    for thread in threads(pid)? {
+        let Some(text) = answer(fs::read(format!("/proc/{pid}/task/{thread}/children")))? else {
+            continue;
+        };
         into.extend(
             text.split(|byte| *byte == b' ').filter(|pid| !pid.is_empty()).map(|pid| number(pid) as u32),
         );
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -314,7 +359,7 @@ mod tests {
     fn children_are_found_and_have_ended_when_they_have() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let mut found = Vec::new();
-        children(std::process::id(), &mut found);
+        children(std::process::id(), &mut found).unwrap();
         assert!(found.contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -324,11 +369,11 @@ mod tests {
     #[test]
     fn memory_is_watched_when_it_is() {
         if octavo_window::Windows::is_allowed() {
-            assert!(!is_watched(std::process::id()));
+            assert!(!is_watched(std::process::id()).unwrap());
             let manager = octavo::Manager::builder().budget_bytes(64 << 20).build().unwrap();
             let windows = octavo_window::Windows::new(&manager).unwrap();
             let _numbers = windows.vec::<u64>(1 << 20).unwrap();
-            assert!(is_watched(std::process::id()));
+            assert!(is_watched(std::process::id()).unwrap());
         }
     }
 }

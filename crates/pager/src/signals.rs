@@ -33,7 +33,8 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 /// the stop.
 pub(crate) fn stop(pid: u32) {
     kill(pid, Signal::STOP);
-    for thread in proc::threads(pid).filter(|thread| runs(pid, *thread)) {
+    let threads = proc::threads(pid).unwrap_or_default();
+    for thread in threads.into_iter().filter(|thread| runs(pid, *thread)) {
         signal_thread(pid, thread, signal_hook::consts::SIGSTOP);
     }
 }

@@ -7,6 +7,7 @@
 //! asked again. One answer serves private and shared memory. A `vfork` child has no memory of its own.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::share_memory;
@@ -81,9 +82,12 @@ impl Tree {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Finds out which processes there are, if it is time to. While nobody has started a process, that is seldom. New processes
+    /// Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is seldom. New processes
     /// are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
-    pub(crate) fn look_if_due(&mut self, within: Duration) -> bool {
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub(crate) fn look_if_due(&mut self, within: Duration) -> io::Result<bool> {
         let now = Instant::now();
         let passed = self.last_look.map_or(Duration::MAX, |last| now - last.at);
         let is_due = match self.last_look {
@@ -94,31 +98,45 @@ impl Tree {
         if is_due {
             // A process that comes during the look is newer.
             let newest = proc::newest();
-            self.look();
+            let looked = self.look();
             self.last_look = Some(LastLook { at: now, took: now.elapsed(), newest });
+            looked?;
         }
-        is_due
+        Ok(is_due)
     }
 
-    /// Finds out which processes there are.
-    pub(crate) fn look(&mut self) {
+    /// Finds the processes of the tree: each with its parent.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors.
+    pub(crate) fn find(&self) -> io::Result<Vec<(u32, u32)>> {
         let (mut found, mut at) = (vec![(std::process::id(), 0)], 0);
         let mut children = Vec::new();
         while at < found.len() {
             let parent = found[at].0;
-            proc::children(parent, &mut children);
+            proc::children(parent, &mut children)?;
             let ours = children.drain(..).filter(|child| !self.helpers.contains(child));
             found.extend(ours.map(|child| (child, parent)));
             at += 1;
         }
         found.remove(0);
+        Ok(found)
+    }
+
+    /// Finds out which processes there are.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors. No process is taken for one that has ended then, but new ones may be left out.
+    pub(crate) fn look(&mut self) -> io::Result<()> {
+        let found = self.find()?;
+        let stats = found.iter().map(|(pid, _)| proc::ask(*pid)).collect::<io::Result<Vec<_>>>()?;
+        let mut looked = Ok(());
         self.processes.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
         let is_known = |processes: &BTreeMap<u32, Process>, pid| {
             // A process that ran another program since is another one.
             processes.get(&pid).is_some_and(|process: &Process| !process.is_vforked)
         };
-        for (pid, parent) in found {
-            let stat = proc::stat(pid);
+        for ((pid, parent), stat) in found.into_iter().zip(stats) {
             let (stack, faults) = stat.map_or((0, 0), |stat| (stat.stack, stat.faults));
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.stack = stack;
@@ -127,17 +145,23 @@ impl Tree {
             if is_known(&self.processes, pid) {
                 continue;
             }
-            if let Ok(statm) = Statm::of(pid) {
-                self.seen += u64::from(!self.processes.contains_key(&pid));
-                let is_vforked = share_memory(pid, parent);
-                let memory = Memory::default();
-                let asked = Asked::new(pid);
-                let faults = [0, faults];
-                self.processes
-                    .insert(pid, Process { statm, memory, asked, stack, parent, faults, is_vforked });
-            }
+            let statm = match proc::answer(Statm::of(pid)) {
+                Ok(Some(statm)) => statm,
+                Ok(None) => continue,
+                Err(error) => {
+                    looked = Err(error);
+                    continue;
+                }
+            };
+            self.seen += u64::from(!self.processes.contains_key(&pid));
+            let is_vforked = share_memory(pid, parent);
+            let memory = Memory::default();
+            let asked = Asked::new(pid);
+            let faults = [0, faults];
+            self.processes.insert(pid, Process { statm, memory, asked, stack, parent, faults, is_vforked });
         }
         self.find_families();
+        looked
     }
 
     fn find_families(&mut self) {

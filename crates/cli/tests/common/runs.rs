@@ -19,9 +19,14 @@ pub fn torture() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "--package", "octavo-torture"]).status();
-        assert!(built.unwrap().success(), "the torture program is built");
-        Path::new(OCTAVO).with_file_name("octavo-torture")
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", "octavo-torture"]);
+        let program = Path::new(OCTAVO).with_file_name("octavo-torture");
+        if program.parent().is_some_and(|folder| folder.ends_with("release")) {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the torture program is built");
+        program
     })
 }
 

@@ -78,6 +78,17 @@ impl Managed {
         *self.shared.failure.lock().unwrap() = Some("a test has failed".into());
     }
 
+    /// Has it be as if the children that cannot be served had ended.
+    pub(crate) fn end_unserved(&self) {
+        self.shared.unserved.lock().unwrap().iter().for_each(|child| child.window.reach().end());
+    }
+
+    /// Returns what says whether the driver is to end.
+    pub(crate) fn is_stopped(&self) -> impl Fn() -> bool + use<> {
+        let window = Arc::clone(&self.window);
+        move || window.reach().is_gone()
+    }
+
     /// Calls something while the driver cannot take a fork in.
     pub(crate) fn hold_driver<T>(self, call: impl FnOnce(Self) -> T) -> T {
         let shared = Arc::clone(&self.shared);

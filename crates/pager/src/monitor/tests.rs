@@ -47,7 +47,35 @@ fn a_fork_that_cannot_be_served_stops_the_tree_though_its_parent_has_ended() {
     let Failed(why) = failed.unwrap();
     assert!(why.contains("a fork of it cannot be served"), "{why}");
     assert!(monitor.has_managed());
-    assert_eq!(commons.guardian.pids(), [7, 0], "the child waits until the tree is stopped");
+    assert_eq!(commons.guardian.pids(), [0, 0], "the child waits until the tree is stopped");
+}
+
+#[test]
+fn a_fork_that_could_not_be_served_stops_nobody_once_it_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    let _spaces = commons.all_spaces();
+    kernel.fork();
+    wait_until(|| parent.failure_of_forks().is_some());
+    parent.end_unserved();
+    monitor.let_go(7, parent);
+    wait_until(|| {
+        monitor.take_last_forks().unwrap();
+        monitor.ending.is_empty()
+    });
+}
+
+#[test]
+fn the_guardian_forgets_the_number_of_a_process_that_has_ended() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (ended, _kernel) = commons.managed(Some(7), 1);
+    ended.hold_driver(|ended| {
+        assert_eq!(commons.guardian.pids(), [7]);
+        monitor.let_go(7, ended);
+        assert_eq!(commons.guardian.pids(), [0]);
+    });
 }
 
 #[test]
@@ -75,19 +103,20 @@ fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>
     let shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
     let mut forks = Vec::new();
     wait_until(|| {
-        monitor.tree.look();
+        monitor.tree.look().unwrap();
         forks.clear();
-        proc::children(shell.id(), &mut forks);
+        proc::children(shell.id(), &mut forks).unwrap();
         let mut index = 0;
         while index < forks.len() {
-            proc::children(forks[index], &mut forks);
+            proc::children(forks[index], &mut forks).unwrap();
             index += 1;
         }
         let stack = proc::stat(shell.id()).unwrap().stack;
         let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|fork| fork.stack == stack);
         forks.len() == count && forks.iter().all(is_there)
     });
-    monitor.watched.extend(forks.iter().map(|pid| (*pid, true)));
+    let stack = proc::stat(shell.id()).unwrap().stack;
+    monitor.watched.extend(forks.iter().map(|pid| ((*pid, stack), true)));
     (shell, forks)
 }
 
@@ -132,7 +161,10 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     let [a, b] = children[..] else { unreachable!("there are two") };
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [a, b]);
+    // Without a mover for the wrong process, that one was refused.
+    monitor.managed.values_mut().for_each(Managed::refuse);
     monitor.look_again(a);
+    assert!(!monitor.forks.iter().any(Managed::is_refused), "the right ones may get movers");
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [b, a]);
@@ -143,8 +175,45 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     // The process ends, and the child's memory is there.
     drop(shell.stdin.take());
     shell.wait().unwrap();
-    monitor.tree.look();
+    monitor.tree.look().unwrap();
     monitor.end_those_that_ended();
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
     assert!(monitor.has_managed() && monitor.managed.is_empty());
+}
+
+#[test]
+fn a_process_that_runs_another_program_is_asked_again_whether_its_memory_is_watched() {
+    let own = std::process::id();
+    let mut known = BTreeMap::from([((own, 1), true)]);
+    assert_eq!(is_watched(&mut known, own, 1), Some(true));
+    assert_eq!(is_watched(&mut known, own, 2), Some(false));
+}
+
+#[test]
+fn at_the_end_of_a_run_no_driver_waits_for_another_ones_end() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (first, kernel) = commons.managed(Some(7), 1);
+    let (second, _kernel) = commons.managed(Some(8), 2);
+    let is_stopped = second.is_stopped();
+    let finishing = first.hold_driver(|first| {
+        kernel.fork();
+        monitor.managed.extend([(7, first), (8, second)]);
+        let finishing = std::thread::spawn(move || monitor.finish());
+        wait_until(&is_stopped);
+        finishing
+    });
+    finishing.join().unwrap();
+    assert!(commons.guardian.pids().is_empty());
+}
+
+#[test]
+fn a_fork_that_the_guardian_cannot_have_stops_the_tree_and_waits_until_then() {
+    let commons = Commons::new();
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    commons.guardian.refuse();
+    kernel.fork();
+    wait_until(|| parent.failure().is_some());
+    assert!(parent.failure().is_some_and(|why| why.contains("a fork of it cannot be served")));
+    assert!(parent.failure_of_forks().is_some(), "the child's descriptor is there still");
 }
