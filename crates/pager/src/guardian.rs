@@ -24,7 +24,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    shutdown, socketpair,
 };
 use rustix::process::Signal;
 use rustix::stdio::dup2_stderr;
@@ -240,6 +241,12 @@ impl Guardian {
         ward.kept.push(file);
     }
 
+    /// Has the guardian take the runner for dead, and hear of nothing more. It kills whoever is left of the processes in its care, and has
+    /// their descriptors until they are gone.
+    pub(crate) fn leave_survivors(&self) {
+        let _ = shutdown(&self.lock().socket, Shutdown::Both);
+    }
+
     /// Everything has ended as it should. A guardian that is left otherwise ends the tree.
     pub(crate) fn finish(self) {
         let mut ward = self.lock();
@@ -357,6 +364,8 @@ fn spawn() -> io::Result<(OwnedFd, u32)> {
 pub fn guardian_main() {
     let input = io::stdin();
     let (mut watched, mut kept, mut stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
+    // Whoever kills looks at processes, and may have no descriptor left for that.
+    let spare = input.as_fd().try_clone_to_owned();
     loop {
         let mut bytes = [0; Message::BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -398,6 +407,7 @@ pub fn guardian_main() {
             _ => break,
         }
     }
+    drop(spare);
     let watched: Vec<Process> = watched.into_values().collect();
     kill_with_children(known(&watched));
     // The search may take for ever, and nobody waits for it.

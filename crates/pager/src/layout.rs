@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   watched ─► doubtful ── seen to be what was meant ─► adopting ─► nothing left to adopt
-//!                 └─────── something else by now ─► given back
+//!                 └─────── something else by now ─► stays watched
 //! ```
 //!
 //! A range is written down as soon as it is watched, so that each event that comes from then on finds it here. The
@@ -24,7 +24,8 @@ pub(crate) struct Ranges {
     pub(crate) mapped: RangeSet<u64>,
     /// Watched ranges that are to be adopted.
     adopting: RangeSet<u64>,
-    /// Ranges that may be adopted later: those of a fork's child without a mover, and new ones until they have been looked at again.
+    /// Ranges that may be adopted later: those of a fork's child without a mover, or that changed when it got one; and new ones until
+    /// they have been looked at again.
     pub(crate) doubtful: RangeSet<u64>,
     /// Where adoption goes on.
     at: u64,

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use octavo::{Manager, PAGE_BYTES, RegionOptions, Space};
+use octavo::{ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
@@ -166,7 +166,7 @@ impl Managed {
         let program = Program { pid: Some(pid), stack: stat.stack, name };
         let held = Held::new(common.guardian, &program, events);
         let mut managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
-        managed.settle(pid, mover)?;
+        managed.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
         Ok(managed)
@@ -240,11 +240,6 @@ impl Managed {
         Ok(())
     }
 
-    /// Puts the mover to use.
-    fn settle(&mut self, pid: u32, mover: Mover) -> Result<(), String> {
-        self.window.reach().equip(pid, mover).map_err(|error| error.to_string())
-    }
-
     /// Takes note of which process a fork's child is thought to be.
     pub(crate) fn found(&self, pid: u32) {
         self.entrusted.found(pid);
@@ -312,14 +307,14 @@ impl Managed {
             return Err(Unequipped::Later);
         }
         // From here on pages go out. Where the child's own would be taken for the parent's, they would read as zeros later.
-        self.settle(pid, mover)?;
+        self.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         let _ = self.look();
         Ok(())
     }
 
     /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of the parent's: it has kept
     /// them from its children (`MADV_DONTFORK`), and what the child has mapped there since is its own. The space forgets them. So it does
-    /// with the mover's `own` range. Ranges that change just now stay in doubt.
+    /// with the mover's `own` range. Ranges that change just now, and those for which there is no room, stay in doubt.
     ///
     /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space has forgotten it, unless
     /// the kernel said that a change is unread, or one was read.
@@ -344,8 +339,12 @@ impl Managed {
             if is_watched {
                 found.push(part);
             } else {
-                layout.unmap(part);
-                self.space.forget_mapping(start, len).map_err(|error| error.to_string())?;
+                match self.space.forget_mapping(start, len) {
+                    Ok(()) => layout.unmap(part),
+                    // There is no room to split a block, or it is pinned for a moment. So the part stays in doubt.
+                    Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
             }
         }
         Ok(found)

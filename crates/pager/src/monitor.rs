@@ -10,6 +10,8 @@
 //! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some ten for one that shares
 //! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
+mod forks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -538,92 +540,12 @@ impl Monitor {
         self.summary.managed_processes = self.managed_pids.len() as u64;
     }
 
-    /// Finds out which processes are the children of forks.
-    fn find_forks(&mut self) {
-        for (pid, managed) in &self.managed {
-            self.forks.extend(managed.take_forks(*pid));
-        }
-        let mut index = 0;
-        while index < self.forks.len() {
-            let fork = &self.forks[index];
-            let (more, is_current) = (fork.take_forks(fork.parent), fork.is_current());
-            let (managed, watched) = (&self.managed, &mut self.watched);
-            let is_another = |pid| {
-                let mut is_watched = || is_watched(watched, pid, fork.stack).unwrap_or(false);
-                managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched()
-            };
-            let found = self.tree.find_fork(fork.stack, fork.forked_by(), is_another);
-            if !is_current {
-                let fork = self.forks.remove(index);
-                self.let_go(fork.parent, fork);
-            } else if let Some(pid) = found {
-                let fork = self.forks.remove(index);
-                self.manage(pid, fork);
-            } else {
-                index += 1;
-            }
-            self.forks.extend(more);
-        }
-    }
-
-    /// Takes note of the forks whose children are not among the processes.
-    fn note_vain_looks(&mut self) {
-        for fork in &mut self.forks {
-            if fork.looked_in_vain() {
-                let parent = fork.parent;
-                eprintln!(
-                    "octavo: a child that process {parent} or a child of it has forked is served, but its pages cannot go out: \
-                     none of the processes is this child"
-                );
-            }
-        }
-    }
-
-    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be a sibling, and another
-    /// sibling may have been taken for the child. So all of them are looked for again but those of which it is certain.
-    fn look_again(&mut self, pid: u32) {
-        let Some(mut fork) = self.managed.remove(&pid) else { return };
-        fork.is_not(pid);
-        let is_doubtful =
-            |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
-        let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
-        let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
-        // This one comes first: it can be fewer processes than they can.
-        let first = self.forks.len();
-        self.forks.push(fork);
-        self.forks.extend(found);
-        self.forks[first..].iter_mut().for_each(Managed::lost);
-    }
-
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
     /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
     fn let_go(&mut self, pid: u32, managed: Managed) {
         managed.gone();
         managed.stop();
         self.ending.push((pid, managed));
-    }
-
-    /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
-    ///
-    /// # Errors
-    /// A fork could not be served. It waits as long as its parent is there.
-    fn take_last_forks(&mut self) -> Result<(), Failed> {
-        let mut failure = None;
-        for (parent, mut managed) in std::mem::take(&mut self.ending) {
-            let has_stopped = managed.has_stopped();
-            if has_stopped {
-                managed.wait();
-            }
-            self.forks.extend(managed.take_forks(parent));
-            let failed = managed.failure_of_forks();
-            if has_stopped && failed.is_none() {
-                self.summary.add(managed);
-            } else {
-                self.ending.push((parent, managed));
-            }
-            failure = failure.or(failed);
-        }
-        failure.map_or(Ok(()), |why| Err(Failed(why + &self.unpaged())))
     }
 
     fn end_those_that_ended(&mut self) {
@@ -637,8 +559,10 @@ impl Monitor {
             }
         }
         // A process has ended, and the memory is there: it was another's.
+        let has_ended = |pid| matches!(proc::ask(pid), Ok(None | Some(Stat { state: b'Z', .. })));
+        // A child that gets another parent just now may be among nobody's children for a moment.
         let is_mistaken = |(pid, managed): &(&u32, &Managed)| {
-            !managed.is_equipped() && !self.tree.processes.contains_key(pid)
+            !managed.is_equipped() && !self.tree.processes.contains_key(pid) && has_ended(**pid)
         };
         let mistaken: Vec<u32> = self.managed.iter().filter(is_mistaken).map(|(pid, _)| *pid).collect();
         mistaken.into_iter().for_each(|pid| self.look_again(pid));
@@ -661,7 +585,8 @@ impl Monitor {
         !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
     }
 
-    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner.
+    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner. Where some are left
+    /// after a while, the guardian searches for them.
     pub(crate) fn kill_all(&mut self) {
         self.spare.clear();
         let began = Instant::now();
@@ -674,8 +599,11 @@ impl Monitor {
             std::thread::sleep(Duration::from_millis(2));
             let ending = self.ending.iter().map(|(_, managed)| managed);
             let is_needed = self.managed.values().chain(&self.forks).chain(ending).any(Managed::is_needed);
-            // One that the kernel holds up does not go on afterwards.
-            if round >= LEAST_ROUNDS && !is_needed || began.elapsed() > PATIENCE {
+            if round >= LEAST_ROUNDS && !is_needed {
+                return;
+            }
+            if began.elapsed() > PATIENCE {
+                self.guardian.iter().for_each(Guardian::leave_survivors);
                 return;
             }
         }

@@ -82,8 +82,8 @@ impl Tree {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is seldom. New processes
-    /// are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
+    /// Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is
+    /// seldom. New processes are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
     ///
     /// # Errors
     /// As [`look`](Self::look).

@@ -1,0 +1,88 @@
+//! The children of forks: which processes they are.
+//!
+//! A fork's event brings a descriptor for the child's memory, and does not say whose it is. So the child is looked for among the
+//! processes of the tree. Where another was taken for it, it is looked for again.
+
+use super::{Failed, Monitor, is_watched};
+use crate::managed::Managed;
+
+impl Monitor {
+    /// Finds out which processes are the children of forks.
+    pub(super) fn find_forks(&mut self) {
+        for (pid, managed) in &self.managed {
+            self.forks.extend(managed.take_forks(*pid));
+        }
+        let mut index = 0;
+        while index < self.forks.len() {
+            let fork = &self.forks[index];
+            let more = fork.take_forks(fork.parent);
+            let (managed, watched) = (&self.managed, &mut self.watched);
+            let is_another = |pid| {
+                let mut is_watched = || is_watched(watched, pid, fork.stack).unwrap_or(false);
+                managed.contains_key(&pid) || !fork.may_be(pid) || !is_watched()
+            };
+            if !fork.is_current() {
+                let fork = self.forks.remove(index);
+                self.let_go(fork.parent, fork);
+            } else if let Some(pid) = self.tree.find_fork(fork.stack, fork.forked_by(), is_another) {
+                let fork = self.forks.remove(index);
+                self.manage(pid, fork);
+            } else {
+                index += 1;
+            }
+            self.forks.extend(more);
+        }
+    }
+
+    /// Takes note of the forks whose children are not among the processes.
+    pub(super) fn note_vain_looks(&mut self) {
+        for fork in &mut self.forks {
+            if fork.looked_in_vain() {
+                let parent = fork.parent;
+                eprintln!(
+                    "octavo: a child that process {parent} or a child of it has forked is served, but its pages cannot go out: \
+                     none of the processes is this child"
+                );
+            }
+        }
+    }
+
+    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be a sibling, and another
+    /// sibling may have been taken for the child. So all of them are looked for again but those of which it is certain.
+    pub(super) fn look_again(&mut self, pid: u32) {
+        let Some(mut fork) = self.managed.remove(&pid) else { return };
+        fork.is_not(pid);
+        let is_doubtful =
+            |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
+        let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
+        let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
+        // This one comes first: it can be fewer processes than they can.
+        let first = self.forks.len();
+        self.forks.push(fork);
+        self.forks.extend(found);
+        self.forks[first..].iter_mut().for_each(Managed::lost);
+    }
+
+    /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
+    ///
+    /// # Errors
+    /// A fork could not be served. It waits as long as its parent is there.
+    pub(super) fn take_last_forks(&mut self) -> Result<(), Failed> {
+        let mut failure = None;
+        for (parent, mut managed) in std::mem::take(&mut self.ending) {
+            let has_stopped = managed.has_stopped();
+            if has_stopped {
+                managed.wait();
+            }
+            self.forks.extend(managed.take_forks(parent));
+            let failed = managed.failure_of_forks();
+            if has_stopped && failed.is_none() {
+                self.summary.add(managed);
+            } else {
+                self.ending.push((parent, managed));
+            }
+            failure = failure.or(failed);
+        }
+        failure.map_or(Ok(()), |why| Err(Failed(why + &self.unpaged())))
+    }
+}
