@@ -132,7 +132,7 @@ fn a_page_that_was_only_read_keeps_its_place_and_is_not_written_again() {
 
 #[test]
 fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
-    const PAGES: u64 = 6144;
+    const PAGES: u64 = 8192;
     let device = TestDevice::new(64 << 10);
     device.reads().delay(Duration::from_micros(500));
     let manager = Manager::builder().budget_bytes(4 * BUDGET).background(false).swap_device(device.boxed());
@@ -155,7 +155,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     pair.manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap();
     pair.manager.set_budget(4 * BUDGET).unwrap();
     let written = counted(Counter::SwapOut);
-    assert!(written > PAGES / 4, "{written} pages are on the device");
+    assert!(written > PAGES / 2, "{written} pages are on the device");
     let read = load_all();
     pair.evict_all();
     assert_eq!(counted(Counter::SwapOut), written, "no clean page is written");
