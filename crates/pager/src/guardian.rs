@@ -133,12 +133,13 @@ impl Process {
 
     /// Returns whether the number is still this process's.
     fn has_its_number(&self) -> bool {
-        self.pid != 0 && start_of(self.pid) == Some(self.start)
+        start_of(self.pid) == Some(self.start)
     }
 }
 
+/// Returns when a process has started. `None`: it has ended, or (0) has not been found.
 fn start_of(pid: u32) -> Option<u64> {
-    proc::stat(pid).map(|stat| stat.start)
+    (pid != 0).then(|| proc::stat(pid)).flatten().map(|stat| stat.start)
 }
 
 /// A process in the guardian's care, until this is dropped.
@@ -207,8 +208,8 @@ impl Guardian {
         stack: u64,
         events: BorrowedFd<'_>,
     ) -> io::Result<Entrusted> {
-        let start = pid.and_then(start_of).unwrap_or(0);
         let pid = pid.unwrap_or(0);
+        let start = start_of(pid).unwrap_or(0);
         let process = Process::new(pid, start, stack, events.try_clone_to_owned()?);
         let mut ward = self.lock();
         let key = ward.next_key;

@@ -297,8 +297,7 @@ impl Managed {
             return Err(Unequipped::Later);
         }
         let mover = Mover::inject_into_fork(pid, STAGING, Inherited { faults, watched })?.mover;
-        let (start, len) = mover.range();
-        let own = start..start + len;
+        let own = mover.range();
         let is_taken = self.shared.layout.lock().mapped.overlaps(&own);
         self.find_doubtful(pid, &own)?;
         if is_taken {

@@ -534,7 +534,6 @@ impl Monitor {
     }
 
     fn manage(&mut self, pid: u32, managed: Managed) {
-        managed.found(pid);
         self.managed.insert(pid, managed);
         self.managed_pids.insert(pid);
         self.summary.managed_processes = self.managed_pids.len() as u64;

@@ -1,5 +1,6 @@
 //! A mover in service.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -139,10 +140,10 @@ impl Mover {
         ([self.layout.staging_1, self.layout.staging_2], self.layout.staging_bytes)
     }
 
-    /// Returns the whole address range that the mover has in the program: start and length. It is nothing of the
-    /// program's, and must not be paged.
-    pub fn range(&self) -> (u64, u64) {
-        (self.layout.start, self.layout.len)
+    /// Returns the whole address range that the mover has in the program: it is nothing of the program's, and must
+    /// not be paged.
+    pub fn range(&self) -> Range<u64> {
+        self.layout.start..self.layout.start + self.layout.len
     }
 
     /// Returns the address in the program of the scratch memory, and its length. A batch's requests lie there.

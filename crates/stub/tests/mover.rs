@@ -237,7 +237,7 @@ fn a_mover_of_a_child_is_reaped_when_it_ends_and_also_when_it_could_not_serve() 
 #[test]
 fn a_forked_child_does_not_have_the_range() {
     let layout: [fn(&Mover) -> u64; 4] = [
-        |mover| mover.range().0,
+        |mover| mover.range().start,
         |mover| mover.request_address().0,
         |mover| mover.staging().0[0],
         |mover| mover.staging().0[1],
@@ -355,14 +355,20 @@ fn a_program_in_the_container_of_the_runner_is_served_under_its_filter() {
     assert_eq!(code.unwrap(), 0);
 }
 
-#[test]
-fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_done_by_it() {
+/// Has a program fork whose memory is watched: it waits until somebody reads of that. Returns it, its mover, and where the memory begins.
+fn forking() -> (Program, Mover, u64) {
     let mut program = Program::start("fork-pages");
     let mover = inject(&program);
     let (start, len) = program.memory();
     // SAFETY: the memory is another process's.
     unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
     program.tell();
+    (program, mover, start)
+}
+
+#[test]
+fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_done_by_it() {
+    let (mut program, mover, start) = forking();
     let mut events = Vec::new();
     let descriptors = [(); 2].map(|()| {
         while mover.faults().read(&mut events).unwrap() == 0 {
@@ -430,13 +436,7 @@ fn a_descriptor_is_known_though_it_watches_nothing_that_pages_can_move_to() {
 
 #[test]
 fn of_a_descriptor_with_unread_events_it_is_not_known_whose_memory_it_is_for() {
-    let mut program = Program::start("fork-pages");
-    let mover = inject(&program);
-    let (start, len) = program.memory();
-    // SAFETY: the memory is another process's.
-    unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
-    program.tell();
-    // The program forks, and waits until somebody reads of it.
+    let (mut program, mover, start) = forking();
     let is_unread = || {
         let asked = mover.faults().write_protect(start, 4096, true);
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))

@@ -121,10 +121,7 @@ impl Target {
 
     /// Returns the range of the mover in the program, which must not be taken.
     pub fn own_range(&self) -> Range<u64> {
-        self.process.get().map_or(0..0, |process| {
-            let (start, len) = process.mover.range();
-            start..start + len
-        })
+        self.process.get().map_or(0..0, |process| process.mover.range())
     }
 
     /// Returns the descriptor that carries the events.

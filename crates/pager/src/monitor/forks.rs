@@ -26,6 +26,7 @@ impl Monitor {
                 self.let_go(fork.parent, fork);
             } else if let Some(pid) = self.tree.find_fork(fork.stack, fork.forked_by(), is_another) {
                 let fork = self.forks.remove(index);
+                fork.found(pid);
                 self.manage(pid, fork);
             } else {
                 index += 1;
