@@ -275,6 +275,10 @@ pub(crate) struct Leaving<'a> {
     pub(crate) ended_pages: u64,
     /// Pages being written now.
     pub(crate) writing_pages: u32,
+    /// The shadow of pages that go now.
+    pub(crate) now: Shadow,
+    /// Faults come through translations.
+    pub(crate) translated: bool,
 }
 
 /// The outcome for a page of [`PageStore::put_away`].

@@ -220,6 +220,8 @@ impl Engine {
             rmap: &self.rmap,
             ended_pages: self.transfers.ended_pages(),
             writing_pages: self.transfers.writing_pages(),
+            now: self.lru.shadow(),
+            translated: self.has_translations(),
         }
     }
 

@@ -139,7 +139,11 @@ impl<'a> Fault<'a> {
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
         let mut reading = Reading { slot, pin, together: false, ends, began: None };
-        match engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id)) {
+        let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
+        if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
+            pool.share().note(shadow, engine.lru.shadow(), matches!(brought, Brought::OnDevice));
+        }
+        match brought {
             Brought::OnDevice => {
                 engine.counters.count(Counter::MajorFault);
                 reading.began = self.timed_from(slot);

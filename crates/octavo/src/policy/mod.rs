@@ -67,6 +67,11 @@ impl Shadow {
         (now + Self::WRAP - then) % Self::WRAP * Self::UNIT
     }
 
+    /// Returns the pages evicted from this shadow's time to a later one's.
+    pub fn until(self, later: Self) -> u64 {
+        self.distance(u64::from(later.0 - 1) * Self::UNIT)
+    }
+
     /// Returns the bits to keep.
     pub fn bits(self) -> u32 {
         self.0

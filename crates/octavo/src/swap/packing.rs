@@ -13,6 +13,10 @@ use crate::swap::pool::{DeviceView, Pool, Turnover, Weights};
 use crate::table::SpaceId;
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
+/// The time of a fault, apart from what it takes to bring its page: by a handle, and through a translation, which wakes two threads.
+const FAULT_NS: f64 = 1_000.0;
+const TRANSLATED_FAULT_NS: f64 = 25_000.0;
+
 /// How many pages of one space in a batch may try the pool.
 struct Tries<'a> {
     weights: &'a Weights,
@@ -41,9 +45,13 @@ impl Swap {
         };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
         let turnover = pool.turnover();
-        let has_room = !pool.is_crowded();
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
+        if let Some(first) = batch.first() {
+            let fault_ns = if leaving.translated { TRANSLATED_FAULT_NS } else { FAULT_NS };
+            pool.judge_share(leaving.now, fault_ns, pool.weights(space_of(first)), turnover);
+        }
+        let has_room = !pool.is_crowded();
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {
             let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), (&device, turnover));
             for (page, frame) in run {

@@ -48,6 +48,7 @@ mod estimate;
 mod handle;
 mod pace;
 pub(crate) mod probe;
+mod share;
 mod shrink;
 mod span;
 mod spans;
@@ -60,6 +61,7 @@ use crate::budget::Budget;
 use crate::config::Compression;
 use crate::counters::{Counter, Counters};
 use crate::frame::{Block, FrameAllocator};
+use crate::policy::Shadow;
 use crate::sizes::WEIGHED_SPACES;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Clock, Machine, Mutex, Ordering};
 use crate::table::SpaceId;
@@ -69,6 +71,8 @@ use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
+pub(crate) use share::Costs;
+use share::{Share, Size};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
@@ -94,6 +98,8 @@ const FEW_PAGES: u64 = 512;
 const LIMIT_PARTS: (u64, u64) = (7, 25);
 /// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it holds beyond that.
 const FULL_WORTH_PAGES: f64 = 5.0;
+/// The part of a frame of the pool that pages fill, where it is full.
+const FULL_SHARE: f64 = 0.85;
 /// The worth of the pool is counted in parts of its limit.
 const WHOLE: u32 = 16;
 
@@ -138,8 +144,9 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
-    /// The part of the limit up to which the pool grows.
+    /// The parts of the limit that pay, by how its pages shrink, and those of them that the pool may use, by the pages that return.
     worth: AtomicU32,
+    parts: AtomicU32,
     used_bytes: AtomicU64,
     /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
@@ -157,6 +164,7 @@ pub(crate) struct Pool {
     /// Pages that have left for a device since the beginning.
     left_pages: AtomicU64,
     pace: WritePace,
+    share: Share,
     victims: Mutex<Victims>,
     /// A ticket: one thread at a time moves objects.
     moving: Mutex<()>,
@@ -190,6 +198,7 @@ impl Pool {
             budget,
             limit_bytes: AtomicU64::new(limit_bytes),
             worth: AtomicU32::new(WHOLE),
+            parts: AtomicU32::new(WHOLE),
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
@@ -200,6 +209,7 @@ impl Pool {
             inside: PoolPages::default(),
             left_pages: AtomicU64::new(0),
             pace: WritePace::default(),
+            share: Share::new(machine.clock.clone()),
             victims: Mutex::new(Victims::default()),
             moving: Mutex::new(()),
         })
@@ -239,7 +249,12 @@ impl Pool {
         let (pages, packed_bytes) = self.spans.contents();
         self.judge_worth(pages, packed_bytes);
         // Relaxed: a hint.
-        Turnover { pages, left: self.left_pages.load(Ordering::Relaxed), inside: self.inside.pages() }
+        Turnover {
+            pages,
+            packed_bytes,
+            left: self.left_pages.load(Ordering::Relaxed),
+            inside: self.inside.pages(),
+        }
     }
 
     /// Returns how many of the `pages` of a batch should try the pool, by the notes in `weights`.
@@ -255,6 +270,30 @@ impl Pool {
         // Relaxed: a hint.
         self.packs.store(2 * tries > pages, Ordering::Relaxed);
         tries
+    }
+
+    /// The notes on pages that return.
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`. A fault takes `fault_ns`,
+    /// wherever its page is.
+    pub(crate) fn judge_share(&self, now: Shadow, fault_ns: f64, weights: &Weights, turnover: Turnover) {
+        let frame_bytes = PAGE_BYTES as u64;
+        let packed_bytes = turnover.packed_bytes.max(1) as f64;
+        let size = Size {
+            pages: turnover.pages,
+            frames: self.used_bytes.load(Ordering::Relaxed) / frame_bytes,
+            packs: FULL_SHARE * (turnover.pages * frame_bytes) as f64 / packed_bytes,
+            part_frames: self.part_bytes() / frame_bytes,
+            parts: self.parts_in_use(),
+            most: self.worth.load(Ordering::Relaxed),
+        };
+        if let Some(parts) = self.share.judge(now, || weights.costs(fault_ns), size) {
+            self.parts.store(parts, Ordering::Relaxed);
+            self.refusals.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Takes note that a page which [`Pool::coldest`] named leaves for a device, or is there already.
@@ -515,10 +554,18 @@ impl Pool {
         PoolStats { pages, packed_bytes, used_bytes, limit_bytes }
     }
 
+    fn part_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed) / u64::from(WHOLE)
+    }
+
+    /// Returns the parts of the limit up to which the pool grows.
+    fn parts_in_use(&self) -> u32 {
+        self.worth.load(Ordering::Relaxed).min(self.parts.load(Ordering::Relaxed))
+    }
+
     /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth it.
     fn used_and_wanted_bytes(&self) -> (u64, u64) {
-        let parts = u64::from(self.worth.load(Ordering::Relaxed));
-        let wanted_bytes = self.limit_bytes.load(Ordering::Relaxed) / u64::from(WHOLE) * parts;
+        let wanted_bytes = self.part_bytes() * u64::from(self.parts_in_use());
         (self.used_bytes.load(Ordering::Relaxed), wanted_bytes)
     }
 

@@ -24,7 +24,7 @@
 //! few pages go straight nevertheless, so that the wait for a device stays known. Key types: [`Weights`] (the
 //! notes, by many threads), [`Weigher`] (the decision; pure).
 
-use super::Stored;
+use super::{Costs, Stored};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
@@ -74,6 +74,8 @@ impl DeviceView {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Turnover {
     pub(crate) pages: u64,
+    /// The packed bytes of these.
+    pub(crate) packed_bytes: u64,
     pub(crate) left: u64,
     /// The pages that all weighers together take to be there.
     pub(crate) inside: f64,
@@ -304,6 +306,12 @@ impl Weights {
         weigher.decide(pages, device)
     }
 
+    /// The times that were measured so far.
+    pub(super) fn costs(&self, fault_ns: f64) -> Costs {
+        let Weigher { try_ns, unpack_ns, wait_ns, .. } = *self.weigher.lock();
+        Costs { fault_ns, try_ns, unpack_ns, wait_ns }
+    }
+
     /// Begins anew, for another space.
     pub(super) fn reset(&self, all: &PoolPages) {
         let mut weigher = self.weigher.lock();
@@ -391,7 +399,10 @@ mod tests {
         for (weigher, kept) in weighers.iter_mut().zip(kept) {
             let turnover = Turnover { pages: 1000, ..Turnover::default() };
             weigher.note(Noted { tried: kept, kept, ..Noted::default() }, turnover);
-            weigher.note(Noted::default(), Turnover { pages: 800, left: 200, inside: 1000.0 });
+            weigher.note(
+                Noted::default(),
+                Turnover { pages: 800, left: 200, inside: 1000.0, ..Turnover::default() },
+            );
         }
         assert_eq!(weighers.map(|weigher| charged(&weigher)), [180.0, 20.0]);
     }
@@ -410,7 +421,7 @@ mod tests {
     fn each_page_that_leaves_is_charged_once_though_pages_were_unmapped() {
         let (inside, all) = (PoolPages::default(), [Weights::default(), Weights::default()]);
         let look = |weights: &Weights, pages, left| {
-            let turnover = Turnover { pages, left, inside: inside.pages() };
+            let turnover = Turnover { pages, left, inside: inside.pages(), ..Turnover::default() };
             weights.decide(1, &FAST_DISK, turnover, &inside);
         };
         for (weights, pages) in all.iter().zip([400, 800]) {
@@ -428,7 +439,7 @@ mod tests {
         let (inside, weights) = (PoolPages::default(), Weights::default());
         keep(&weights, 400);
         let look = |left| {
-            let turnover = Turnover { pages: 1000, left, inside: inside.pages() };
+            let turnover = Turnover { pages: 1000, left, inside: inside.pages(), ..Turnover::default() };
             weights.decide(32, &FAST_DISK, turnover, &inside);
         };
         look(0);

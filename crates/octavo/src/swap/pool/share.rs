@@ -1,0 +1,422 @@
+//! The pool's share of memory while a program mostly waits: pages that stay need no fault at all.
+//!
+//! A frame of the pool holds several pages, which need no device when they return. In its place one page could stay. Which of the
+//! two saves more time follows from the *distances* of returns: the evictions between a page's going and its return, as its shadow
+//! tells.
+//!
+//! ```text
+//!   pages that are out, the young first:       ├──────── in the pool ────────┤── on devices ──
+//!   with `d` frames less for the pool, which
+//!   has `k` pages a frame                      ├─ d ─┤           ├── (k-1)d ──┤
+//!                                              in memory         on a device
+//! ```
+//!
+//! So that saves the faults on the `d` youngest pages that are out, and has the returns of the pool's `(k-1)d` oldest wait for a
+//! device. More frames for the pool do the contrary. The returns of the pages that they push out of memory are not known, and are
+//! taken to be half as many again as those of the youngest that are out.
+//!
+//! A page's *place* among those that are out is less than its distance, since others have returned meanwhile. It is the sum, over
+//! all younger evictions, of the share that is still out, as in a life table. Among the youngest only pages that return count: the
+//! policy lets go first what nobody comes back for, and the pool does not know.
+//!
+//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when returns have taken most of the
+//! time for as long as it takes to exchange half of memory. Then it is judged anew at each turn, and the pool grows again where
+//! devices have become the greater loss. After each change the count begins anew, since all distances change. A step back makes the next
+//! step forward wait, each time for longer. A program that computes most of the time keeps the largest pool that pays.
+//!
+//! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types: [`Share`] (the notes, by
+//! many threads), [`Costs`].
+//!
+//! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and some ten thousand floating-point
+//! operations at a turn's end, after thousands of evictions.
+
+use crate::policy::Shadow;
+use crate::sync::{AtomicU32, Clock, Instant, Mutex, Ordering};
+
+/// Bins of distances, in the unit of shadows: four linear ones, then four for each doubling.
+const BINS: usize = 88;
+/// Pages of the narrowest bin.
+const NARROWEST: f64 = 16.0;
+/// A turn is so many times a part of the limit in evictions, and at least so many.
+const TURN_PARTS: u64 = 4;
+const LEAST_TURN: u64 = 2048;
+/// Shadows that lie farther apart are taken for being the wrong way round. Each batch looks at the turn, so none gets that long.
+const LONGEST_TURN: u64 = 1 << 27;
+/// Memory is half exchanged after so many parts of the limit. (A limit is about a quarter of memory.)
+const EXCHANGED_PARTS: f64 = 32.0;
+/// The share of a turn's time that returns take where a program mostly waits.
+const MOSTLY: f64 = 0.7;
+/// A change has to save one in so many of the time that returns take.
+const WORTHWHILE: f64 = 64.0;
+/// Returns without which nothing is decided.
+const FEW_RETURNS: f64 = 64.0;
+/// The fewest parts of the limit that a pool shrinks to. Less would be lost in blocks that are not full.
+const LEAST_PARTS: u32 = 3;
+/// The time that it takes to send a page of the pool on to a device, apart from the unpacking.
+const SEND_NS: f64 = 5_000.0;
+/// Turns after which older ones count half.
+const MOST_TURNS: u32 = 64;
+/// The most turns in which the pool does not grow after it has shrunk.
+const MOST_SHY: u32 = 32;
+
+/// The times that a return takes, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Costs {
+    /// A fault, wherever its page is.
+    pub(crate) fault_ns: f64,
+    /// Packing the page that goes for the one that returns.
+    pub(crate) try_ns: f64,
+    pub(crate) unpack_ns: f64,
+    /// The wait for a page from a device.
+    pub(crate) wait_ns: f64,
+}
+
+impl Costs {
+    /// A return from the pool, and one from a device.
+    fn whole(self) -> (f64, f64) {
+        let common = self.fault_ns + self.try_ns;
+        (common + self.unpack_ns, common + self.wait_ns)
+    }
+}
+
+/// The pool, as a turn finds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Pages in it, the frames that it uses, and the pages that a full frame holds.
+    pub(super) pages: u64,
+    pub(super) frames: u64,
+    pub(super) packs: f64,
+    /// Frames of a part of the limit, the parts that the pool may use, and the most that pay.
+    pub(super) part_frames: u64,
+    pub(super) parts: u32,
+    pub(super) most: u32,
+}
+
+/// Returns by their distances.
+type Returns<T> = [T; BINS];
+
+/// Notes on returns.
+#[derive(Debug)]
+pub(crate) struct Share {
+    clock: Clock,
+    from_pool: Returns<AtomicU32>,
+    from_device: Returns<AtomicU32>,
+    past: Mutex<Past>,
+}
+
+/// The turns since the last change.
+#[derive(Debug)]
+struct Past {
+    began: Option<(Shadow, Instant)>,
+    turns: u32,
+    evictions: f64,
+    pool: Returns<f64>,
+    device: Returns<f64>,
+    /// In these turns the program mostly waited.
+    waits: bool,
+    /// Turns in which the pool does not grow, and how many they were the last time.
+    shy: u32,
+    last_shy: u32,
+}
+
+/// Returns the bin of a distance.
+fn bin_of(distance: u64) -> usize {
+    let units = distance / NARROWEST as u64;
+    if units < 4 {
+        return units as usize;
+    }
+    let doubling = units.ilog2();
+    let quarter = units >> (doubling - 2) & 3;
+    ((doubling as usize - 1) * 4 + quarter as usize).min(BINS - 1)
+}
+
+/// Returns the width of a bin, in pages.
+fn width(bin: usize) -> f64 {
+    NARROWEST * f64::from(1_u32 << (bin / 4).saturating_sub(1))
+}
+
+/// Returns at places that lie together.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    /// The places among all pages that are out.
+    all: (f64, f64),
+    /// The places among those that return.
+    returning: (f64, f64),
+    pool: f64,
+    device: f64,
+}
+
+/// Returns the part of a stretch that lies between two places.
+fn part((from, to): (f64, f64), low: f64, high: f64) -> f64 {
+    let covered = to.min(high) - from.max(low);
+    if covered <= 0.0 { 0.0 } else { (covered / (to - from)).min(1.0) }
+}
+
+impl Share {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            from_pool: std::array::from_fn(|_| AtomicU32::new(0)),
+            from_device: std::array::from_fn(|_| AtomicU32::new(0)),
+            past: Mutex::new(Past::default()),
+        }
+    }
+
+    /// Notes that a page returned which left this shadow.
+    pub(crate) fn note(&self, shadow: Shadow, now: Shadow, is_on_device: bool) {
+        let bins = if is_on_device { &self.from_device } else { &self.from_pool };
+        // Relaxed: a figure.
+        bins[bin_of(shadow.until(now))].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes in the turn that has ended, if one has. Returns how many parts the pool should use from now on. `None`: as many as before.
+    pub(super) fn judge(&self, now: Shadow, costs: impl FnOnce() -> Costs, size: Size) -> Option<u32> {
+        let mut past = self.past.lock();
+        let at = self.clock.now();
+        let (began, began_at) = *past.began.get_or_insert((now, at));
+        let evictions = began.until(now);
+        // A thread may come late, with a shadow from before the turn began.
+        if evictions < (TURN_PARTS * size.part_frames).max(LEAST_TURN) || evictions > LONGEST_TURN {
+            return None;
+        }
+        past.began = Some((now, at));
+        let take = |bins: &Returns<AtomicU32>| -> Returns<f64> {
+            std::array::from_fn(|bin| f64::from(bins[bin].swap(0, Ordering::Relaxed)))
+        };
+        let (pool, device) = (take(&self.from_pool), take(&self.from_device));
+        let turn_ns = at.saturating_duration_since(began_at).as_nanos() as f64;
+        let costs = costs();
+        past.add(pool, device, evictions, turn_ns, costs);
+        let decided = past.decide(costs, size);
+        past.end(decided, size);
+        decided
+    }
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self {
+            began: None,
+            turns: 0,
+            evictions: 0.0,
+            pool: [0.0; BINS],
+            device: [0.0; BINS],
+            waits: false,
+            shy: 0,
+            last_shy: 1,
+        }
+    }
+}
+
+impl Past {
+    /// Adds a turn. Turns in which the program waits are not added to others.
+    fn add(&mut self, pool: Returns<f64>, device: Returns<f64>, evictions: u64, turn_ns: f64, costs: Costs) {
+        let (whole, sum) = (costs.whole(), |bins: &Returns<f64>| bins.iter().sum::<f64>());
+        let waits = sum(&pool) * whole.0 + sum(&device) * whole.1 > MOSTLY * turn_ns;
+        if waits != self.waits {
+            self.keep(0.0);
+        }
+        self.waits = waits;
+        self.turns += 1;
+        self.evictions += evictions as f64;
+        let add =
+            |to: &mut Returns<f64>, from: Returns<f64>| to.iter_mut().zip(from).for_each(|(to, n)| *to += n);
+        add(&mut self.pool, pool);
+        add(&mut self.device, device);
+    }
+
+    fn keep(&mut self, share: f64) {
+        self.turns = (f64::from(self.turns) * share) as u32;
+        self.evictions *= share;
+        self.pool.iter_mut().chain(&mut self.device).for_each(|n| *n *= share);
+    }
+
+    fn end(&mut self, decided: Option<u32>, size: Size) {
+        match decided {
+            Some(parts) if parts < size.parts => {
+                self.last_shy = (2 * self.last_shy).min(MOST_SHY);
+                self.shy = self.last_shy;
+            }
+            Some(_) => self.last_shy = (self.last_shy / 2).max(1),
+            None => self.shy = self.shy.saturating_sub(1),
+        }
+        if decided.is_some() {
+            self.keep(0.0);
+        } else if self.turns >= MOST_TURNS {
+            self.keep(0.5);
+        }
+    }
+
+    /// The returns, by their places.
+    fn stretches(&self) -> impl Iterator<Item = Stretch> + Clone + '_ {
+        let returned: f64 = self.pool.iter().chain(&self.device).sum();
+        let never = (1.0 - returned / self.evictions).max(0.0);
+        let (mut out, mut all, mut returning) = (1.0_f64, 0.0, 0.0);
+        (0..BINS).map(move |bin| {
+            let (pool, device) = (self.pool[bin], self.device[bin]);
+            let before = (all, returning);
+            let left = (out - (pool + device) / self.evictions).max(0.0);
+            let mean = (out + left) / 2.0;
+            // No stretch is without length.
+            all += (width(bin) * mean).max(1e-3);
+            returning += (width(bin) * (mean - never)).max(1e-3);
+            out = left;
+            Stretch { all: (before.0, all), returning: (before.1, returning), pool, device }
+        })
+    }
+
+    /// Returns the parts that save most, if they save enough.
+    fn decide(&self, costs: Costs, size: Size) -> Option<u32> {
+        let returned: f64 = self.pool.iter().chain(&self.device).sum();
+        if returned < FEW_RETURNS || size.frames == 0 {
+            return None;
+        }
+        let (whole, stretches) = (costs.whole(), self.stretches());
+        // The time of the youngest `n`, and of all.
+        let youngest_ns = |n: f64| -> f64 {
+            let of = |stretch: Stretch| stretch.pool * whole.0 + stretch.device * whole.1;
+            stretches.clone().map(|stretch| of(stretch) * part(stretch.returning, 0.0, n)).sum()
+        };
+        let from_pool = |low: f64, high: f64| -> f64 {
+            stretches.clone().map(|stretch| stretch.pool * part(stretch.all, low, high)).sum()
+        };
+        let from_device = |low: f64, high: f64| -> f64 {
+            stretches.clone().map(|stretch| stretch.device * part(stretch.all, low, high)).sum()
+        };
+        let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
+        let (pages, frames) = (size.pages as f64, size.frames as f64);
+        let more = (size.packs - 1.0).max(0.0);
+        let saved_ns = |parts: u32| {
+            let fewer = frames - f64::from(parts) * size.part_frames as f64;
+            let end = pages - more * fewer;
+            if fewer >= 0.0 {
+                let sent = (more + 1.0) * fewer;
+                youngest_ns(fewer)
+                    - from_pool(end, f64::INFINITY) * wait_ns
+                    - sent * (SEND_NS + costs.unpack_ns)
+            } else {
+                // Of the pages that a crowded pool does not take, a larger one may have half.
+                (from_device(pages, end) + from_device(0.0, pages) / 2.0) * wait_ns
+                    - 1.5 * youngest_ns(-fewer)
+                    + fewer * whole.0
+            }
+        };
+        let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
+        let least = if self.waits && is_exchanged { LEAST_PARTS.min(size.parts) } else { size.parts };
+        // A pool that is not full does not need more.
+        let is_full = 16 * size.frames >= 15 * u64::from(size.parts) * size.part_frames;
+        let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
+        let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+        (best.1 != size.parts && best.0 * WORTHWHILE > youngest_ns(f64::INFINITY)).then_some(best.1)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs =
+        Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
+    const SIZE: Size = Size { pages: 8000, frames: 1600, packs: 5.0, part_frames: 100, parts: 16, most: 16 };
+    const EXCHANGED: u64 = EXCHANGED_PARTS as u64 * SIZE.part_frames;
+
+    /// Turns of a program that does nothing but wait, or that computes for a hundred times as long.
+    fn past(evictions: u64, returns: &[(u64, f64, f64)], waits: bool) -> Past {
+        let (mut past, mut pool, mut device) = (Past::default(), [0.0; BINS], [0.0; BINS]);
+        for &(distance, from_pool, from_device) in returns {
+            pool[bin_of(distance)] += from_pool;
+            device[bin_of(distance)] += from_device;
+        }
+        let (of_pool, of_device) = COSTS.whole();
+        let returns_ns = pool.iter().sum::<f64>() * of_pool + device.iter().sum::<f64>() * of_device;
+        past.add(pool, device, evictions, returns_ns * if waits { 1.0 } else { 100.0 }, COSTS);
+        past
+    }
+
+    #[test]
+    fn bins_follow_each_other_without_gaps() {
+        let mut from = 0.0;
+        for bin in 0..BINS {
+            assert_eq!((bin_of(from as u64), bin_of((from + width(bin)) as u64 - 1)), (bin, bin));
+            from += width(bin);
+        }
+        assert_eq!(bin_of(u64::MAX), BINS - 1);
+    }
+
+    /// Random pages of `pages`, of which the `resident` used last stay.
+    fn faults(pages: u64, resident: usize, accesses: u64) -> (u64, Vec<u64>) {
+        let (mut lru, mut gone) = (Vec::new(), vec![None; pages as usize]);
+        let (mut evictions, mut distances, mut random) = (0, Vec::new(), 1_u64);
+        for _ in 0..accesses {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let page = (random >> 33) % pages;
+            if let Some(at) = lru.iter().position(|&other| other == page) {
+                lru.remove(at);
+            } else if let Some(then) = gone[page as usize].take() {
+                distances.push(evictions - then);
+            }
+            lru.push(page);
+            if lru.len() > resident {
+                gone[lru.remove(0) as usize] = Some(evictions);
+                evictions += 1;
+            }
+        }
+        (evictions, distances)
+    }
+
+    #[test]
+    fn places_tell_how_many_faults_more_frames_save() {
+        let (evictions, distances) = faults(2000, 1000, 40_000);
+        let returns: Vec<_> = distances.iter().map(|&distance| (distance, 1.0, 0.0)).collect();
+        let past = past(evictions, &returns, true);
+        let saved: f64 = past.stretches().map(|at| at.pool * part(at.returning, 0.0, 400.0)).sum();
+        let truly_saved = distances.len() - faults(2000, 1400, 40_000).1.len();
+        let ratio = saved / truly_saved as f64;
+        assert!((0.8..1.25).contains(&ratio), "{saved} of {}, and truly {truly_saved}", distances.len());
+    }
+
+    #[test]
+    fn a_pool_shrinks_where_the_program_waits_for_pages_that_would_fit_without_it() {
+        let just_gone = [(600, EXCHANGED as f64 * 0.9, 0.0)];
+        let parts = past(EXCHANGED, &just_gone, true).decide(COSTS, SIZE).unwrap();
+        assert!((LEAST_PARTS..=10).contains(&parts), "{parts}: 600 frames are enough");
+        assert_eq!(past(EXCHANGED, &just_gone, false).decide(COSTS, SIZE), None, "it computes");
+        assert_eq!(past(EXCHANGED / 2, &just_gone, true).decide(COSTS, SIZE), None, "it waits only just now");
+    }
+
+    #[test]
+    fn a_pool_stays_whose_old_pages_return() {
+        let old = [(7000, EXCHANGED as f64 * 0.9, 0.0)];
+        assert_eq!(past(2 * EXCHANGED, &old, true).decide(COSTS, SIZE), None);
+    }
+
+    #[test]
+    fn a_small_pool_grows_where_devices_are_the_greater_loss_but_not_just_after_it_shrank() {
+        let small = Size { pages: 1500, frames: 300, parts: 3, ..SIZE };
+        let returns = [(16, 20.0, 0.0), (1650, 0.0, 500.0), (2500, 0.0, 1500.0)];
+        let mut grows = past(EXCHANGED, &returns, false);
+        let parts = grows.decide(COSTS, small).unwrap();
+        assert!((5..=6).contains(&parts), "{parts}: as many as reach those pages");
+        assert_eq!(grows.decide(COSTS, Size { frames: 200, ..small }), None, "it is not full");
+        assert_eq!(grows.decide(COSTS, Size { most: 4, ..small }), Some(4), "no more pay");
+        grows.end(Some(3), SIZE);
+        assert_eq!((grows.evictions, grows.shy), (0.0, 2), "the count begins anew");
+        let shy = Past { shy: 1, ..past(EXCHANGED, &returns, false) };
+        assert_eq!(shy.decide(COSTS, small), None);
+    }
+
+    #[test]
+    fn a_turn_ends_after_its_evictions_and_is_counted_once() {
+        let share = Share::new(Clock::default());
+        let (begin, size) = (Shadow::at(1 << 20), Size { parts: 3, frames: 300, pages: 1500, ..SIZE });
+        let judge = |now: Shadow| share.judge(now, || COSTS, size);
+        assert_eq!(judge(begin), None);
+        for _ in 0..5000 {
+            share.note(begin, Shadow::at((1 << 20) + 2500), true);
+        }
+        assert_eq!(judge(Shadow::at((1 << 20) + LEAST_TURN / 2)), None, "the turn goes on");
+        assert_eq!(judge(Shadow::at((1 << 20) - 64)), None, "a thread that comes late");
+        assert_eq!(judge(Shadow::at((1 << 20) + 5008)), Some(6), "twice as many, at the most");
+        assert_eq!(judge(Shadow::at((1 << 20) + 12_000)), None, "nothing has returned since");
+    }
+}
