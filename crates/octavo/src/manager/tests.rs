@@ -1,6 +1,7 @@
 //! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will make.
 
 mod copies;
+mod pool_share;
 mod stores;
 
 use super::Manager;

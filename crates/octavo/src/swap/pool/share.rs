@@ -169,6 +169,16 @@ impl Share {
         bins[bin_of(shadow.until(now))].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns how many returns were noted, and whether a turn has begun.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn noted(&self) -> (u64, bool) {
+        let past = self.past.lock();
+        let noted =
+            self.from_pool.iter().chain(&self.from_device).map(|bin| u64::from(bin.load(Ordering::Relaxed)));
+        let taken: f64 = past.pool.iter().chain(&past.device).sum();
+        (noted.sum::<u64>() + taken as u64, past.began.is_some())
+    }
+
     /// Takes in the turn that has ended, if one has. Returns how many parts the pool should use from now on. `None`: as many as before.
     pub(super) fn judge(&self, now: Shadow, costs: impl FnOnce() -> Costs, size: Size) -> Option<u32> {
         let mut past = self.past.lock();

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{Backing, FrameConfig};
+use crate::policy::Shadow;
 use crate::sync::{Clock, Duration, Machine, pause, thread};
 
 /// What pages are filled with.
@@ -143,6 +144,25 @@ fn the_pool_grows_further_where_pages_shrink_more() {
     assert_eq!(wanted_mib(), 4, "none tell nothing");
     kept(Kind::Repeats, 0..1000);
     assert_eq!(wanted_mib(), 16, "a frame holds seven");
+}
+
+#[test]
+fn a_pool_is_to_give_way_to_pages_that_a_program_mostly_waits_for() {
+    let fixture = fixture(Compression::Lz4, 8 << 20);
+    let pool = &fixture.pool;
+    let mut slots = 0..;
+    while let Stored::Kept(_) = fixture.store(slots.next().unwrap(), &page(Kind::Repeats, 1)) {}
+    let judge = |evictions| {
+        pool.judge_share(Shadow::at(evictions), 1e9, pool.weights(None), pool.turnover());
+        pool.used_and_wanted_bytes().1
+    };
+    let wanted_bytes = judge(0);
+    assert!(wanted_bytes > 7 << 20);
+    assert_eq!(judge(64 << 10), wanted_bytes, "nothing returned");
+    for page in 0..8000 {
+        pool.share().note(Shadow::at(64 << 10), Shadow::at((64 << 10) + page % 2048), false);
+    }
+    assert!(4 * judge(72 << 10) < 3 * wanted_bytes && pool.is_crowded(), "{pool:?}");
 }
 
 #[test]
