@@ -175,7 +175,7 @@ impl ManagerBuilder {
     }
 
     /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the budget where pages shrink
-    /// to a fifth, and less where they shrink less. Default: LZ4.
+    /// to a fifth, and less where they shrink less, or where a program mostly waits for pages that would fit without it. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
