@@ -7,6 +7,7 @@ use crate::frame::Block;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::reclaim::shrink_pool::give_pool_back;
+use crate::sizes::IDLE_AT_HOME;
 use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
@@ -17,9 +18,6 @@ const DIRECT_TARGET: u64 = 32;
 const MOST_FRUITLESS: u32 = 2;
 /// How often an access takes memory from the compressed pool before it gives up.
 const MOST_TRIES: u32 = 16;
-/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there. The background
-/// thread leaves as many more as its watermark asks for.
-const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// How long an access waits for frames that others are freeing. It is longer than a device takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 

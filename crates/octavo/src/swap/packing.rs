@@ -7,6 +7,7 @@
 use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
+use crate::sizes::IDLE_AT_HOME;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
 use crate::swap::pool::{DeviceView, Pool, Turnover, Weights};
@@ -48,8 +49,13 @@ impl Swap {
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
         if let Some(first) = batch.first() {
-            let fault_ns = if leaving.translated { TRANSLATED_FAULT_NS } else { FAULT_NS };
-            pool.judge_share(leaving.now, fault_ns, pool.weights(space_of(first)), turnover);
+            // Home keeps some of what a pool gives up, and pages that are away get the rest.
+            let (fault_ns, kept_frames) = match leaving.translated {
+                true => (TRANSLATED_FAULT_NS, IDLE_AT_HOME + frames.watermarks().high_frames),
+                false => (FAULT_NS, 0),
+            };
+            let weights = pool.weights(space_of(first));
+            pool.judge_share(leaving.now, (fault_ns, kept_frames), weights, turnover);
         }
         let has_room = !pool.is_crowded();
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {

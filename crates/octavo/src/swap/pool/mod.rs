@@ -278,8 +278,14 @@ impl Pool {
     }
 
     /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`. A fault takes `fault_ns`,
-    /// wherever its page is.
-    pub(crate) fn judge_share(&self, now: Shadow, fault_ns: f64, weights: &Weights, turnover: Turnover) {
+    /// wherever its page is. Of the frames that the pool gives up, `kept_frames` are no room for pages.
+    pub(crate) fn judge_share(
+        &self,
+        now: Shadow,
+        (fault_ns, kept_frames): (f64, u64),
+        weights: &Weights,
+        turnover: Turnover,
+    ) {
         let frame_bytes = PAGE_BYTES as u64;
         let packed_bytes = turnover.packed_bytes.max(1) as f64;
         let size = Size {
@@ -289,6 +295,7 @@ impl Pool {
             part_frames: self.part_bytes() / frame_bytes,
             parts: self.parts_in_use(),
             most: self.worth.load(Ordering::Relaxed),
+            kept_frames,
         };
         if let Some(parts) = self.share.judge(now, || weights.costs(fault_ns), size) {
             self.parts.store(parts, Ordering::Relaxed);

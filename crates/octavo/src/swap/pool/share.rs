@@ -46,8 +46,9 @@ const LONGEST_TURN: u64 = 1 << 27;
 const EXCHANGED_PARTS: f64 = 32.0;
 /// The share of a turn's time that returns take where a program mostly waits.
 const MOSTLY: f64 = 0.7;
-/// A change has to save one in so many of the time that returns take.
+/// A larger pool has to save one in so many of the time that returns take, and a smaller one, whose gain is less sure.
 const WORTHWHILE: f64 = 64.0;
+const SURELY_WORTHWHILE: f64 = 4.0;
 /// Returns without which nothing is decided.
 const FEW_RETURNS: f64 = 64.0;
 /// The fewest parts of the limit that a pool shrinks to. Less would be lost in blocks that are not full.
@@ -90,6 +91,8 @@ pub(super) struct Size {
     pub(super) part_frames: u64,
     pub(super) parts: u32,
     pub(super) most: u32,
+    /// Frames of those that it gives up that pages do not get.
+    pub(super) kept_frames: u64,
 }
 
 /// Returns by their distances.
@@ -301,7 +304,7 @@ impl Past {
             let end = pages - more * fewer;
             if fewer >= 0.0 {
                 let sent = (more + 1.0) * fewer;
-                youngest_ns(fewer)
+                youngest_ns(fewer - size.kept_frames as f64)
                     - from_pool(end, f64::INFINITY) * wait_ns
                     - sent * (SEND_NS + costs.unpack_ns)
             } else {
@@ -317,7 +320,8 @@ impl Past {
         let is_full = 16 * size.frames >= 15 * u64::from(size.parts) * size.part_frames;
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
-        (best.1 != size.parts && best.0 * WORTHWHILE > youngest_ns(f64::INFINITY)).then_some(best.1)
+        let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
+        (best.1 != size.parts && best.0 * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }
 }
 
@@ -327,7 +331,8 @@ mod tests {
 
     const COSTS: Costs =
         Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
-    const SIZE: Size = Size { pages: 8000, frames: 1600, packs: 5.0, part_frames: 100, parts: 16, most: 16 };
+    const SIZE: Size =
+        Size { pages: 8000, frames: 1600, packs: 5.0, part_frames: 100, parts: 16, most: 16, kept_frames: 0 };
     const EXCHANGED: u64 = EXCHANGED_PARTS as u64 * SIZE.part_frames;
 
     /// Turns of a program that does nothing but wait, or that computes for a hundred times as long.
@@ -390,6 +395,8 @@ mod tests {
         let just_gone = [(600, EXCHANGED as f64 * 0.9, 0.0)];
         let parts = past(EXCHANGED, &just_gone, true).decide(COSTS, SIZE).unwrap();
         assert!((LEAST_PARTS..=10).contains(&parts), "{parts}: 600 frames are enough");
+        let kept = Size { kept_frames: 1300, ..SIZE };
+        assert_eq!(past(EXCHANGED, &just_gone, true).decide(COSTS, kept), None, "others get the frames");
         assert_eq!(past(EXCHANGED, &just_gone, false).decide(COSTS, SIZE), None, "it computes");
         assert_eq!(past(EXCHANGED / 2, &just_gone, true).decide(COSTS, SIZE), None, "it waits only just now");
     }
