@@ -56,7 +56,3 @@ sizes! {
     /// nobody does.
     LOOKS: u32 = 200, small 1;
 }
-
-/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there. The background
-/// thread leaves as many more as its watermark asks for.
-pub(crate) const IDLE_AT_HOME: u64 = 2 * crate::units::CHUNK_FRAMES as u64;

@@ -38,6 +38,7 @@ pub use allocator::FrameAllocator;
 pub use block::Block;
 pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
+pub(crate) use watermark::IDLE_AT_HOME;
 pub use watermark::Watermarks;
 pub use zone::Backing;
 

@@ -10,12 +10,16 @@
 //! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
 //! installed. The hook wakes a thread that makes room.
 
-use crate::units::PAGE_BYTES;
+use crate::units::{CHUNK_FRAMES, PAGE_BYTES};
 
 /// The distance from `low` to `high` is one in so many bytes of memory.
 const DISTANCE_SHARE: u64 = 64;
 /// The distance is at most this.
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
+
+/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there. The background
+/// thread leaves as many more as its watermark asks for.
+pub(crate) const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 
 /// The marks, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

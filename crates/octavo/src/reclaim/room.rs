@@ -3,11 +3,10 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::error::{Error, Result};
-use crate::frame::Block;
+use crate::frame::{Block, IDLE_AT_HOME};
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::reclaim::shrink_pool::give_pool_back;
-use crate::sizes::IDLE_AT_HOME;
 use crate::sync::{Duration, Instant, Ordering};
 use crate::table::node::NodePool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};

@@ -4,10 +4,9 @@
 //! once. Otherwise the page is left to be written. A clean page on its area came back once, so it is packed as well
 //! where that pays. The pool weighs for each batch how many pages of a space may try it.
 
-use crate::frame::{FrameAllocator, PageIs};
+use crate::frame::{FrameAllocator, IDLE_AT_HOME, PageIs};
 use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
-use crate::sizes::IDLE_AT_HOME;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
 use crate::swap::pool::{DeviceView, Pool, Turnover, Weights};
