@@ -53,7 +53,7 @@ impl Shadow {
     pub const BITS: u32 = 24;
     /// Evictions that one shadow does not tell apart. A tebibyte of evictions passes before an old shadow
     /// looks like a young one.
-    const UNIT: u64 = 16;
+    pub(crate) const UNIT: u64 = 16;
     const WRAP: u64 = (1 << Self::BITS) - 1;
 
     /// Makes the shadow of a page that goes as the `evictions`-th.
@@ -63,13 +63,12 @@ impl Shadow {
 
     /// Returns the pages evicted since, given that `now` have been evicted in all.
     pub fn distance(self, now: u64) -> u64 {
-        let (then, now) = (u64::from(self.0 - 1), now / Self::UNIT % Self::WRAP);
-        (now + Self::WRAP - then) % Self::WRAP * Self::UNIT
+        self.until(Self::at(now))
     }
 
     /// Returns the pages evicted from this shadow's time to a later one's.
     pub fn until(self, later: Self) -> u64 {
-        self.distance(u64::from(later.0 - 1) * Self::UNIT)
+        (u64::from(later.0) + Self::WRAP - u64::from(self.0)) % Self::WRAP * Self::UNIT
     }
 
     /// Returns the bits to keep.

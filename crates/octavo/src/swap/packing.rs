@@ -54,7 +54,7 @@ impl Swap {
                 false => (FAULT_NS, 0),
             };
             let weights = pool.weights(space_of(first));
-            pool.judge_share(leaving.now, (fault_ns, kept_frames), weights, turnover);
+            pool.judge_share(leaving.now, fault_ns, kept_frames, weights, turnover);
         }
         let has_room = !pool.is_crowded();
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {

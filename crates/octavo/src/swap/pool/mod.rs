@@ -71,8 +71,7 @@ use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
-pub(crate) use share::Costs;
-use share::{Share, Size};
+use share::{Costs, Share, Size};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
@@ -282,7 +281,8 @@ impl Pool {
     pub(crate) fn judge_share(
         &self,
         now: Shadow,
-        (fault_ns, kept_frames): (f64, u64),
+        fault_ns: f64,
+        kept_frames: u64,
         weights: &Weights,
         turnover: Turnover,
     ) {

@@ -21,8 +21,11 @@
 //!
 //! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when returns have taken most of the
 //! time for as long as it takes to exchange half of memory. Then it is judged anew at each turn, and the pool grows again where
-//! devices have become the greater loss. After each change the count begins anew, since all distances change. A step back makes the next
-//! step forward wait, each time for longer. A program that computes most of the time keeps the largest pool that pays.
+//! devices have become the greater loss. After each change that is judged here the count begins anew, since all distances change. After a
+//! step back the next step forward waits: twice as long as the last time, unless the pool has grown meanwhile. A program of one thread
+//! that computes most of the time keeps the largest pool that pays; the time that returns take is the sum over all threads.
+//!
+//! Not noted: pages that return by readahead, and the time that a page which the shrinker sent on was in the pool.
 //!
 //! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types: [`Share`] (the notes, by
 //! many threads), [`Costs`].
@@ -35,12 +38,10 @@ use crate::sync::{AtomicU32, Clock, Instant, Mutex, Ordering};
 
 /// Bins of distances, in the unit of shadows: four linear ones, then four for each doubling.
 const BINS: usize = 88;
-/// Pages of the narrowest bin.
-const NARROWEST: f64 = 16.0;
 /// A turn is so many times a part of the limit in evictions, and at least so many.
 const TURN_PARTS: u64 = 4;
 const LEAST_TURN: u64 = 2048;
-/// Shadows that lie farther apart are taken for being the wrong way round. Each batch looks at the turn, so none gets that long.
+/// Shadows that lie farther apart are taken for being the wrong way round. Each batch with pages at home looks at the turn.
 const LONGEST_TURN: u64 = 1 << 27;
 /// Memory is half exchanged after so many parts of the limit. (A limit is about a quarter of memory.)
 const EXCHANGED_PARTS: f64 = 32.0;
@@ -62,14 +63,14 @@ const MOST_SHY: u32 = 32;
 
 /// The times that a return takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Costs {
+pub(super) struct Costs {
     /// A fault, wherever its page is.
-    pub(crate) fault_ns: f64,
+    pub(super) fault_ns: f64,
     /// Packing the page that goes for the one that returns.
-    pub(crate) try_ns: f64,
-    pub(crate) unpack_ns: f64,
+    pub(super) try_ns: f64,
+    pub(super) unpack_ns: f64,
     /// The wait for a page from a device.
-    pub(crate) wait_ns: f64,
+    pub(super) wait_ns: f64,
 }
 
 impl Costs {
@@ -124,7 +125,7 @@ struct Past {
 
 /// Returns the bin of a distance.
 fn bin_of(distance: u64) -> usize {
-    let units = distance / NARROWEST as u64;
+    let units = distance / Shadow::UNIT;
     if units < 4 {
         return units as usize;
     }
@@ -135,7 +136,7 @@ fn bin_of(distance: u64) -> usize {
 
 /// Returns the width of a bin, in pages.
 fn width(bin: usize) -> f64 {
-    NARROWEST * f64::from(1_u32 << (bin / 4).saturating_sub(1))
+    (Shadow::UNIT << (bin / 4).saturating_sub(1)) as f64
 }
 
 /// Returns at places that lie together.
@@ -178,20 +179,22 @@ impl Share {
         let past = self.past.lock();
         let noted =
             self.from_pool.iter().chain(&self.from_device).map(|bin| u64::from(bin.load(Ordering::Relaxed)));
-        let taken: f64 = past.pool.iter().chain(&past.device).sum();
-        (noted.sum::<u64>() + taken as u64, past.began.is_some())
+        (noted.sum::<u64>() + past.returned() as u64, past.began.is_some())
     }
 
     /// Takes in the turn that has ended, if one has. Returns how many parts the pool should use from now on. `None`: as many as before.
     pub(super) fn judge(&self, now: Shadow, costs: impl FnOnce() -> Costs, size: Size) -> Option<u32> {
         let mut past = self.past.lock();
-        let at = self.clock.now();
-        let (began, began_at) = *past.began.get_or_insert((now, at));
+        let Some((began, began_at)) = past.began else {
+            past.began = Some((now, self.clock.now()));
+            return None;
+        };
         let evictions = began.until(now);
         // A thread may come late, with a shadow from before the turn began.
         if evictions < (TURN_PARTS * size.part_frames).max(LEAST_TURN) || evictions > LONGEST_TURN {
             return None;
         }
+        let at = self.clock.now();
         past.began = Some((now, at));
         let take = |bins: &Returns<AtomicU32>| -> Returns<f64> {
             std::array::from_fn(|bin| f64::from(bins[bin].swap(0, Ordering::Relaxed)))
@@ -260,10 +263,13 @@ impl Past {
         }
     }
 
+    fn returned(&self) -> f64 {
+        self.pool.iter().chain(&self.device).sum()
+    }
+
     /// The returns, by their places.
     fn stretches(&self) -> impl Iterator<Item = Stretch> + Clone + '_ {
-        let returned: f64 = self.pool.iter().chain(&self.device).sum();
-        let never = (1.0 - returned / self.evictions).max(0.0);
+        let never = (1.0 - self.returned() / self.evictions).max(0.0);
         let (mut out, mut all, mut returning) = (1.0_f64, 0.0, 0.0);
         (0..BINS).map(move |bin| {
             let (pool, device) = (self.pool[bin], self.device[bin]);
@@ -280,22 +286,16 @@ impl Past {
 
     /// Returns the parts that save most, if they save enough.
     fn decide(&self, costs: Costs, size: Size) -> Option<u32> {
-        let returned: f64 = self.pool.iter().chain(&self.device).sum();
-        if returned < FEW_RETURNS || size.frames == 0 {
+        if self.returned() < FEW_RETURNS || size.frames == 0 {
             return None;
         }
         let (whole, stretches) = (costs.whole(), self.stretches());
-        // The time of the youngest `n`, and of all.
-        let youngest_ns = |n: f64| -> f64 {
-            let of = |stretch: Stretch| stretch.pool * whole.0 + stretch.device * whole.1;
-            stretches.clone().map(|stretch| of(stretch) * part(stretch.returning, 0.0, n)).sum()
-        };
-        let from_pool = |low: f64, high: f64| -> f64 {
-            stretches.clone().map(|stretch| stretch.pool * part(stretch.all, low, high)).sum()
-        };
-        let from_device = |low: f64, high: f64| -> f64 {
-            stretches.clone().map(|stretch| stretch.device * part(stretch.all, low, high)).sum()
-        };
+        let sum = |of: &dyn Fn(Stretch) -> f64| -> f64 { stretches.clone().map(of).sum() };
+        // The time of the youngest `n`.
+        let youngest_ns =
+            |n: f64| sum(&|at| (at.pool * whole.0 + at.device * whole.1) * part(at.returning, 0.0, n));
+        let from_pool = |low: f64, high: f64| sum(&|at| at.pool * part(at.all, low, high));
+        let from_device = |low: f64, high: f64| sum(&|at| at.device * part(at.all, low, high));
         let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
         let (pages, frames) = (size.pages as f64, size.frames as f64);
         let more = (size.packs - 1.0).max(0.0);
