@@ -25,8 +25,9 @@ const POOL_BATCH: usize = 512;
 const MOST_FED: u64 = 4;
 /// Blocks of the pool that are given back at once for their holes.
 const MOST_CLOSED: u32 = 4;
-/// Frames that the thread frees between two looks at the watermark.
+/// Frames that the thread frees between two looks at the watermark, and how often it does so between two looks at the pool.
 const RECLAIM_BATCH: u64 = 256;
+const MOST_BATCHES: u32 = 8;
 
 /// An engine, and its background thread. Both last as long as somebody holds this value.
 #[derive(Debug)]
@@ -93,7 +94,11 @@ impl Drop for Running {
 }
 
 fn keep_ahead(engine: &Engine, signal: &Signal) {
+    let mut goes_on = false;
     loop {
+        if goes_on {
+            signal.wake();
+        }
         let turn = signal.next_turn();
         if turn == Turn::End {
             return;
@@ -112,7 +117,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
-            work(engine, signal);
+            goes_on = work(engine, signal, goes_on);
         } else {
             engine.frames.decay();
         }
@@ -144,7 +149,7 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     let has = pool.stats().used_bytes / CHUNK_BYTES as u64;
     for _ in 0..has.clamp(1, MOST_FED) {
         // The last of the pages that move have to go out.
-        work(engine, signal);
+        work(engine, signal, false);
         let Some(block) = block_for_pool(engine) else { return };
         if let Some(block) = pool.feed(block) {
             return engine.frames.give_back(block);
@@ -152,26 +157,32 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     }
 }
 
-fn work(engine: &Engine, signal: &Signal) {
+/// Makes room up to the high watermark, where the low one is not reached or this `goes_on`. Returns whether there is more to do.
+fn work(engine: &Engine, signal: &Signal, goes_on: bool) -> bool {
     if engine.budget.room_bytes() < 0 {
         shrink_to_budget(engine, 0);
     }
     let marks = engine.frames.watermarks();
     let lacks_frames = |mark| engine.frames.available_frames() < mark;
     let lacks_away = |mark| engine.frames.is_away_room_below(mark);
-    if !lacks_frames(marks.low_frames) && !lacks_away(marks.low_frames) {
-        return;
+    if !goes_on {
+        if !lacks_frames(marks.low_frames) && !lacks_away(marks.low_frames) {
+            return false;
+        }
+        engine.counters.count(Counter::BackgroundRun);
     }
     engine.frames.give_zeroed_back();
-    engine.counters.count(Counter::BackgroundRun);
-    while (lacks_frames(marks.high_frames) || lacks_away(marks.high_frames)) && !signal.interrupts() {
+    for _ in 0..MOST_BATCHES {
+        if !lacks_frames(marks.high_frames) && !lacks_away(marks.high_frames) || signal.interrupts() {
+            return false;
+        }
         if lacks_away(marks.high_frames) {
             // Frames that lie idle at home are room for pages that are away. Where they cannot be given back, more of them are of no
             // use.
             if !give_idle_back(engine, marks.high_frames, marks.high_frames)
                 && !lacks_frames(marks.high_frames)
             {
-                break;
+                return false;
             }
         } else if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
@@ -180,7 +191,8 @@ fn work(engine: &Engine, signal: &Signal) {
         let mut waiter = Waiter::patient(engine);
         if in_place(reclaim(engine, RECLAIM_BATCH, Reclaimer::Background, &mut waiter)).total() == 0 {
             // No page can go now. The access that needs the room will say why.
-            break;
+            return false;
         }
     }
+    true
 }

@@ -21,8 +21,14 @@ struct Held {
     closed: bool,
 }
 
+impl Held {
+    fn used_spans(&self) -> u32 {
+        spans_of(self.order) - self.free.count_ones()
+    }
+}
+
 /// Spans of a block.
-pub(super) fn spans_of(order: Order) -> u32 {
+pub(super) const fn spans_of(order: Order) -> u32 {
     1 << (order.0 - SPAN_ORDER.0)
 }
 
@@ -101,13 +107,21 @@ impl Blocks {
         if inner.blocks.iter().flatten().filter(open).count() < 2 {
             return None;
         }
-        let used = |held: &Held| spans_of(held.order) - held.free.count_ones();
         let blocks = inner.blocks.iter().enumerate();
-        let open =
-            blocks.filter_map(|(at, held)| held.filter(|held| !held.closed).map(|held| (used(&held), at)));
+        let open = blocks
+            .filter_map(|(at, held)| held.filter(|held| !held.closed).map(|held| (held.used_spans(), at)));
         let (_, at) = open.min()?;
         inner.blocks[at].as_mut().expect("open").closed = true;
         Some(at)
+    }
+
+    /// Takes out a closed block no span of which is in use, nor ever was: others go with their last span.
+    pub(super) fn take_unused(&self, block: usize) -> Option<(FrameId, Order)> {
+        let mut inner = self.inner.lock();
+        let held = inner.blocks[block].filter(|held| held.closed && held.used_spans() == 0)?;
+        inner.blocks[block] = None;
+        inner.spans -= spans_of(held.order);
+        Some((held.first, held.order))
     }
 
     /// Ends a closing that did not empty the block.
@@ -115,6 +129,15 @@ impl Blocks {
         if let Some(Some(held)) = self.inner.lock().blocks.get_mut(block) {
             held.closed = false;
         }
+    }
+
+    /// Returns how many more spans have to be free for those of a closed block to fit into other blocks, and `spare` to be left there.
+    pub(super) fn missing_spans(&self, block: usize, spare: u32) -> u32 {
+        let inner = self.inner.lock();
+        let open = inner.blocks.iter().flatten().filter(|held| !held.closed);
+        let free: u32 = open.map(|held| held.free.count_ones()).sum();
+        let closed = inner.blocks[block].filter(|held| held.closed);
+        closed.map_or(0, |held| (held.used_spans() + spare).saturating_sub(free))
     }
 
     /// Returns whether a closed block has gone back.

@@ -72,6 +72,7 @@ use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
 use share::{Costs, Share, Size};
+use shrink::{Emptied, SPARE_SPANS};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
 use victims::Victims;
@@ -85,8 +86,8 @@ const REFUSALS: u32 = 32;
 /// Stores of a class after which the clock advances, by all of them at once.
 const TICK_STORES: u32 = 16;
 /// A pool may have holes of so many bytes, and of one byte in so many of its objects': its classes are coarse.
-const MOST_HOLES_BYTES: u64 = 2 * CHUNK_BYTES as u64;
-const HOLES_SHARE: u64 = 4;
+const MOST_HOLES_BYTES: u64 = CHUNK_BYTES as u64;
+const HOLES_SHARE: u64 = 8;
 /// One of so many slots is timed. The second number is for waits for a page from a device, which take longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
@@ -150,8 +151,8 @@ pub(crate) struct Pool {
     /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    /// Holes are closed when objects take no more than this.
-    close_below_bytes: AtomicU64,
+    /// The holes that could not be closed when that was tried last.
+    kept_holes_bytes: AtomicU64,
     /// Stores to refuse untried, since one found no room and nothing was freed.
     refusals: AtomicU32,
     /// Most pages of the last batch tried it.
@@ -201,7 +202,7 @@ impl Pool {
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
-            close_below_bytes: AtomicU64::new(u64::MAX),
+            kept_holes_bytes: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
             packs: AtomicBool::new(false),
             weights: std::array::from_fn(|_| Weights::default()),
@@ -584,29 +585,29 @@ impl Pool {
     }
 
     /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills them where no more pages
-    /// go into the pool. After an attempt in vain, it tries again when objects of a block's size have left. Returns whether it gave
+    /// go into the pool. After an attempt in vain, it tries again when there are more holes by a block. Returns whether it gave
     /// one back.
     pub(crate) fn close_holes(
         &self,
         frames: &FrameAllocator,
         retarget: impl FnMut(SwapSlot, Handle, Handle) -> bool,
     ) -> bool {
-        let used_bytes = self.used_bytes.load(Ordering::Relaxed);
+        let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         let packed_bytes = self.spans.contents().1;
-        let (_, wanted_bytes) = self.used_and_wanted_bytes();
         // Pages that shrink less than those before leave blocks to a pool that is worth less.
         let is_too_large = used_bytes > wanted_bytes
             && self.spans.blocks.free_bytes() >= CHUNK_BYTES as u64 + wanted_bytes / 16;
-        let is_sparse =
-            is_too_large || used_bytes > packed_bytes + packed_bytes / HOLES_SHARE + MOST_HOLES_BYTES;
+        let holes_bytes = used_bytes.saturating_sub(packed_bytes + packed_bytes / HOLES_SHARE);
         // Relaxed: one thread comes here, and a stale value costs an attempt.
-        if !is_sparse || packed_bytes > self.close_below_bytes.load(Ordering::Relaxed) {
+        if !is_too_large && holes_bytes <= self.kept_holes_bytes.load(Ordering::Relaxed) + MOST_HOLES_BYTES {
             return false;
         }
-        let is_closed = self.give_back(frames, 1, retarget) > 0;
-        let below = if is_closed { u64::MAX } else { packed_bytes.saturating_sub(CHUNK_BYTES as u64) };
-        self.close_below_bytes.store(below, Ordering::Relaxed);
-        is_closed
+        // A pool that is too large has no use for spare spans.
+        let spare_spans = if is_too_large { 0 } else { SPARE_SPANS };
+        let emptied = self.empty_one(frames, spare_spans, retarget);
+        let kept_bytes = if emptied == Emptied::Nothing { holes_bytes } else { 0 };
+        self.kept_holes_bytes.store(kept_bytes, Ordering::Relaxed);
+        emptied == Emptied::Block
     }
 
     /// Returns whether the pool has less room left than a 16th of what it may grow to: the shrinker should write some of it out.

@@ -4,14 +4,32 @@
 //! Pages stored one after the other lie in spans of about one age and leave together. Sorted by slot they make
 //! runs.
 //!
-//! A block is emptied in two ways. First, its spans change places with free spans of other blocks. Nobody notices,
-//! because a handle names a span and not a place. If there are no free spans, its objects move to holes in other
-//! spans of their class, and `retarget` changes the contents that name them.
+//! A block is emptied by its spans: they change places with free spans of other blocks. Nobody notices, because a handle names
+//! a span and not a place. If there are too few free spans, the sparsest of all are emptied, wherever they lie: their objects move to
+//! holes in fuller ones of their class, and `retarget` changes the contents that name them. zsmalloc compacts its classes likewise. A
+//! class whose one span lies in the block so keeps nobody from giving the block back.
 
+use super::blocks::spans_of;
+use super::classes::{CLASSES, SPAN_BYTES, objects};
 use super::spans::{Checksums, Placed};
-use super::{Handle, LoadFailure, Pool, checksum};
+use super::{Handle, Pool, checksum};
 use crate::frame::FrameAllocator;
-use crate::units::SwapSlot;
+use crate::units::{Order, SwapSlot};
+
+/// Times that spans are emptied or moved for one block.
+const MOST_ROUNDS: u32 = 8;
+/// Spans of half a block. Where fewer are left free, the next objects might ask for a block at once.
+pub(super) const SPARE_SPANS: u32 = spans_of(Order::MAX) / 2;
+
+/// How much became free by moving objects together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emptied {
+    /// A block, which went back to the frame allocator.
+    Block,
+    /// Spans, for objects of any class.
+    Spans,
+    Nothing,
+}
 
 impl Pool {
     /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each page is named
@@ -41,20 +59,48 @@ impl Pool {
         mut retarget: impl FnMut(SwapSlot, Handle, Handle) -> bool,
     ) -> usize {
         let _single = self.moving.lock();
-        let mut given = 0;
-        while given < n_blocks {
-            let Some(block) = self.spans.blocks.close_sparsest() else { break };
-            self.move_spans(frames, block);
-            if !self.spans.blocks.is_gone(block) {
-                self.move_objects(frames, block, &mut retarget);
+        let gone = |_: &usize| self.empty_block(frames, 0, &mut retarget) == Emptied::Block;
+        (0..n_blocks).take_while(gone).count()
+    }
+
+    /// Gives the sparsest block back, if the others then have `spare_spans` free.
+    pub(super) fn empty_one(
+        &self,
+        frames: &FrameAllocator,
+        spare_spans: u32,
+        mut retarget: impl FnMut(SwapSlot, Handle, Handle) -> bool,
+    ) -> Emptied {
+        let _single = self.moving.lock();
+        self.empty_block(frames, spare_spans, &mut retarget)
+    }
+
+    fn empty_block(
+        &self,
+        frames: &FrameAllocator,
+        spare_spans: u32,
+        retarget: &mut impl FnMut(SwapSlot, Handle, Handle) -> bool,
+    ) -> Emptied {
+        let blocks = &self.spans.blocks;
+        let Some(block) = blocks.close_sparsest() else { return Emptied::Nothing };
+        let mut emptied = Emptied::Nothing;
+        // Other threads fill free spans meanwhile.
+        for _ in 0..MOST_ROUNDS {
+            if blocks.is_gone(block) {
+                return Emptied::Block;
             }
-            if !self.spans.blocks.is_gone(block) {
-                self.spans.blocks.reopen(block);
-                break;
+            let missing_spans = blocks.missing_spans(block, spare_spans);
+            if missing_spans > 0 {
+                if !self.empty_spans(frames, &self.sparsest(missing_spans), retarget) {
+                    break;
+                }
+                emptied = Emptied::Spans;
+            } else {
+                self.move_spans(frames, block);
+                self.release(frames, blocks.take_unused(block));
             }
-            given += 1;
         }
-        given
+        blocks.reopen(block);
+        emptied
     }
 
     /// Spans of a closed block change places with free ones elsewhere, as far as there are any.
@@ -70,55 +116,69 @@ impl Pool {
         }
     }
 
-    /// Objects of a closed block move to holes in other spans, as far as there are any.
-    fn move_objects(
+    /// Names up to `n` spans, the sparsest first, whose objects fit into the holes of others.
+    fn sparsest(&self, n: u32) -> Vec<u32> {
+        let mut holes = [0; CLASSES];
+        let mut sparse = Vec::new();
+        for span in 0..self.spans.blocks.end() {
+            let words = self.spans.span(span);
+            let Some(class) = words.class().filter(|_| words.is_settled()) else { continue };
+            let (used, most) = (words.used(), objects(class));
+            if used < most {
+                holes[class] += most - used;
+                sparse.push((used * SPAN_BYTES as u32 / most, class, span));
+            }
+        }
+        sparse.sort_unstable();
+        let fits = |&(_, class, _): &(u32, usize, u32)| {
+            // Its own holes go with it, and its objects fill others.
+            let fits = holes[class] >= objects(class);
+            holes[class] -= if fits { objects(class) } else { 0 };
+            fits
+        };
+        sparse.into_iter().filter(fits).map(|(.., span)| span).take(n as usize).collect()
+    }
+
+    /// Moves the objects of `sparse` spans to holes in other spans. Returns whether one was moved.
+    fn empty_spans(
         &self,
         frames: &FrameAllocator,
-        block: usize,
+        sparse: &[u32],
         retarget: &mut impl FnMut(SwapSlot, Handle, Handle) -> bool,
-    ) {
-        let spans: Vec<u32> =
-            (0..self.spans.blocks.end()).filter(|&span| self.spans.is_in(span, block)).collect();
+    ) -> bool {
         let mut named = Vec::new();
         // All of them first: otherwise their objects would move to each other.
-        for &span in &spans {
+        for &span in sparse {
             self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
         }
+        let mut has_moved = false;
         for (slot, handle) in named {
             match self.move_object(frames, slot, handle) {
-                Ok(moved) if retarget(slot, handle, moved) => self.free(frames, handle),
-                Ok(moved) => self.free(frames, moved),
-                Err(MoveFailure::NotThere) => {}
-                Err(MoveFailure::NoRoom) => break,
+                Some(moved) if retarget(slot, handle, moved) => {
+                    self.free(frames, handle);
+                    has_moved = true;
+                }
+                Some(moved) => self.free(frames, moved),
+                None => {}
             }
         }
-        spans.into_iter().for_each(|span| self.spans.stop_draining(span));
+        sparse.iter().for_each(|&span| self.spans.stop_draining(span));
+        has_moved
     }
 
-    fn move_object(
-        &self,
-        frames: &FrameAllocator,
-        slot: SwapSlot,
-        handle: Handle,
-    ) -> Result<Handle, MoveFailure> {
+    /// Copies an object to a hole of its class, if it is still there and there is one.
+    fn move_object(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<Handle> {
         let age = self.spans.span(handle.span()).age();
-        let copied = self.spans.look(frames, slot, handle, |packed, header| {
-            if packed.len() != header.len || checksum(slot, header.area_crc, packed) != header.crc {
-                return Err(LoadFailure::Corrupt);
-            }
-            let crcs = Checksums { packed: header.crc, area: header.area_crc };
-            Ok(self.spans.place(frames, slot, packed, crcs, age, false))
-        });
-        match copied {
+        let placed = self.spans.look(frames, slot, handle, |packed, header| {
             // A damaged object stays where it is, for the access that will ask for it.
-            None | Some(Err(_)) => Err(MoveFailure::NotThere),
-            Some(Ok(Placed::NoRoom)) => Err(MoveFailure::NoRoom),
-            Some(Ok(Placed::At(moved))) => Ok(moved),
+            let is_whole =
+                packed.len() == header.len && checksum(slot, header.area_crc, packed) == header.crc;
+            let crcs = Checksums { packed: header.crc, area: header.area_crc };
+            is_whole.then(|| self.spans.place(frames, slot, packed, crcs, age, false))
+        });
+        match placed.flatten() {
+            Some(Placed::At(moved)) => Some(moved),
+            Some(Placed::NoRoom) | None => None,
         }
     }
-}
-
-enum MoveFailure {
-    NotThere,
-    NoRoom,
 }

@@ -367,6 +367,42 @@ fn sparse_blocks_are_emptied_by_moving() {
 }
 
 #[test]
+fn a_page_of_a_rare_size_keeps_no_block_from_closing() {
+    let fixture = fixture(Compression::Lz4, 32 << 20);
+    // One in 800, so that a block has a span with one page of a size that no other span has room for.
+    let rare = |slot: u32| slot.is_multiple_of(800);
+    let sized = |slot: u32| {
+        let mut page = page(Kind::Half, slot.into());
+        let random = if rare(slot) { 256 + slot as usize / 800 * 192 } else { PAGE_BYTES / 2 };
+        page[random..].fill(0);
+        page
+    };
+    let mut map: HashMap<u32, Handle> =
+        (0..6400).map(|slot| (slot, fixture.kept(slot, &sized(slot)))).collect();
+    for slot in (0..6400).filter(|&slot| !rare(slot) && slot % 4 != 1) {
+        fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
+    }
+    let mut retarget = |slot: SwapSlot, from, to| map.insert(slot.0, to) == Some(from);
+    while fixture.pool.close_holes(&fixture.frames, &mut retarget) {}
+    let stats = fixture.pool.stats();
+    assert!(stats.used_bytes < stats.packed_bytes * 5 / 4 + 2 * CHUNK_BYTES as u64, "{stats:?}");
+    for (&slot, &handle) in &map {
+        assert_eq!(fixture.load(slot, handle), Ok(sized(slot)));
+    }
+}
+
+#[test]
+fn a_block_that_was_never_used_goes_back() {
+    let fixture = fixture(Compression::Lz4, 8 << 20);
+    (0..100).for_each(|slot| drop(fixture.kept(slot, &page(Kind::Half, slot.into()))));
+    let block = fixture.frames.alloc(Order::MAX).unwrap();
+    assert!(fixture.pool.feed(block).is_none(), "there is room for it");
+    let used_bytes = fixture.pool.stats().used_bytes;
+    let given = fixture.pool.give_back(&fixture.frames, 1, |slot, _, _| panic!("{slot:?} was to be changed"));
+    assert_eq!((given, fixture.pool.stats().used_bytes), (1, used_bytes - CHUNK_BYTES as u64));
+}
+
+#[test]
 fn whole_spans_move_unnoticed() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
