@@ -112,6 +112,11 @@ impl Counters {
         self.cells.add(counter as usize, n);
     }
 
+    /// Returns the value of one.
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.cells.sum(counter as usize)
+    }
+
     pub(crate) fn snapshot(&self) -> CounterSnapshot {
         CounterSnapshot { values: (0..Counter::ALL.len()).map(|index| self.cells.sum(index)).collect() }
     }

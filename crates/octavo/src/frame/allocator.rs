@@ -27,11 +27,11 @@ use crate::frame::block::Block;
 use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
-use crate::frame::watermark::Watermarks;
+use crate::frame::watermark::{MOST_LOWERED, Watermarks};
 use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push};
-use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order, PAGE_BYTES};
 use octavo_platform::ArenaBytes;
 
@@ -72,6 +72,8 @@ pub struct FrameAllocator {
     /// fewer where the budget is smaller.
     most_bytes: u64,
     tuned_for_bytes: AtomicU64,
+    /// The steps by which watermarks are lowered.
+    lowered: AtomicU32,
     metadata_bytes: u64,
     low_hook: OnceLock<LowHook>,
     counted: Mutex<Counted>,
@@ -188,6 +190,7 @@ impl FrameAllocator {
             draining: Mutex::new(()),
             most_bytes,
             tuned_for_bytes: AtomicU64::new(now_bytes),
+            lowered: AtomicU32::new(0),
             metadata_bytes,
             low_hook: OnceLock::new(),
             counted: Mutex::new(Counted::default()),
@@ -371,9 +374,16 @@ impl FrameAllocator {
         self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
     }
 
-    /// Returns the watermarks for the present budget.
+    /// Returns the watermarks for the present budget and the present load.
     pub fn watermarks(&self) -> Watermarks {
-        Watermarks::for_bytes(self.tuned_for_bytes.load(Ordering::Relaxed))
+        let (bytes, steps) = (&self.tuned_for_bytes, &self.lowered);
+        Watermarks::lowered(bytes.load(Ordering::Relaxed), steps.load(Ordering::Relaxed))
+    }
+
+    /// Lowers the watermarks by so many steps, [`MOST_LOWERED`] at the most.
+    pub(crate) fn lower_watermarks(&self, steps: u32) {
+        // Relaxed: a figure. Whoever reads an old one makes room a little early or late.
+        self.lowered.store(steps.min(MOST_LOWERED), Ordering::Relaxed);
     }
 
     /// Installs a hook, which is called with no lock held whenever the slow path finds less memory than the

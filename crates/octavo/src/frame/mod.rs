@@ -38,7 +38,7 @@ pub use allocator::FrameAllocator;
 pub use block::Block;
 pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
-pub(crate) use watermark::IDLE_AT_HOME;
+pub(crate) use watermark::MOST_LOWERED;
 pub use watermark::Watermarks;
 pub use zone::Backing;
 

@@ -7,6 +7,9 @@
 //! with the rate at which pages come, and not with the root of anything. At 500,000 pages a second 16 MiB
 //! last for 8 ms. `low` lies half as much above `min`, so a thread that is woken there is early by as much.
 //!
+//! That is memory which holds no page. So the marks are lowered step by step, to an eighth, while accesses hardly ever have to
+//! make room themselves, and raised as soon as they do ([`crate::reclaim`]).
+//!
 //! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
 //! installed. The hook wakes a thread that makes room.
 
@@ -16,10 +19,12 @@ use crate::units::{CHUNK_FRAMES, PAGE_BYTES};
 const DISTANCE_SHARE: u64 = 64;
 /// The distance is at most this.
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
-
-/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there. The background
-/// thread leaves as many more as its watermark asks for.
-pub(crate) const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
+/// Marks and distances are not lowered below this.
+const LEAST_FRAMES: u64 = 128;
+/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there.
+const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
+/// The most steps by which marks are lowered.
+pub(crate) const MOST_LOWERED: u32 = 3;
 
 /// The marks, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +35,32 @@ pub struct Watermarks {
     pub low_frames: u64,
     /// At this mark, background reclaim may stop.
     pub high_frames: u64,
+    /// Free frames at home that are not given back where pages are away. The background thread leaves as many more as
+    /// `high_frames`.
+    pub idle_frames: u64,
 }
 
 impl Watermarks {
     /// Returns the marks for so many bytes of memory.
     pub(crate) fn for_bytes(bytes: u64) -> Self {
+        Self::lowered(bytes, 0)
+    }
+
+    /// Returns the marks for so many bytes of memory, lowered by so many steps: each halves them.
+    pub(crate) fn lowered(bytes: u64, steps: u32) -> Self {
+        let lower = |frames: u64| (frames >> steps).max(frames.min(LEAST_FRAMES));
         let min_kib = ((bytes >> 10) * 16).isqrt();
-        let min_frames = ((min_kib << 10) / PAGE_BYTES as u64).max(4);
-        let distance_frames = (bytes / DISTANCE_SHARE).min(MOST_DISTANCE_BYTES) / PAGE_BYTES as u64;
+        let min_frames = lower(((min_kib << 10) / PAGE_BYTES as u64).max(4));
+        let distance_bytes = (bytes / DISTANCE_SHARE).min(MOST_DISTANCE_BYTES);
+        let distance_frames = lower(distance_bytes / PAGE_BYTES as u64);
         let low_frames = min_frames + distance_frames / 2;
-        Self { min_frames, low_frames, high_frames: low_frames + distance_frames }
+        let high_frames = low_frames + distance_frames;
+        Self { min_frames, low_frames, high_frames, idle_frames: lower(IDLE_AT_HOME) }
+    }
+
+    /// Returns the most free frames that home keeps where pages are away.
+    pub(crate) fn kept_at_home(&self) -> u64 {
+        self.high_frames + self.idle_frames
     }
 }
 
@@ -50,10 +71,20 @@ mod tests {
     #[test]
     fn marks_rise_with_memory() {
         let (small, large) = (Watermarks::for_bytes(16 << 20), Watermarks::for_bytes(16 << 24));
-        assert_eq!(small, Watermarks { min_frames: 128, low_frames: 160, high_frames: 224 });
+        let expected = Watermarks { min_frames: 128, low_frames: 160, high_frames: 224, idle_frames: 1024 };
+        assert_eq!(small, expected);
         assert_eq!(large.min_frames, 4 * small.min_frames, "the root");
         assert_eq!(large.high_frames - large.low_frames, 1024, "a 64th");
         let huge = Watermarks::for_bytes(1 << 40);
         assert_eq!(huge.high_frames - huge.low_frames, 16384, "64 MiB at the most");
+    }
+    #[test]
+    fn lowered_marks_hold_less_memory_but_some() {
+        let bytes = 1 << 30;
+        let (full, lowered) = (Watermarks::for_bytes(bytes), Watermarks::lowered(bytes, MOST_LOWERED));
+        assert_eq!(lowered.high_frames, full.high_frames / 8);
+        assert_eq!(lowered.kept_at_home(), full.kept_at_home() / 8);
+        let tiny = Watermarks::for_bytes(1 << 20);
+        assert_eq!(Watermarks { idle_frames: 1024, ..Watermarks::lowered(1 << 20, MOST_LOWERED) }, tiny);
     }
 }

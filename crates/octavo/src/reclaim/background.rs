@@ -5,6 +5,7 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
 use crate::reclaim::compact::block_for_pool;
+use crate::reclaim::reserve::Reserve;
 use crate::reclaim::room::give_idle_back;
 use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
 use crate::reclaim::shrink::shrink_to_budget;
@@ -94,6 +95,7 @@ impl Drop for Running {
 }
 
 fn keep_ahead(engine: &Engine, signal: &Signal) {
+    let mut reserve = Reserve::new(engine);
     let mut goes_on = false;
     loop {
         if goes_on {
@@ -117,6 +119,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
+            reserve.follow_stalls(engine);
             goes_on = work(engine, signal, goes_on);
         } else {
             engine.frames.decay();
@@ -177,13 +180,8 @@ fn work(engine: &Engine, signal: &Signal, goes_on: bool) -> bool {
             return false;
         }
         if lacks_away(marks.high_frames) {
-            // Frames that lie idle at home are room for pages that are away. Where they cannot be given back, more of them are of no
-            // use.
-            if !give_idle_back(engine, marks.high_frames, marks.high_frames)
-                && !lacks_frames(marks.high_frames)
-            {
-                return false;
-            }
+            // Frames that lie idle at home are room for pages that are away.
+            give_idle_back(engine, marks.high_frames, marks.high_frames);
         } else if engine.frames.available_frames() + engine.coming_pages() >= marks.high_frames {
             engine.wait_for_write_within(MOMENT);
             continue;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `room` | makes room for an access that found no frame or no table node |
 //! | `background` | the thread that keeps ahead, from the low watermark to the high one |
+//! | `reserve` | how far ahead it keeps: the watermarks follow the time that accesses stall |
 //! | `signal` | the words to that thread |
 //! | `scan` | one scan for cold pages, by an access (direct) or by the thread (background) |
 //! | `evict` | a batch of cold frames, on its way to the stores of their pages |
@@ -28,6 +29,7 @@ mod empty_chunk;
 mod evict;
 mod migrate;
 mod quota;
+mod reserve;
 mod room;
 mod scan;
 mod shrink;

@@ -3,7 +3,7 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::error::{Error, Result};
-use crate::frame::{Block, IDLE_AT_HOME};
+use crate::frame::Block;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::reclaim::shrink_pool::give_pool_back;
@@ -133,10 +133,14 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
 }
 
 /// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them. Home keeps
-/// `kept_frames` and some. Returns false where home has more free frames, but they lie in chunks that cannot be emptied.
-pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) -> bool {
-    engine.frames.free_frames() <= kept_frames + IDLE_AT_HOME
-        || try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(pages))
+/// `kept_frames` and some. The pool closes blocks that keep chunks from being emptied.
+pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) {
+    let kept_frames = kept_frames + engine.frames.watermarks().idle_frames;
+    while engine.frames.free_frames() > kept_frames
+        && !try_shrink(engine, engine.budget.headroom_bytes() + engine.frames.away_cost_bytes(pages))
+        && engine.frames.free_frames() > kept_frames + u64::from(CHUNK_FRAMES)
+        && engine.swap.pool().is_some_and(|pool| pool.give_small_back(&engine.frames))
+    {}
 }
 
 /// The compressed pool, which gives memory back where nothing else does.

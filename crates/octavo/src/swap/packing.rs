@@ -4,7 +4,7 @@
 //! once. Otherwise the page is left to be written. A clean page on its area came back once, so it is packed as well
 //! where that pays. The pool weighs for each batch how many pages of a space may try it.
 
-use crate::frame::{FrameAllocator, IDLE_AT_HOME, PageIs};
+use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
 use crate::store::{Leaving, PutAway, Started};
@@ -50,7 +50,7 @@ impl Swap {
         if let Some(first) = batch.first() {
             // Home keeps some of what a pool gives up, and pages that are away get the rest.
             let (fault_ns, kept_frames) = match leaving.translated {
-                true => (TRANSLATED_FAULT_NS, IDLE_AT_HOME + frames.watermarks().high_frames),
+                true => (TRANSLATED_FAULT_NS, frames.watermarks().kept_at_home()),
                 false => (FAULT_NS, 0),
             };
             let weights = pool.weights(space_of(first));

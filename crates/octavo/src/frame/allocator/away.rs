@@ -40,6 +40,8 @@ impl FrameAllocator {
 
     fn spare_bytes(&self) -> u64 {
         let least = (self.arena.budget.limit_pages() / HOME_SHARE).clamp(LEAST_AT_HOME, MOST_AT_HOME);
+        // Where little is kept there, little is asked for.
+        let least = least.min(self.watermarks().idle_frames);
         let is_home_roomy = self.zone_free_frames() >= least || self.free_frames() >= least;
         if is_home_roomy { 0 } else { online_cost_bytes(true) }
     }

@@ -124,6 +124,21 @@ impl Blocks {
         Some((held.first, held.order))
     }
 
+    /// Closes and returns the smallest block that is smaller than a chunk, if its spans fit into other blocks.
+    pub(super) fn close_small(&self) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        let open = inner.blocks.iter().enumerate().filter_map(|(at, held)| Some((at, (*held)?)));
+        let open = open.filter(|(_, held)| !held.closed);
+        let free: u32 = open.clone().map(|(_, held)| held.free.count_ones()).sum();
+        let (at, held) =
+            open.filter(|(_, held)| held.order < Order::MAX).min_by_key(|(_, held)| held.order)?;
+        if free < spans_of(held.order) {
+            return None;
+        }
+        inner.blocks[at].as_mut().expect("open").closed = true;
+        Some(at)
+    }
+
     /// Ends a closing that did not empty the block.
     pub(super) fn reopen(&self, block: usize) {
         if let Some(Some(held)) = self.inner.lock().blocks.get_mut(block) {

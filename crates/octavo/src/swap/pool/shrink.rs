@@ -63,6 +63,17 @@ impl Pool {
         (0..n_blocks).take_while(gone).count()
     }
 
+    /// Gives a block back that is smaller than a chunk, and so keeps the rest of the chunk from going back, if its spans fit elsewhere.
+    pub(crate) fn give_small_back(&self, frames: &FrameAllocator) -> bool {
+        let _single = self.moving.lock();
+        let Some(block) = self.spans.blocks.close_small() else { return false };
+        self.move_spans(frames, block);
+        self.release(frames, self.spans.blocks.take_unused(block));
+        let is_gone = self.spans.blocks.is_gone(block);
+        self.spans.blocks.reopen(block);
+        is_gone
+    }
+
     /// Gives the sparsest block back, if the others then have `spare_spans` free.
     pub(super) fn empty_one(
         &self,
