@@ -405,6 +405,38 @@ fn a_block_that_was_never_used_goes_back() {
 }
 
 #[test]
+fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
+    let fixture = fixture(Compression::Lz4, 8 << 20);
+    let (large, eighth) = (CHUNK_BYTES as u64, Order(Order::MAX.0 - 3));
+    let small = eighth.bytes() as u64;
+    let mut map: HashMap<u32, Handle> = HashMap::new();
+    let fill = |map: &mut HashMap<u32, Handle>, used_bytes: u64| {
+        while fixture.pool.stats().used_bytes < used_bytes {
+            let slot = map.len() as u32;
+            map.insert(slot, fixture.kept(slot, &page(Kind::Half, slot.into())));
+        }
+    };
+    fill(&mut map, 1);
+    assert_eq!(fixture.pool.stats().used_bytes, large);
+    // What is left of memory is in pieces.
+    let pieces = fixture.frames.alloc(eighth).unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| fixture.frames.alloc(Order::ZERO)).collect();
+    fixture.frames.give_back(pieces);
+    fill(&mut map, large + small);
+    assert!(!fixture.pool.give_small_back(&fixture.frames), "the large block is full");
+    for slot in 0..300 {
+        fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
+    }
+    assert!(fixture.pool.give_small_back(&fixture.frames));
+    assert_eq!(fixture.pool.stats().used_bytes, large);
+    assert!(!fixture.pool.give_small_back(&fixture.frames), "there is no other");
+    for (&slot, &handle) in &map {
+        assert_eq!(fixture.load(slot, handle), Ok(page(Kind::Half, slot.into())));
+    }
+    taken.into_iter().for_each(|block| fixture.frames.give_back(block));
+}
+
+#[test]
 fn whole_spans_move_unnoticed() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
