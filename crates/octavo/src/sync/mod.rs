@@ -6,10 +6,11 @@
 //! |---|---|---|
 //! | `real/` | default | the machine's atomics, the standard library's locks and threads, restartable sequences |
 //! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
+//! | `sim/` | `--cfg octavo_sim`, which the package `octavo-simulated` sets | those of `octavo-sim`: a machine with any number of CPUs, on a virtual clock |
 //!
 //! A face owns the names that the list below takes from it, the storage behind [`percpu`], and the five functions behind
-//! [`machine`]. A further face (a seeded simulator) is one more folder with the same names, and one more line here. The modules
-//! above a face are written once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
+//! [`machine`]. A further face is one more folder with the same names, and one more line here. The modules above a face are
+//! written once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
 //!
 //! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
@@ -18,14 +19,18 @@ mod loom;
 pub(crate) mod machine;
 pub(crate) mod park;
 pub(crate) mod percpu;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, octavo_sim)))]
 mod real;
+#[cfg(octavo_sim)]
+mod sim;
 pub(crate) mod timer;
 pub(crate) mod wait;
 
 #[cfg(loom)]
 use self::loom as face;
-#[cfg(not(loom))]
+#[cfg(octavo_sim)]
+use self::sim as face;
+#[cfg(not(any(loom, octavo_sim)))]
 use real as face;
 
 pub(crate) use std::time::Duration;

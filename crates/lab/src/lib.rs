@@ -1,0 +1,3 @@
+//! The seeds' experiments on simulated machines.
+
+pub mod microbenchmarks;

@@ -1,0 +1,14 @@
+//! The simulated machine: its clock, its CPUs, more memory than any budget, and random bytes that follow from the seed.
+
+use crate::sync::machine::Memory;
+
+pub(crate) use octavo_sim::{current_cpu, now as time, possible_cpus};
+
+pub(crate) fn memory() -> Memory {
+    Memory { bytes: 1 << 42, usable_bytes: 1 << 42 }
+}
+
+pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    octavo_sim::fill_random(bytes);
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! Cache lines: who has each, who waits for it, and what it costs to get it.
+//!
+//! The model is a directory of lines with the states of MESI, kept for each core (the two threads of a core share its caches):
+//!
+//! - A core that owns a line, or reads one that it has, hits. No other core learns of it.
+//! - Anything else is a transfer. A line makes one transfer at a time, and cores wait for it in a queue. A core that got the
+//!   right to change a line keeps it for the *hold window*, so that a tight loop makes several operations before the line goes.
+//!   Transfers to readers of a line that nobody changes are served together.
+//! - The queue is fair, except that a line goes to a waiting core of the same socket a bounded number of times before it leaves
+//!   the socket, as caches with a directory in each socket do.
+//! - A transfer takes its mean time, more or less at random by at most 15 %: cores of a socket are at different distances.
+//! - A failed compare-and-swap takes the line as a successful one does. A loop of load and compare-and-swap pays two transfers.
+//!
+//! Not modelled: capacity (a line that a core has stays until another core takes it), prefetching, store buffers (a store waits
+//! for its line), the bandwidth of links.
+
+use std::collections::VecDeque;
+
+use crate::machine::{Costs, Machine, picoseconds};
+use crate::random::Random;
+
+/// How far a transfer may lie from its mean, since cores of a socket are at different distances. It also keeps threads that do
+/// the same from doing it in step, as no real ones do.
+const SPREAD_PERCENT: u64 = 15;
+
+/// What an operation does to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    Load,
+    Store,
+    /// An atomic read-modify-write.
+    Update,
+}
+
+/// The costs of a machine, in picoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    pub hit: u64,
+    pub update: u64,
+    pub sibling: u64,
+    pub shared: u64,
+    pub socket: u64,
+    pub remote: u64,
+    pub remote_home: u64,
+    pub memory: u64,
+    pub hold: u64,
+    pub pause: u64,
+    pub system_call: u64,
+    pub wake: u64,
+    pub wake_up: u64,
+    pub switch: u64,
+}
+
+impl Prices {
+    pub(crate) fn of(costs: &Costs) -> Self {
+        Self {
+            hit: picoseconds(costs.hit),
+            update: picoseconds(costs.update),
+            sibling: picoseconds(costs.sibling),
+            shared: picoseconds(costs.shared),
+            socket: picoseconds(costs.socket),
+            remote: picoseconds(costs.remote),
+            remote_home: picoseconds(costs.remote_home),
+            memory: picoseconds(costs.memory),
+            hold: picoseconds(costs.hold),
+            pause: picoseconds(costs.pause),
+            system_call: picoseconds(costs.system_call),
+            wake: picoseconds(costs.wake),
+            wake_up: picoseconds(costs.wake_up),
+            switch: picoseconds(costs.switch),
+        }
+    }
+
+    /// What an access costs where the line is at hand.
+    pub(crate) fn at_hand(&self, access: Access) -> u64 {
+        if access == Access::Update { self.update } else { self.hit }
+    }
+}
+
+/// A place in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub cpu: u32,
+    pub core: u32,
+    pub socket: u32,
+}
+
+impl Place {
+    pub(crate) fn of(machine: &Machine, cpu: u32) -> Self {
+        let core = machine.core_of(cpu);
+        Self { cpu, core, socket: machine.socket_of(core) }
+    }
+}
+
+/// A set of cores.
+#[derive(Clone, Debug, Default)]
+struct Cores([u64; 8]);
+
+impl Cores {
+    fn has(&self, core: u32) -> bool {
+        self.0[core as usize / 64] >> (core % 64) & 1 == 1
+    }
+
+    fn add(&mut self, core: u32) {
+        self.0[core as usize / 64] |= 1 << (core % 64);
+    }
+
+    fn clear(&mut self) {
+        self.0 = [0; 8];
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        (0..512).filter(|core| self.has(*core))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0 == [0; 8]
+    }
+}
+
+/// A core that waits for a line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Whom to tell when the line is there.
+    pub task: usize,
+    pub place: Place,
+    pub access: Access,
+}
+
+/// What becomes of a request at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The line is at hand; the access takes so long.
+    Hit(u64),
+    /// The line is there at this time, and is then at hand.
+    Arrives(u64),
+    /// The request waits in the queue. Where a time is given, the line is to be served then.
+    Waits(Option<u64>),
+}
+
+/// One cache line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Line {
+    /// The core that may change the line without asking.
+    owner: Option<u32>,
+    /// The CPU that changed it last.
+    changed_by: Option<u32>,
+    /// The cores that may read it, where there is no owner.
+    sharers: Cores,
+    /// The socket of the first core that touched it.
+    home: Option<u32>,
+    /// When the line can go to another core.
+    free_at: u64,
+    /// How often it has stayed in its socket while cores of others waited.
+    stayed: u32,
+    waiting: VecDeque<Request>,
+    /// A time at which the queue is served is known to the caller.
+    is_timed: bool,
+}
+
+impl Line {
+    fn has(&self, core: u32, access: Access) -> bool {
+        self.owner == Some(core) || access == Access::Load && self.owner.is_none() && self.sharers.has(core)
+    }
+
+    /// An access begins now.
+    pub(crate) fn request(
+        &mut self,
+        now: u64,
+        request: Request,
+        machine: &Machine,
+        prices: &Prices,
+        random: &mut Random,
+    ) -> Outcome {
+        let Request { place, access, .. } = request;
+        if self.has(place.core, access) {
+            let from_sibling =
+                self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
+            if access != Access::Load || from_sibling {
+                self.changed_by = Some(place.cpu);
+            }
+            return Outcome::Hit(prices.at_hand(access) + if from_sibling { prices.sibling } else { 0 });
+        }
+        let is_shared_read = access == Access::Load && self.owner.is_none();
+        if self.waiting.is_empty() && (self.free_at <= now || is_shared_read) {
+            return Outcome::Arrives(self.transfer(now, place, access, machine, prices, random));
+        }
+        self.waiting.push_back(request);
+        Outcome::Waits(self.next_service())
+    }
+
+    /// When the queue is to be served, told once.
+    fn next_service(&mut self) -> Option<u64> {
+        (!self.waiting.is_empty() && !self.is_timed).then(|| {
+            self.is_timed = true;
+            self.free_at
+        })
+    }
+
+    /// Serves the queue. Calls `arrives` for each request with the time at which the line is there. Returns when to serve it again.
+    pub(crate) fn serve(
+        &mut self,
+        now: u64,
+        machine: &Machine,
+        prices: &Prices,
+        random: &mut Random,
+        mut arrives: impl FnMut(Request, u64),
+    ) -> Option<u64> {
+        self.is_timed = false;
+        if let Some(request) = self.next_request(machine) {
+            arrives(request, self.transfer(now, request.place, request.access, machine, prices, random));
+            // Readers are served together.
+            while request.access == Access::Load
+                && self.waiting.front().is_some_and(|next| next.access == Access::Load)
+                && let Some(next) = self.waiting.pop_front()
+            {
+                arrives(next, self.transfer(now, next.place, next.access, machine, prices, random));
+            }
+        }
+        self.next_service()
+    }
+
+    fn next_request(&mut self, machine: &Machine) -> Option<Request> {
+        let here = self.owner.map(|core| machine.socket_of(core));
+        let local = self.waiting.iter().position(|request| Some(request.place.socket) == here);
+        match local {
+            Some(at) if at > 0 && self.stayed < machine.processors.local_handovers => {
+                self.stayed += 1;
+                self.waiting.remove(at)
+            }
+            _ => {
+                let request = self.waiting.pop_front()?;
+                if Some(request.place.socket) != here {
+                    self.stayed = 0;
+                }
+                Some(request)
+            }
+        }
+    }
+
+    /// The line goes to a core. Returns when it is there.
+    fn transfer(
+        &mut self,
+        now: u64,
+        to: Place,
+        access: Access,
+        machine: &Machine,
+        prices: &Prices,
+        random: &mut Random,
+    ) -> u64 {
+        let mean = self.distance(to, access, machine, prices);
+        let spread = mean * SPREAD_PERCENT / 100;
+        let there = now + mean - spread + random.below(2 * spread + 1);
+        self.home.get_or_insert(to.socket);
+        if access != Access::Load {
+            self.owner = Some(to.core);
+            self.changed_by = Some(to.cpu);
+            self.sharers.clear();
+            self.free_at = there + prices.hold;
+        } else if let Some(owner) = self.owner.take() {
+            self.sharers.clear();
+            self.sharers.add(owner);
+            self.sharers.add(to.core);
+            self.free_at = there;
+        } else if self.sharers.is_empty() {
+            // The only core that has it may change it without asking.
+            self.owner = Some(to.core);
+            self.free_at = there;
+        } else {
+            self.sharers.add(to.core);
+        }
+        there
+    }
+
+    /// How long the line takes to a core.
+    fn distance(&self, to: Place, access: Access, machine: &Machine, prices: &Prices) -> u64 {
+        let across = if self.home == Some(to.socket) { prices.remote } else { prices.remote_home };
+        if let Some(owner) = self.owner {
+            return if machine.socket_of(owner) == to.socket { prices.socket } else { across };
+        }
+        let others = || self.sharers.iter().filter(|core| *core != to.core);
+        let is_near = |core: u32| machine.socket_of(core) == to.socket;
+        if self.sharers.is_empty() {
+            prices.memory
+        } else if access == Access::Load {
+            if others().any(is_near) { prices.shared } else { across }
+        } else if others().all(is_near) {
+            prices.socket
+        } else {
+            across
+        }
+    }
+}
