@@ -3,6 +3,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::lab::args::LabArgs;
 use crate::run::args::RunArgs;
 use crate::swap::args::{LoadArgs, SwapArgs};
 use crate::usemem::args::UsememArgs;
@@ -41,6 +42,7 @@ pub enum Command {
     /// Swap in: write more than fits in memory, then time loads of words of random pages
     #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
     SwapRRand(LoadArgs),
+    Lab(LabArgs),
 }
 
 /// Ends the program with exit code 2, as clap does, and says what is wrong.

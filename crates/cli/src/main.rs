@@ -7,6 +7,7 @@
 //! | `run` | any program, and all its children, within a limit |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `lab` | the seeds' experiments: published, simulated, measured |
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
@@ -24,6 +25,7 @@ mod choices;
 mod failure;
 mod gate;
 mod huge_pages;
+mod lab;
 mod manager;
 mod output;
 mod processes;
@@ -46,6 +48,10 @@ use crate::failure::Failure;
 use crate::swap::args::Refused;
 use crate::swap::job::Job as SwapJob;
 use crate::swap::plan::Pattern;
+
+/// Simulations have memory of their own, so that they are the same on every machine. Everything else has the system's.
+#[global_allocator]
+static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
 fn main() -> ExitCode {
     match started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command) {
@@ -90,6 +96,7 @@ fn command() -> Result<u8, Failure> {
         Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
         Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
+        Command::Lab(args) => lab::run(&args),
     };
     done.map(|()| 0)
 }

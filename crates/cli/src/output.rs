@@ -8,9 +8,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::choices::JsonTarget;
 use crate::failure::Failure;
-use crate::report::Report;
 
 /// Text for people, line by line.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl JsonSink {
     }
 
     /// Writes the report, and a line end.
-    pub fn write(self, report: &Report) -> Result<(), Failure> {
+    pub fn write(self, report: &impl Serialize) -> Result<(), Failure> {
         let json = serde_json::to_string(report)
             .map_err(|error| Failure::Said(format!("the report cannot be written as JSON: {error}")))?;
         match self {

@@ -9,11 +9,13 @@
 //! | module | what |
 //! |---|---|
 //! | `machine` | what a machine is, and what each step costs there |
-//! | `simulation` | threads on virtual CPUs; the clock |
+//! | `simulation` | what threads ask of it, one at a time |
+//! | `state` | its CPUs, its threads, and what happens next |
 //! | `line` | cache lines, and who waits for them |
 //! | [`atomic`], [`lock`], [`thread`] | words, locks and threads, with the standard library's faces |
 //! | `profile` | where the time went |
 //! | `coroutine` | stacks that stop and go on |
+//! | `memory` | an allocator by which a simulation's memory lies at the same places in every run |
 //! | `random` | seeded random numbers |
 //!
 //! **What is not modelled**: the capacity of caches, prefetching, store buffers, the bandwidth of links, weak memory orders, and
@@ -49,14 +51,19 @@ mod coroutine;
 mod line;
 pub mod lock;
 mod machine;
+mod memory;
 mod profile;
 mod random;
 mod simulation;
+mod state;
 pub mod thread;
 
 pub use machine::{BadMachine, Costs, MOST_CPUS, Machine, Processors};
+pub use memory::Memory;
 pub use profile::{LineReport, PlaceReport, Report};
 pub use random::Random;
 pub use simulation::{
-    Deadlock, current_cpu, fill_random, in_section, is_in_section, now, possible_cpus, run, spin_hint, work,
+    current_cpu, fill_random, in_section, is_in_section, now, possible_cpus, profile, restart_profile, run,
+    spin_hint, stable_address, work,
 };
+pub use state::Deadlock;

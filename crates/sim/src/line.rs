@@ -21,7 +21,7 @@ use crate::random::Random;
 
 /// How far a transfer may lie from its mean, since cores of a socket are at different distances. It also keeps threads that do
 /// the same from doing it in step, as no real ones do.
-const SPREAD_PERCENT: u64 = 15;
+pub(crate) const SPREAD_PERCENT: u64 = 15;
 
 /// What an operation does to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +40,8 @@ pub(crate) struct Prices {
     pub sibling: u64,
     pub shared: u64,
     pub socket: u64,
+    pub own_socket: u64,
+    pub own_remote: u64,
     pub remote: u64,
     pub remote_home: u64,
     pub memory: u64,
@@ -59,6 +61,8 @@ impl Prices {
             sibling: picoseconds(costs.sibling),
             shared: picoseconds(costs.shared),
             socket: picoseconds(costs.socket),
+            own_socket: picoseconds(costs.own_socket),
+            own_remote: picoseconds(costs.own_remote),
             remote: picoseconds(costs.remote),
             remote_home: picoseconds(costs.remote_home),
             memory: picoseconds(costs.memory),
@@ -173,9 +177,10 @@ impl Line {
         random: &mut Random,
     ) -> Outcome {
         let Request { place, access, .. } = request;
-        if self.has(place.core, access) {
-            let from_sibling =
-                self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
+        let from_sibling =
+            self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
+        // The other thread of the core that has the line stands in the queue like everybody.
+        if self.has(place.core, access) && (!from_sibling || self.waiting.is_empty()) {
             if access != Access::Load || from_sibling {
                 self.changed_by = Some(place.cpu);
             }
@@ -276,6 +281,9 @@ impl Line {
     fn distance(&self, to: Place, access: Access, machine: &Machine, prices: &Prices) -> u64 {
         let across = if self.home == Some(to.socket) { prices.remote } else { prices.remote_home };
         if let Some(owner) = self.owner {
+            if owner == to.core {
+                return prices.sibling;
+            }
             return if machine.socket_of(owner) == to.socket { prices.socket } else { across };
         }
         let others = || self.sharers.iter().filter(|core| *core != to.core);
@@ -285,9 +293,9 @@ impl Line {
         } else if access == Access::Load {
             if others().any(is_near) { prices.shared } else { across }
         } else if others().all(is_near) {
-            prices.socket
+            prices.own_socket
         } else {
-            across
+            prices.own_remote
         }
     }
 }

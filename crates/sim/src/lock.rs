@@ -48,7 +48,9 @@ impl<T> Mutex<T> {
             return self.guard();
         }
         for pauses in PAUSES {
-            (0..pauses).for_each(|_| spin_hint());
+            for _ in 0..pauses {
+                spin_hint();
+            }
             if self.try_word() {
                 return self.guard();
             }
@@ -183,7 +185,9 @@ impl<T> RwLock<T> {
                     return;
                 }
             } else if let Some(pauses) = pauses.next() {
-                (0..*pauses).for_each(|_| spin_hint());
+                for _ in 0..*pauses {
+                    spin_hint();
+                }
             } else if word & SLEEPERS != 0
                 || self
                     .word

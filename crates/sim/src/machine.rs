@@ -54,8 +54,12 @@ pub struct Costs {
     pub sibling: f64,
     /// A line that no core has changed, from the cache of the socket.
     pub shared: f64,
-    /// A line from another core of the socket, or the right to change one that others of the socket have too.
+    /// A line from another core of the socket.
     pub socket: f64,
+    /// The right to change a line that other cores of the socket have too.
+    pub own_socket: f64,
+    /// The right to change a line that cores of other sockets have too.
+    pub own_remote: f64,
     /// The same from another socket, where the line's home is the socket that asks.
     pub remote: f64,
     /// The same, where the line's home is the other socket.
@@ -178,13 +182,15 @@ impl Machine {
 
 impl Costs {
     /// Each cost with its name.
-    pub fn by_name(&self) -> [(&'static str, f64); 14] {
+    pub fn by_name(&self) -> [(&'static str, f64); 16] {
         [
             ("hit", self.hit),
             ("update", self.update),
             ("sibling", self.sibling),
             ("shared", self.shared),
             ("socket", self.socket),
+            ("own_socket", self.own_socket),
+            ("own_remote", self.own_remote),
             ("remote", self.remote),
             ("remote_home", self.remote_home),
             ("memory", self.memory),

@@ -127,6 +127,19 @@ impl Profile {
         }
     }
 
+    pub(crate) fn spin(&mut self, place: usize, time: u64) {
+        self.places[place].time += time;
+    }
+
+    /// Forgets all sums. Places and lines keep their numbers.
+    pub(crate) fn restart(&mut self) {
+        for place in &mut self.places {
+            *place = Place { accesses: 0, time: 0, stalls: 0, stalled: 0, ..*place };
+        }
+        self.lines.fill(LineUse::default());
+        self.worked = 0;
+    }
+
     pub(crate) fn work(&mut self, time: u64) {
         self.worked += time;
     }

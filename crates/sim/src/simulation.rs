@@ -12,105 +12,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::coroutine::{Coroutine, stop};
-use crate::line::{Access, Line, Outcome, Place, Prices, Request};
+use crate::line::Access;
 use crate::machine::Machine;
-use crate::profile::{Profile, Report};
-use crate::random::Random;
+use crate::memory::Scope;
+use crate::profile::Report;
+use crate::state::{Deadlock, LINE_BYTES, State, Status, Task, TaskId, What};
 
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
-/// How long a thread runs on while others wait for its CPU.
-const SLICE: u64 = 4_000_000_000;
 const PICOSECONDS: u64 = 1000;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Simulation>>> = const { RefCell::new(None) };
-}
-
-/// Names a thread of a simulation.
-pub(crate) type TaskId = usize;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    /// Runs, or could if its CPU were free.
-    Ready,
-    /// Waits for a wake-up, or for the time of its timer.
-    Blocked,
-    Ended,
-}
-
-#[derive(Debug)]
-struct Task {
-    name: Rc<str>,
-    cpu: usize,
-    /// `None` while it runs, and after its end.
-    coroutine: Option<Coroutine>,
-    status: Status,
-    /// It was unparked, and has not parked since.
-    has_token: bool,
-    is_parked: bool,
-    /// Counts its waits, so that an old timer wakes nobody.
-    waits: u64,
-    timed_out: bool,
-    joiner: Option<TaskId>,
-    /// The access that waits for its line.
-    stalled: Option<Stalled>,
-}
-
-/// An access that waits for its line.
-#[derive(Clone, Copy, Debug)]
-struct Stalled {
-    place: usize,
-    line: usize,
-    access: Access,
-    since: u64,
-}
-
-#[derive(Debug)]
-struct Cpu {
-    place: Place,
-    now: u64,
-    busy: u64,
-    running: Option<TaskId>,
-    ready: VecDeque<TaskId>,
-    slice_ends: u64,
-    /// A restartable sequence runs: the CPU stays with its thread.
-    in_section: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    /// This CPU's thread goes on.
-    Go(usize),
-    /// A timer of this thread, set at its wait of this number.
-    Timer(TaskId, u64),
-    /// The queue of this line is served.
-    Serve(usize),
-}
-
-/// What happens next: when, the seed's word on ties, and what.
-type Event = Reverse<(u64, u64, What)>;
-
-#[derive(Debug)]
-struct State {
-    machine: Machine,
-    prices: Prices,
-    random: Random,
-    cpus: Vec<Cpu>,
-    tasks: Vec<Task>,
-    events: BinaryHeap<Event>,
-    lines: Vec<Line>,
-    /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides anything.
-    line_numbers: HashMap<usize, usize>,
-    futexes: HashMap<usize, VecDeque<TaskId>>,
-    running: TaskId,
-    profile: Profile,
 }
 
 /// A simulation that runs on this thread.
@@ -118,21 +35,6 @@ struct State {
 pub(crate) struct Simulation {
     state: RefCell<State>,
 }
-
-/// Why a simulation came to no end.
-#[derive(Debug)]
-pub struct Deadlock {
-    /// The threads that wait, by name.
-    pub waiting: Vec<String>,
-}
-
-impl std::fmt::Display for Deadlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "every thread of the simulation waits: {}", self.waiting.join(", "))
-    }
-}
-
-impl std::error::Error for Deadlock {}
 
 /// Runs `work` as the first thread, on CPU 0, of a simulation. Returns its result, and where the time went.
 ///
@@ -146,6 +48,7 @@ pub fn run<T: 'static>(
     seed: u64,
     work: impl FnOnce() -> T + 'static,
 ) -> Result<(T, Report), Deadlock> {
+    let _memory = Scope::enter();
     let simulation = Rc::new(Simulation { state: RefCell::new(State::new(machine, seed)) });
     CURRENT.with_borrow_mut(|current| {
         assert!(current.is_none(), "a simulation runs on this thread already");
@@ -193,6 +96,13 @@ pub(crate) fn access(address: usize, access: Access, from: &'static Location<'st
     with(|simulation| simulation.access(address, access, from));
 }
 
+/// An address that is the same in every run: the number of its cache line, in the order in which lines are first seen, and the place
+/// in the line. For hashes.
+pub fn stable_address(address: usize) -> usize {
+    let line = with(|simulation| simulation.state.borrow_mut().line_of(address));
+    line.map_or(address, |line| line * LINE_BYTES + address % LINE_BYTES)
+}
+
 /// Plain work of so long on this CPU: more where the other thread of its core works too.
 pub fn work(time: Duration) {
     with(|simulation| simulation.state.borrow_mut().work(picoseconds(time)));
@@ -223,12 +133,34 @@ pub fn fill_random(bytes: &mut [u8]) {
     });
 }
 
-/// A pause of a loop that spins.
+/// Forgets where the time went until now. The next report begins here.
+pub fn restart_profile() {
+    with(|simulation| {
+        let mut state = simulation.state.borrow_mut();
+        state.profile.restart();
+        state.profiled_since = state.now();
+        state.cpus.iter_mut().for_each(|cpu| cpu.busy = 0);
+    });
+}
+
+/// Where the time went until now.
+///
+/// # Panics
+/// Outside of a simulation.
+pub fn profile() -> Report {
+    within(|simulation| simulation.state.borrow().report()).expect("a thread that does not unwind")
+}
+
+/// A pause of a loop that spins. Its time counts for the place that calls.
+#[track_caller]
 pub fn spin_hint() {
+    let from = Location::caller();
     with(|simulation| {
         let mut state = simulation.state.borrow_mut();
         let pause = state.prices.pause;
         state.spend(pause);
+        let place = state.profile.place(from);
+        state.profile.spin(place, pause);
     });
 }
 
@@ -470,225 +402,6 @@ impl Simulation {
         state.dispatch(cpu);
         drop(state);
         stop();
-    }
-}
-
-impl State {
-    fn new(machine: &Machine, seed: u64) -> Self {
-        let cpu = |number| Cpu {
-            place: Place::of(machine, number),
-            now: 0,
-            busy: 0,
-            running: None,
-            ready: VecDeque::new(),
-            slice_ends: 0,
-            in_section: false,
-        };
-        Self {
-            prices: Prices::of(&machine.nanoseconds),
-            cpus: (0..machine.cpus()).map(cpu).collect(),
-            machine: machine.clone(),
-            random: Random::new(seed),
-            tasks: Vec::new(),
-            events: BinaryHeap::new(),
-            lines: Vec::new(),
-            line_numbers: HashMap::new(),
-            futexes: HashMap::new(),
-            running: 0,
-            profile: Profile::default(),
-        }
-    }
-
-    fn cpu(&self) -> &Cpu {
-        &self.cpus[self.tasks[self.running].cpu]
-    }
-
-    fn now(&self) -> u64 {
-        self.cpu().now
-    }
-
-    fn push(&mut self, at: u64, what: What) {
-        let tie = self.random.number();
-        self.events.push(Reverse((at, tie, what)));
-    }
-
-    /// The running thread's CPU is busy for so long.
-    fn spend(&mut self, time: u64) {
-        let cpu = self.tasks[self.running].cpu;
-        self.cpus[cpu].now += time;
-        self.cpus[cpu].busy += time;
-    }
-
-    fn work(&mut self, time: u64) {
-        let cpu = self.tasks[self.running].cpu;
-        let cores = (self.machine.processors.sockets * self.machine.processors.cores) as usize;
-        let sibling = if cpu < cores { cpu + cores } else { cpu - cores };
-        let is_shared = self.cpus.get(sibling).is_some_and(|other| other.running.is_some());
-        let factor = if is_shared { self.machine.processors.shared_core_factor } else { 1.0 };
-        self.spend((time as f64 * factor).round() as u64);
-        self.profile.work(time);
-    }
-
-    fn others_are_earlier(&mut self) -> bool {
-        let now = self.now();
-        match self.events.peek() {
-            Some(Reverse((at, ..))) => *at < now || *at == now && self.random.below(2) == 0,
-            None => false,
-        }
-    }
-
-    /// The running thread goes on at its CPU's time, after the others whose time is earlier; or another thread of the CPU does, if
-    /// the slice is over.
-    fn go_later(&mut self) {
-        let cpu = self.tasks[self.running].cpu;
-        if self.is_slice_over() {
-            let running = self.cpus[cpu].running.take().expect("the CPU of a running thread");
-            self.cpus[cpu].ready.push_back(running);
-            self.dispatch(cpu);
-        } else {
-            self.push(self.cpus[cpu].now, What::Go(cpu));
-        }
-    }
-
-    fn is_slice_over(&self) -> bool {
-        let one = self.cpu();
-        one.now >= one.slice_ends && !one.ready.is_empty() && !one.in_section
-    }
-
-    fn end_slice(&mut self) {
-        let cpu = self.tasks[self.running].cpu;
-        self.cpus[cpu].slice_ends = self.cpus[cpu].now;
-    }
-
-    /// Gives a CPU without a thread the next one that can run.
-    fn dispatch(&mut self, cpu: usize) {
-        let switch = self.prices.switch;
-        let one = &mut self.cpus[cpu];
-        if one.running.is_none()
-            && let Some(task) = one.ready.pop_front()
-        {
-            one.now += switch;
-            one.busy += switch;
-            one.slice_ends = one.now + SLICE;
-            one.running = Some(task);
-            let now = one.now;
-            self.push(now, What::Go(cpu));
-        }
-    }
-
-    /// Wakes a thread that is blocked.
-    fn wake(&mut self, task: TaskId) {
-        if self.tasks[task].status == Status::Blocked {
-            let cost = self.prices.wake;
-            self.spend(cost);
-            self.make_ready(task, self.now() + self.prices.wake_up);
-        }
-    }
-
-    fn make_ready(&mut self, task: TaskId, at: u64) {
-        self.tasks[task].status = Status::Ready;
-        let cpu = self.tasks[task].cpu;
-        self.cpus[cpu].ready.push_back(task);
-        if self.cpus[cpu].running.is_none() {
-            self.cpus[cpu].now = self.cpus[cpu].now.max(at);
-            self.dispatch(cpu);
-        }
-    }
-
-    fn time_out(&mut self, task: TaskId, wait: u64, at: u64) {
-        if self.tasks[task].status == Status::Blocked && self.tasks[task].waits == wait {
-            self.tasks[task].timed_out = true;
-            self.make_ready(task, at);
-        }
-    }
-
-    fn end(&mut self, task: TaskId) {
-        let cpu = self.tasks[task].cpu;
-        self.tasks[task].status = Status::Ended;
-        if let Some(joiner) = self.tasks[task].joiner.take() {
-            self.wake(joiner);
-        }
-        self.cpus[cpu].running = None;
-        self.dispatch(cpu);
-    }
-
-    /// The CPU with the fewest threads.
-    fn least_loaded(&self) -> usize {
-        let mut load = vec![0_usize; self.cpus.len()];
-        self.tasks.iter().filter(|task| task.status != Status::Ended).for_each(|task| load[task.cpu] += 1);
-        (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
-    }
-
-    fn line_of(&mut self, address: usize) -> usize {
-        let next = self.lines.len();
-        let line = *self.line_numbers.entry(address / LINE_BYTES).or_insert(next);
-        if line == next {
-            self.lines.push(Line::default());
-        }
-        line
-    }
-
-    /// Begins an access of the running thread. False where the thread has to stop until its line is there.
-    fn request(&mut self, address: usize, access: Access, from: &'static Location<'static>) -> bool {
-        let (line, now) = (self.line_of(address), self.now());
-        let request = Request { task: self.running, place: self.cpu().place, access };
-        let place = self.profile.place(from);
-        match self.lines[line].request(now, request, &self.machine, &self.prices, &mut self.random) {
-            Outcome::Hit(cost) => {
-                self.spend(cost);
-                self.profile.hit(place, line, cost);
-                return true;
-            }
-            Outcome::Arrives(at) => {
-                let cpu = self.tasks[self.running].cpu;
-                self.push(at, What::Go(cpu));
-            }
-            Outcome::Waits(serve) => {
-                if let Some(at) = serve {
-                    self.push(at, What::Serve(line));
-                }
-            }
-        }
-        let running = self.running;
-        self.tasks[running].stalled = Some(Stalled { place, line, access, since: now });
-        false
-    }
-
-    fn line_is_there(&mut self) {
-        let running = self.running;
-        let Stalled { place, line, access, since } =
-            self.tasks[running].stalled.take().expect("a thread that waited for a line");
-        let waited = self.now() - since;
-        let cost = self.prices.at_hand(access);
-        let cpu = self.tasks[running].cpu;
-        self.cpus[cpu].busy += waited;
-        self.spend(cost);
-        self.profile.stall(place, line, waited + cost);
-    }
-
-    fn serve(&mut self, line: usize, at: u64) {
-        let mut arrivals = Vec::new();
-        let next =
-            self.lines[line].serve(at, &self.machine, &self.prices, &mut self.random, |request, there| {
-                arrivals.push((request.task, there));
-            });
-        for (task, there) in arrivals {
-            let cpu = self.tasks[task].cpu;
-            self.push(there, What::Go(cpu));
-        }
-        if let Some(at) = next {
-            self.push(at, What::Serve(line));
-        }
-    }
-
-    fn deadlock(&self) -> Deadlock {
-        let waits = |task: &&Task| task.status == Status::Blocked;
-        Deadlock { waiting: self.tasks.iter().filter(waits).map(|task| task.name.to_string()).collect() }
-    }
-
-    fn report(&self) -> Report {
-        let times = self.cpus.iter().map(|cpu| (cpu.now, cpu.busy)).collect();
-        self.profile.report(&self.machine, times)
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::coroutine::STACK_BYTES;
-use crate::simulation::{self, TaskId};
+use crate::simulation;
+use crate::state::TaskId;
 
 /// A thread's result, or the panic that ended it.
 pub type Result<T> = std::result::Result<T, Box<dyn Any + Send>>;

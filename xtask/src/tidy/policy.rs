@@ -41,7 +41,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/stub", &["crates/platform"]),
     ("crates/window", &["crates/octavo", "crates/platform", "crates/stub"]),
     ("crates/pager", &["crates/octavo", "crates/platform", "crates/stub", "crates/window"]),
-    ("crates/cli", &["crates/octavo", "crates/pager", "crates/platform"]),
+    ("crates/cli", &["crates/lab", "crates/octavo", "crates/pager", "crates/platform", "crates/sim"]),
     ("crates/bench", &["crates/octavo"]),
     ("crates/bench-compare", &["crates/octavo"]),
     ("crates/sim", &[]),
@@ -68,9 +68,9 @@ pub const UNSAFE_ELSEWHERE: &[Allowed] = &[
         reason: "the peers' own interfaces are C functions and raw pointers",
     },
     Allowed {
-        path: "crates/sim/src/coroutine.rs",
+        path: "crates/sim/",
         what: "",
-        reason: "a coroutine goes back to a place that is kept beside its stack",
+        reason: "a coroutine goes back to a place that is kept beside its stack, and an allocator hands out memory",
     },
     Allowed {
         path: "crates/stub/",

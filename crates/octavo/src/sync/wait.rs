@@ -14,7 +14,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use crate::sizes::WAKER_BUCKETS as BUCKETS;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, face};
 
 const WAKERS: usize = 64;
 
@@ -84,5 +84,5 @@ impl WaitTable {
 
 /// The key of a word: its address.
 pub(crate) fn key_of<T>(word: &T) -> usize {
-    std::ptr::from_ref(word).addr()
+    face::stable_address(std::ptr::from_ref(word).addr())
 }

@@ -279,3 +279,20 @@ fn words_outside_of_a_simulation_are_plain_words() {
     assert_eq!(*Mutex::new(3).lock(), 3);
     assert_eq!((now(), current_cpu(), possible_cpus()), (Duration::ZERO, 0, 1));
 }
+
+#[test]
+fn a_profile_that_was_restarted_has_only_what_came_after() {
+    let ((before, after), _) = run(&machine(), 1, || {
+        let word = AtomicU64::new(0);
+        (0..10).for_each(|_| _ = word.fetch_add(1, Ordering::Relaxed));
+        let before = profile();
+        restart_profile();
+        (0..3).for_each(|_| _ = word.fetch_add(1, Ordering::Relaxed));
+        (before, profile())
+    })
+    .unwrap();
+    let accesses = |report: &Report| report.places.iter().map(|place| place.accesses).sum::<u64>();
+    assert_eq!((accesses(&before), accesses(&after)), (10, 3));
+    assert!((after.elapsed - 3.0 * machine().nanoseconds.update).abs() < 0.01, "{}", after.elapsed);
+    assert_eq!(after.busy[0], after.elapsed);
+}

@@ -1,0 +1,161 @@
+//! One experiment's figures from three kinds of evidence, side by side.
+
+use serde::Serialize;
+
+use crate::Form;
+
+/// Where figures come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// The seed's message.
+    Published,
+    /// Linux's operation on a simulated machine: the engine's, and plain work up to the published patched figure.
+    SimulatedLinux,
+    /// The engine's own operation on a simulated machine.
+    SimulatedOctavo,
+    /// The engine on this machine.
+    Measured,
+}
+
+impl Evidence {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::SimulatedLinux => "simulated, Linux-calibrated",
+            Self::SimulatedOctavo => "simulated, Octavo",
+            Self::Measured => "measured here",
+        }
+    }
+}
+
+/// A figure of all forms, as one kind of evidence has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// What the figure is, with its unit.
+    pub figure: String,
+    /// Where it comes from.
+    pub evidence: Evidence,
+    /// By form; none where this evidence has none.
+    pub base: Option<f64>,
+    /// The same, patched.
+    pub patched: Option<f64>,
+    /// The same, of the best form.
+    pub best: Option<f64>,
+    /// The patched figure over the base one.
+    pub ratio: Option<f64>,
+    /// How far the predicted ratio is from the published one, as a part of the published one.
+    pub error: Option<f64>,
+    /// What was fitted on what was published, and so predicts nothing.
+    pub fitted: Option<Form>,
+}
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Its name, as on the command line.
+    pub experiment: &'static str,
+    /// The simulated machine.
+    pub machine: String,
+    /// The seed of the simulations.
+    pub seed: u64,
+    /// Figure by figure, the published one first.
+    pub lines: Vec<Line>,
+    /// What to know about the figures.
+    pub notes: Vec<String>,
+}
+
+impl Line {
+    /// A line without figures.
+    pub fn new(figure: impl Into<String>, evidence: Evidence) -> Self {
+        Self {
+            figure: figure.into(),
+            evidence,
+            base: None,
+            patched: None,
+            best: None,
+            ratio: None,
+            error: None,
+            fitted: None,
+        }
+    }
+
+    /// With the figures of forms, in the order of [`Form::ALL`].
+    pub fn of(self, forms: [f64; 3]) -> Self {
+        let [base, patched, best] = forms;
+        Self {
+            base: Some(base),
+            patched: Some(patched),
+            best: Some(best),
+            ratio: Some(patched / base),
+            ..self
+        }
+    }
+
+    /// With figures of the two forms that the seed has.
+    pub fn of_two(self, base: f64, patched: f64) -> Self {
+        Self { base: Some(base), patched: Some(patched), ratio: Some(patched / base), ..self }
+    }
+
+    /// With a ratio of the two forms alone.
+    pub fn of_ratio(self, ratio: f64) -> Self {
+        Self { ratio: Some(ratio), ..self }
+    }
+
+    /// Beside the ratio that was published.
+    pub fn beside(self, published: f64) -> Self {
+        Self { error: self.ratio.map(|ratio| ratio / published - 1.0), ..self }
+    }
+
+    /// One form's figure was fitted.
+    pub fn fitted(self, form: Form) -> Self {
+        Self { fitted: Some(form), ..self }
+    }
+}
+
+/// Measures all forms `ROUNDS` times, in turns, and returns the run of each whose figure is the median.
+pub(crate) fn in_turns<R>(measure: impl Fn(Form) -> R, figure: impl Fn(&R) -> f64) -> [R; 3] {
+    let mut runs = Form::ALL.map(|_| Vec::with_capacity(ROUNDS));
+    for _ in 0..ROUNDS {
+        for (form, runs) in Form::ALL.into_iter().zip(&mut runs) {
+            runs.push(measure(form));
+        }
+    }
+    runs.map(|mut runs| {
+        runs.sort_by(|one, other| figure(one).total_cmp(&figure(other)));
+        runs.swap_remove(ROUNDS / 2)
+    })
+}
+
+/// Runs of each form on this machine.
+pub(crate) const ROUNDS: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn forms_take_turns_and_the_median_counts() {
+        let calls = Cell::new(0);
+        let runs = in_turns(
+            |form| {
+                calls.set(calls.get() + 1);
+                (form, f64::from(calls.get() * 7 % 15))
+            },
+            |(_, figure)| *figure,
+        );
+        assert_eq!(calls.get(), 15);
+        assert_eq!(runs.map(|(form, _)| form), Form::ALL);
+        // Calls 1, 4, 7, 10, 13 were of the base form: 7, 13, 4, 10, 1.
+        assert_eq!(runs[0].1, 7.0);
+    }
+
+    #[test]
+    fn a_line_says_how_far_a_prediction_is_off() {
+        let line = Line::new("throughput", Evidence::SimulatedLinux).of([100.0, 200.0, 250.0]).beside(2.5);
+        assert_eq!((line.ratio, line.error.map(|error| (error * 100.0).round())), (Some(2.0), Some(-20.0)));
+    }
+}

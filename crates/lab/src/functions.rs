@@ -1,0 +1,49 @@
+//! The function at a place of the engine's source, and the sums of a report by function.
+
+use std::collections::BTreeMap;
+
+use octavo_sim::Report;
+
+/// File below the engine's source, line of the head, and name, sorted by file and line.
+const FUNCTIONS: &[(&str, u32, &str)] = include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+
+/// What stands before the path of a file of the engine.
+const ENGINE: &str = "octavo/src/";
+
+/// The function at a place, as `frame/zero_page::get_live`; `None` outside of the engine.
+pub fn function_at(file: &str, line: u32) -> Option<String> {
+    let (_, file) = file.split_once(ENGINE)?;
+    let next = FUNCTIONS.partition_point(|(other, first, _)| (*other, *first) <= (file, line));
+    let (found, _, name) = FUNCTIONS[..next].last().filter(|(other, ..)| *other == file)?;
+    Some(format!("{}::{name}", found.trim_end_matches(".rs").trim_end_matches("/mod")))
+}
+
+/// The time of operations on shared words, by function, in nanoseconds.
+pub fn by_function(report: &Report) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for place in &report.places {
+        let name = function_at(place.file, place.line).unwrap_or_else(|| "outside of the engine".into());
+        *sums.entry(name).or_default() += place.time;
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_the_engine_have_functions() {
+        let (file, line, name) = FUNCTIONS
+            .iter()
+            .find(|(file, _, name)| *file == "frame/zero_page.rs" && *name == "get_live")
+            .unwrap();
+        let path = format!("crates/simulated/../octavo/src/{file}");
+        let expected = Some(format!("frame/zero_page::{name}"));
+        assert_eq!(function_at(&path, line + 2), expected);
+        assert_eq!(function_at(&path, *line), expected);
+        assert_ne!(function_at(&path, line - 1), expected);
+        assert_eq!(function_at(&path, 1), None);
+        assert_eq!(function_at("crates/lab/src/lib.rs", 5), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! The swap cache without writeback tags: 8 tasks write more memory than there is, in order (Linux 4.9, 371a096edf43, *mm: don't
+//! use radix tree writeback tags for pages in swap cache*).
+//!
+//! The plain work is calibrated so that the *patched* form sends pages out as fast as published. The published *base* figure is then
+//! what the simulation predicts. How long a lock is held matters most here, and the engine's own critical sections are shorter
+//! than Linux's were: what stands in them is not calibrated.
+
+use std::time::Duration;
+
+use octavo_sim::{Deadlock, Machine, Report};
+use serde::Serialize;
+
+use crate::comparison::{Comparison, Evidence, Line, in_turns};
+use crate::faces::{measured, simulated};
+use crate::functions::by_function;
+use crate::{Form, until_it_gives};
+
+/// What the seed's message says.
+pub mod published {
+    /// Tasks.
+    pub const TASKS: usize = 8;
+    /// KB/s that went out, without and with the patch.
+    pub const SWAP_OUT: (f64, f64) = (1_207_402.0, 1_476_578.0);
+    /// Throughput with the patch over without.
+    pub const THROUGHPUT_RATIO: f64 = 3_212_076.0 / 2_506_952.0;
+    /// Share of time at the four places that take the lock, without and with the patch.
+    pub const SHARES: (f64, f64) = (0.4256, 0.1555);
+}
+
+/// How much the tasks do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Tasks, each on a CPU of its own.
+    pub tasks: usize,
+    /// Pages of a task.
+    pub pages: u64,
+    /// The memory of all.
+    pub budget_bytes: u64,
+    /// Plain work beside each page; simulated only.
+    pub beside: Duration,
+}
+
+/// One form's figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The form.
+    pub form: Form,
+    /// Nanoseconds of a page that was written, over all tasks.
+    pub page: f64,
+    /// Pages a second that all tasks wrote.
+    pub throughput: f64,
+    /// Share of the tasks' time that goes into taking the tree's lock; none where nothing was profiled.
+    pub share: Option<f64>,
+    /// Where the time went, simulated.
+    #[serde(skip)]
+    pub profile: Option<Report>,
+}
+
+/// Runs one form on a simulated machine.
+///
+/// # Errors
+/// [`Deadlock`] where all threads wait for each other.
+pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
+    let (outcome, _) =
+        octavo_sim::run(machine, seed, move || simulated::workloads::swap_cache::run(form, load))?;
+    let times: Vec<_> = outcome.tasks.iter().map(|(time, _)| *time).collect();
+    let mut row = row(form, load, &times);
+    let spent: f64 = times.iter().map(Duration::as_secs_f64).sum();
+    let taken = by_function(&outcome.profile).get("mapping::lock").copied().unwrap_or_default();
+    row.share = Some(taken / (spent * 1e9));
+    row.profile = Some(outcome.profile);
+    Ok(row)
+}
+
+/// Runs one form on this machine.
+pub fn measure(form: Form, load: Load) -> Row {
+    let outcome = measured::workloads::swap_cache::run(form, load);
+    let times: Vec<_> = outcome.tasks.iter().map(|(time, _)| *time).collect();
+    row(form, load, &times)
+}
+
+fn row(form: Form, load: Load, times: &[Duration]) -> Row {
+    let spent: f64 = times.iter().map(Duration::as_secs_f64).sum();
+    Row {
+        form,
+        page: spent * 1e9 / (load.pages * times.len() as u64) as f64,
+        throughput: times.iter().map(|time| load.pages as f64 / time.as_secs_f64()).sum(),
+        share: None,
+        profile: None,
+    }
+}
+
+/// The plain work beside a page with which the patched form takes `page` nanoseconds of a task.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn calibrate(machine: &Machine, seed: u64, load: Load, page: f64) -> Result<Duration, Deadlock> {
+    until_it_gives(page, |beside| Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.page))
+}
+
+/// What a comparison is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Tasks on the simulated machine.
+    pub tasks: usize,
+    /// Pages of a task.
+    pub pages: u64,
+    /// The memory of all tasks.
+    pub budget_bytes: u64,
+    /// The seed of the simulations.
+    pub seed: u64,
+    /// Tasks on this machine; none where nothing is to be measured.
+    pub here: Option<usize>,
+}
+
+/// The seed's experiment, by all kinds of evidence.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
+    let Options { tasks, pages, budget_bytes, seed, here } = options;
+    let load = Load { tasks, pages, budget_bytes, beside: Duration::ZERO };
+    let all = |load: Load| -> Result<[Row; 3], Deadlock> {
+        let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
+        Ok([base?, patched?, best?])
+    };
+    // All tasks together send out a page in 4 KB over the published rate.
+    let nanoseconds = |kilobytes: f64| published::TASKS as f64 * 4.0e9 / kilobytes;
+    let linux = Load { beside: calibrate(machine, seed, load, nanoseconds(published::SWAP_OUT.1))?, ..load };
+    let mut sides = vec![(Evidence::SimulatedLinux, all(linux)?), (Evidence::SimulatedOctavo, all(load)?)];
+    if let Some(tasks) = here {
+        let load = Load { tasks, ..load };
+        sides.push((Evidence::Measured, in_turns(|form| measure(form, load), |row| row.page)));
+    }
+    let (throughput, time, share) =
+        ("throughput, pages/s", "ns a page of a task", "share of taking the lock, %");
+    let mut lines = vec![
+        Line::new(time, Evidence::Published)
+            .of_two(nanoseconds(published::SWAP_OUT.0), nanoseconds(published::SWAP_OUT.1)),
+        Line::new(throughput, Evidence::Published).of_ratio(published::THROUGHPUT_RATIO),
+        Line::new(share, Evidence::Published)
+            .of_two(100.0 * published::SHARES.0, 100.0 * published::SHARES.1),
+    ];
+    for (evidence, rows) in sides {
+        let figures = |value: fn(&Row) -> f64| rows.each_ref().map(value);
+        let is_prediction = evidence == Evidence::SimulatedLinux;
+        let beside = |line: Line, ratio: f64| if is_prediction { line.beside(ratio) } else { line };
+        let page = beside(
+            Line::new(time, evidence).of(figures(|row| row.page)),
+            published::SWAP_OUT.0 / published::SWAP_OUT.1,
+        );
+        lines.push(if is_prediction { page.fitted(Form::Patched) } else { page });
+        let rate = Line::new(throughput, evidence).of(figures(|row| row.throughput));
+        lines.push(beside(rate, published::THROUGHPUT_RATIO));
+        if rows.iter().all(|row| row.share.is_some()) {
+            lines.push(Line::new(share, evidence).of(figures(|row| 100.0 * row.share.unwrap_or_default())));
+        }
+    }
+    let notes = vec![
+        format!(
+            "{tasks} tasks write {pages} pages each, in {} MiB for all. The published time of a page is that of a page that went out.",
+            budget_bytes >> 20
+        ),
+        "The published shares are the sum of four places that take the lock. Octavo's critical sections are shorter than Linux's were, and are not calibrated.".into(),
+    ];
+    Ok(Comparison { experiment: "swap-cache", machine: machine.name.clone(), seed, lines, notes })
+}

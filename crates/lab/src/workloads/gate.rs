@@ -1,0 +1,68 @@
+//! Tasks that begin together, and end together as far as a profile is concerned.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::super::{AtomicU64, Profile, begin, end, now, rest, spawn_on};
+
+/// What became of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome<T> {
+    /// What each task returned.
+    pub tasks: Vec<T>,
+    /// From the opening of the gate to the end of the last task, its clearing up included.
+    pub elapsed: Duration,
+    /// Where the time went from the opening of the gate until each task had done its work, before clearing up.
+    #[allow(dead_code, reason = "only simulated runs have one")]
+    pub profile: Profile,
+}
+
+/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. What `work` returns beside its result is
+/// dropped by its task when all have done their work: that is the clearing up.
+pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
+    things: Vec<S>,
+    work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
+) -> Outcome<T> {
+    let count = things.len() as u64;
+    let (work, ready, gate, done) = (Arc::new(work), counter(), counter(), counter());
+    let tasks: Vec<_> = things
+        .into_iter()
+        .enumerate()
+        .map(|(number, thing)| {
+            let (work, ready) = (Arc::clone(&work), Arc::clone(&ready));
+            let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
+            let body = move || {
+                ready.fetch_add(1, Ordering::AcqRel);
+                wait_for(&gate, 1);
+                let (result, left) = work(number, thing);
+                done.fetch_add(1, Ordering::AcqRel);
+                wait_for(&gate, 2);
+                drop(left);
+                (result, now())
+            };
+            spawn_on(number, body).expect("memory for a thread's stack")
+        })
+        .collect();
+    wait_for(&ready, count);
+    begin();
+    let began = now();
+    gate.store(1, Ordering::Release);
+    wait_for(&done, count);
+    let profile = end();
+    gate.store(2, Ordering::Release);
+    let (tasks, ends): (Vec<T>, Vec<Duration>) =
+        tasks.into_iter().map(|task| task.join().expect("a task does not panic")).unzip();
+    let elapsed = ends.into_iter().max().unwrap_or_default().saturating_sub(began);
+    Outcome { tasks, elapsed, profile }
+}
+
+fn counter() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(0))
+}
+
+fn wait_for(word: &AtomicU64, least: u64) {
+    while word.load(Ordering::Acquire) < least {
+        rest();
+    }
+}

@@ -1,0 +1,8 @@
+//! The experiments' own work, built once on each face.
+
+pub(crate) mod gate;
+#[allow(dead_code, reason = "only simulated: messages that are really sent are another command's")]
+pub(crate) mod percpu_lists;
+pub(crate) mod pin;
+pub(crate) mod swap_cache;
+pub(crate) mod zero_page;

@@ -1,0 +1,63 @@
+//! A stream of messages over loopback, as far as the page allocator is concerned: the sender allocates what each message lies in,
+//! and the receiver, on another CPU, frees it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::super::octavo::PercpuOrders;
+use super::super::octavo::frame::{Backing, Block, FrameAllocator, FrameConfig, Order};
+use super::super::{now, rest, work};
+use super::gate::{Outcome, all_at_once};
+use crate::Form;
+use crate::percpu_lists::{Load, Place, QUEUED};
+
+/// Messages on their way. Its own cost belongs to the plain work beside: the lock is not one of a face.
+type Socket = Arc<Mutex<VecDeque<Option<Block>>>>;
+
+fn queued(socket: &Socket) -> usize {
+    socket.lock().unwrap_or_else(PoisonError::into_inner).len()
+}
+
+/// Returns the time that the sender took, and the receiver.
+pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
+    let orders = match form {
+        Form::Base => PercpuOrders::OrderZero,
+        Form::Patched => PercpuOrders::Costly,
+        Form::Best => PercpuOrders::All,
+    };
+    let mut config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
+    (config.percpu_orders, config.populate) = (orders, false);
+    let frames =
+        Arc::new(FrameAllocator::standalone(&config, 128 << 20).expect("address space for the arena"));
+    let socket = Socket::default();
+    let Place { order, messages } = load.place;
+    let ends = vec![(frames, socket); 2];
+    all_at_once(ends, move |end, (frames, socket)| {
+        let began = now();
+        for message in 0..load.messages {
+            let is_first = message.is_multiple_of(messages);
+            if end == 0 {
+                while queued(&socket) >= QUEUED {
+                    rest();
+                }
+                let order = Order::new(order).expect("an order that the allocator has");
+                let block =
+                    is_first.then(|| frames.alloc(order).expect("more frames than messages on their way"));
+                socket.lock().unwrap_or_else(PoisonError::into_inner).push_back(block);
+                work(load.beside);
+            } else {
+                while queued(&socket) == 0 {
+                    rest();
+                }
+                let block = socket.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                // A receiver is faster than a sender over loopback, where the sender's side does the delivery.
+                work(load.beside / 2);
+                if let Some(block) = block.flatten() {
+                    frames.give_back(block);
+                }
+            }
+        }
+        (now() - began, frames)
+    })
+}

@@ -1,0 +1,39 @@
+//! `case-swap-w-seq`: tasks that write more memory than there is, in order; what does not fit goes to a device of memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::octavo::{Compression, Counter, Manager, RegionOptions, SwapArea, SwapCache};
+use super::super::{now, work};
+use super::gate::{Outcome, all_at_once};
+use crate::Form;
+use crate::swap_cache::Load;
+
+/// Returns the time that each task took for its pages, and the pages that went out while it ran.
+pub(crate) fn run(form: Form, load: Load) -> Outcome<(Duration, u64)> {
+    let cache = match form {
+        Form::Base => SwapCache::TaggedTree,
+        Form::Patched => SwapCache::Tree,
+        Form::Best => SwapCache::Table,
+    };
+    let bytes = load.pages * 4096;
+    let device = SwapArea::ram(2 * bytes * load.tasks as u64);
+    let builder = Manager::builder().budget_bytes(load.budget_bytes).swap_cache(cache).swap_area(device);
+    let manager = Arc::new(builder.compression(Compression::Off).build().expect("a manager with a device"));
+    let spaces: Vec<_> = (0..load.tasks)
+        .map(|_| {
+            let space = manager.space().expect("room for a space");
+            let address = space.map(bytes, RegionOptions::default()).expect("room for a region");
+            (space, address, Arc::clone(&manager))
+        })
+        .collect();
+    all_at_once(spaces, move |_, (space, address, manager)| {
+        let (began, before) = (now(), manager.counters());
+        for page in 0..load.pages {
+            work(load.beside);
+            space.store::<u64>(address + page * 4096, page).expect("room on the device");
+        }
+        let out = manager.counters().since(&before).get(Counter::SwapOut);
+        ((now() - began, out), (space, manager))
+    })
+}

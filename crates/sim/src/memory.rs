@@ -1,0 +1,316 @@
+//! Memory for simulations: what a simulation allocates lies where it lies in every run.
+//!
+//! Which words share a cache line decides what a simulated machine does. With the process's allocator that follows from all that the
+//! process did before, and differs from one machine to the next. A program whose allocator is [`Memory`] gives each simulation a
+//! *heap* of its own, which begins at the start of a page, and hands out the same places for the same calls. Everything else goes
+//! to the system's allocator, as before.
+//!
+//! A heap has a list of free blocks for each size, youngest first, and cuts new ones off its end. It goes back to the system when
+//! its simulation has ended and nothing in it is in use any more.
+//!
+//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that all threads read.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// Bytes of addresses of a heap. What a simulation needs beyond goes to the system's allocator.
+const HEAP_BYTES: usize = 1 << 30;
+/// Where a heap begins, and the largest alignment that it serves.
+const HEAP_ALIGN: usize = 4096;
+/// The most heaps at a time.
+const MOST_HEAPS: usize = 64;
+/// Blocks are multiples of this.
+const GRAIN: usize = 16;
+/// The largest block that is a plain multiple of [`GRAIN`]. Larger ones, and those with a larger alignment, are powers of two.
+const LARGEST_SMALL: usize = 1024;
+const SMALL_CLASSES: usize = LARGEST_SMALL / GRAIN;
+const CLASSES: usize = SMALL_CLASSES + usize::BITS as usize;
+
+thread_local! {
+    /// The heap of the simulation that runs on this thread.
+    static HEAP: Cell<*mut Heap> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// All heaps, and how many they are.
+static HEAPS: [AtomicPtr<Heap>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The allocator of programs that simulate.
+///
+/// ```
+/// #[global_allocator]
+/// static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory;
+
+/// The head of a heap, at its beginning.
+struct Heap {
+    is_locked: AtomicBool,
+    state: Cell<State>,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    /// The first free block of each class. A free block's first word points to the next.
+    free: [*mut u8; CLASSES],
+    /// Bytes that were ever cut off.
+    used: usize,
+    /// Blocks in use, and one for the simulation.
+    live: usize,
+}
+
+/// A block's class, and its bytes.
+fn class_of(layout: Layout) -> Option<(usize, usize)> {
+    let bytes = layout.size().max(GRAIN).checked_next_multiple_of(GRAIN)?;
+    if bytes <= LARGEST_SMALL && layout.align() <= GRAIN {
+        return Some((bytes / GRAIN - 1, bytes));
+    }
+    let bytes = bytes.max(layout.align()).checked_next_power_of_two()?;
+    (layout.align() <= HEAP_ALIGN && bytes <= HEAP_BYTES / 2)
+        .then(|| (SMALL_CLASSES + bytes.trailing_zeros() as usize, bytes))
+}
+
+const fn whole() -> Layout {
+    match Layout::from_size_align(HEAP_BYTES, HEAP_ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a heap has a layout"),
+    }
+}
+
+impl Heap {
+    /// Calls `change` with the state, which no other thread sees meanwhile.
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        let mut state = self.state.get();
+        let result = change(&mut state);
+        self.state.set(state);
+        self.is_locked.store(false, Ordering::Release);
+        result
+    }
+
+    fn base(&self) -> *mut u8 {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let (class, bytes) = class_of(layout)?;
+        self.with(|state| {
+            let block = state.free[class];
+            if !block.is_null() {
+                // SAFETY: a free block is at least a word long and aligned for one, and its first word was written when it was
+                // freed. The lock is held, so nobody else has it.
+                state.free[class] = unsafe { block.cast::<*mut u8>().read() };
+                state.live += 1;
+                return NonNull::new(block);
+            }
+            let align = if class < SMALL_CLASSES { GRAIN } else { bytes.min(HEAP_ALIGN) };
+            let at = state.used.next_multiple_of(align);
+            if at + bytes > HEAP_BYTES {
+                return None;
+            }
+            state.used = at + bytes;
+            state.live += 1;
+            // SAFETY: the block lies within the heap (just compared).
+            NonNull::new(unsafe { self.base().add(at) })
+        })
+    }
+
+    /// Takes a block back. Returns whether it was the last that was in use.
+    fn free(&self, block: *mut u8, layout: Layout) -> bool {
+        let Some((class, _)) = class_of(layout) else { return false };
+        self.with(|state| {
+            // SAFETY: as in `allocate`; the owner gives the block up.
+            unsafe { block.cast::<*mut u8>().write(state.free[class]) };
+            state.free[class] = block;
+            state.live -= 1;
+            state.live == 0
+        })
+    }
+}
+
+/// The heap that has this address.
+fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
+    // Relaxed: whoever has an address of a heap has got it after the heap was listed, and by a way that orders the two.
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let heaps = HEAPS.iter().filter_map(|heap| NonNull::new(heap.load(Ordering::Relaxed)));
+    heaps.into_iter().find(|heap| address.addr().wrapping_sub(heap.addr().get()) < HEAP_BYTES)
+}
+
+/// The heap goes back to the system.
+fn retire(heap: NonNull<Heap>) {
+    if let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed) == heap.as_ptr()) {
+        slot.store(ptr::null_mut(), Ordering::Relaxed);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+    // SAFETY: the heap was allocated so by `Scope::enter`. Nothing in it is in use, so no address in it is known to anybody.
+    unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
+}
+
+/// A simulation's heap is in use on this thread as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Scope(Option<NonNull<Heap>>);
+
+impl Scope {
+    /// Gives the simulation that begins a heap. Without room for one, or under another allocator, it does without.
+    pub(crate) fn enter() -> Self {
+        let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed).is_null()) else {
+            return Self(None);
+        };
+        // SAFETY: the layout has a size. The system gives the memory as it is touched.
+        let Some(heap) = NonNull::new(unsafe { System.alloc(whole()) }.cast::<Heap>()) else {
+            return Self(None);
+        };
+        let used = size_of::<Heap>().next_multiple_of(HEAP_ALIGN);
+        let state = Cell::new(State { free: [ptr::null_mut(); CLASSES], used, live: 1 });
+        // SAFETY: the memory is new, large enough, and aligned to a page.
+        unsafe { heap.write(Heap { is_locked: AtomicBool::new(false), state }) };
+        // Another thread may have taken the slot meanwhile.
+        let taken =
+            slot.compare_exchange(ptr::null_mut(), heap.as_ptr(), Ordering::Relaxed, Ordering::Relaxed);
+        if taken.is_err() {
+            // SAFETY: allocated above, and known to nobody else.
+            unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
+            return Self(None);
+        }
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        HEAP.set(heap.as_ptr());
+        Self(Some(heap))
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let Some(heap) = self.0 else { return };
+        HEAP.set(ptr::null_mut());
+        // SAFETY: the heap lives at least until its count falls to zero, and one of the count is this value's.
+        let is_last = unsafe { heap.as_ref() }.with(|state| {
+            state.live -= 1;
+            state.live == 0
+        });
+        if is_last {
+            retire(heap);
+        }
+    }
+}
+
+// SAFETY: what the heap of this thread's simulation has no room for, the system's allocator serves, which keeps the contract. A block
+// of a heap lies within the heap, is at least as large and as aligned as asked (`class_of`), and belongs to one owner: it was either
+// cut off the end, which only grows, or taken off a list under the heap's lock. A block goes back where its address lies. A heap
+// goes back to the system when none of its blocks is in use and its simulation has ended; then no thread allocates from it.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends has no heap.
+        if let Some(heap) = NonNull::new(HEAP.try_with(Cell::get).unwrap_or(ptr::null_mut())) {
+            // SAFETY: a thread's heap lives as long as its simulation.
+            if let Some(block) = unsafe { heap.as_ref() }.allocate(layout) {
+                return block.as_ptr();
+            }
+        }
+        // SAFETY: the caller's layout.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match heap_of(block) {
+            Some(heap) => {
+                // SAFETY: a heap with a block in use lives.
+                if unsafe { heap.as_ref() }.free(block, layout) {
+                    retire(heap);
+                }
+            }
+            // SAFETY: it came from there, by the caller's layout.
+            None => unsafe { System.dealloc(block, layout) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static MEMORY: Memory = Memory;
+
+    fn offsets(sizes: &[usize]) -> Vec<usize> {
+        let _scope = Scope::enter();
+        let base = HEAP.get().addr();
+        assert_ne!(base, 0);
+        let mut boxes: Vec<Vec<u8>> = Vec::new();
+        let mut offsets = Vec::new();
+        for size in sizes {
+            boxes.push(vec![7; *size]);
+            offsets.push(boxes[boxes.len() - 1].as_ptr().addr() - base);
+            if size % 3 == 0 {
+                boxes.swap_remove(boxes.len() / 2);
+            }
+        }
+        assert!(boxes.iter().all(|bytes| bytes.iter().all(|byte| *byte == 7)));
+        offsets
+    }
+
+    #[test]
+    fn the_same_calls_get_the_same_places_whatever_came_before() {
+        let sizes: Vec<usize> = (1..2000).map(|number| number * 37 % 5000 + 1).collect();
+        let first = offsets(&sizes);
+        let _before: Vec<Vec<u8>> = (1..100).map(|size| vec![1; size * 10]).collect();
+        assert_eq!(first, offsets(&sizes));
+    }
+
+    #[test]
+    fn blocks_are_apart_aligned_and_reused() {
+        let _scope = Scope::enter();
+        let mut taken: Vec<(usize, usize)> = Vec::new();
+        let mut blocks = Vec::new();
+        for (size, align) in
+            [(1, 1), (24, 8), (64, 64), (100, 128), (5000, 16), (1024, 16), (1025, 4096), (3, 2)]
+        {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            // SAFETY: the layout has a size.
+            let block = unsafe { MEMORY.alloc(layout) };
+            assert!(block.addr().is_multiple_of(align));
+            assert!(taken.iter().all(|(at, len)| block.addr() + size <= *at || at + len <= block.addr()));
+            taken.push((block.addr(), size));
+            blocks.push((block, layout));
+        }
+        // SAFETY: allocated above, with this layout.
+        blocks.iter().for_each(|(block, layout)| unsafe { MEMORY.dealloc(*block, *layout) });
+        let (last, layout) = blocks[2];
+        // SAFETY: the layout has a size.
+        let again = unsafe { MEMORY.alloc(layout) };
+        assert_eq!(again, last);
+        // SAFETY: allocated just now.
+        unsafe { MEMORY.dealloc(again, layout) };
+    }
+
+    #[test]
+    fn a_heap_stays_until_the_last_block_is_given_back_by_whatever_thread() {
+        let scope = Scope::enter();
+        let heap = NonNull::new(HEAP.get()).unwrap();
+        let left = vec![5_u64; 100];
+        drop(scope);
+        assert_eq!(heap_of(left.as_ptr().cast_mut().cast()), Some(heap));
+        std::thread::spawn(move || {
+            assert!(left.iter().all(|word| *word == 5));
+            let address = left.as_ptr().cast_mut().cast();
+            drop(left);
+            // Another test's heap may lie there by now, so only this heap's own listing is asked for.
+            let _ = heap_of(address);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_a_heap_has_no_room_for_comes_from_the_system() {
+        let _scope = Scope::enter();
+        let large = vec![0_u8; HEAP_BYTES / 2 + 1];
+        assert_eq!(heap_of(large.as_ptr().cast_mut()), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! The state of a simulated machine: its CPUs and their threads, what happens next, and its cache lines.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::panic::Location;
+use std::rc::Rc;
+
+use crate::coroutine::Coroutine;
+use crate::line::{Access, Line, Outcome, Place, Prices, Request, SPREAD_PERCENT};
+use crate::machine::Machine;
+use crate::profile::{Profile, Report};
+use crate::random::Random;
+
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+/// How long a thread runs on while others wait for its CPU.
+const SLICE: u64 = 4_000_000_000;
+
+/// Names a thread of a simulation.
+pub(crate) type TaskId = usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Runs, or could if its CPU were free.
+    Ready,
+    /// Waits for a wake-up, or for the time of its timer.
+    Blocked,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub name: Rc<str>,
+    pub cpu: usize,
+    /// `None` while it runs, and after its end.
+    pub coroutine: Option<Coroutine>,
+    pub status: Status,
+    /// It was unparked, and has not parked since.
+    pub has_token: bool,
+    pub is_parked: bool,
+    /// Counts its waits, so that an old timer wakes nobody.
+    pub waits: u64,
+    pub timed_out: bool,
+    pub joiner: Option<TaskId>,
+    /// The access that waits for its line.
+    pub stalled: Option<Stalled>,
+}
+
+/// An access that waits for its line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stalled {
+    place: usize,
+    line: usize,
+    access: Access,
+    since: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    pub place: Place,
+    pub now: u64,
+    pub busy: u64,
+    pub running: Option<TaskId>,
+    pub ready: VecDeque<TaskId>,
+    pub slice_ends: u64,
+    /// A restartable sequence runs: the CPU stays with its thread.
+    pub in_section: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum What {
+    /// This CPU's thread goes on.
+    Go(usize),
+    /// A timer of this thread, set at its wait of this number.
+    Timer(TaskId, u64),
+    /// The queue of this line is served.
+    Serve(usize),
+}
+
+/// What happens next: when, the seed's word on ties, and what.
+type Event = Reverse<(u64, u64, What)>;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub machine: Machine,
+    pub prices: Prices,
+    pub random: Random,
+    pub cpus: Vec<Cpu>,
+    pub tasks: Vec<Task>,
+    pub events: BinaryHeap<Event>,
+    pub lines: Vec<Line>,
+    /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides anything.
+    pub line_numbers: HashMap<usize, usize>,
+    pub futexes: HashMap<usize, VecDeque<TaskId>>,
+    pub running: TaskId,
+    pub profile: Profile,
+    pub profiled_since: u64,
+}
+
+/// Why a simulation came to no end.
+#[derive(Debug)]
+pub struct Deadlock {
+    /// The threads that wait, by name.
+    pub waiting: Vec<String>,
+}
+
+impl std::fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "every thread of the simulation waits: {}", self.waiting.join(", "))
+    }
+}
+
+impl std::error::Error for Deadlock {}
+
+impl State {
+    pub(crate) fn new(machine: &Machine, seed: u64) -> Self {
+        let cpu = |number| Cpu {
+            place: Place::of(machine, number),
+            now: 0,
+            busy: 0,
+            running: None,
+            ready: VecDeque::new(),
+            slice_ends: 0,
+            in_section: false,
+        };
+        Self {
+            prices: Prices::of(&machine.nanoseconds),
+            cpus: (0..machine.cpus()).map(cpu).collect(),
+            machine: machine.clone(),
+            random: Random::new(seed),
+            tasks: Vec::new(),
+            events: BinaryHeap::new(),
+            lines: Vec::new(),
+            line_numbers: HashMap::new(),
+            futexes: HashMap::new(),
+            running: 0,
+            profile: Profile::default(),
+            profiled_since: 0,
+        }
+    }
+
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpus[self.tasks[self.running].cpu]
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.cpu().now
+    }
+
+    pub(crate) fn push(&mut self, at: u64, what: What) {
+        let tie = self.random.number();
+        self.events.push(Reverse((at, tie, what)));
+    }
+
+    /// The running thread's CPU is busy for so long.
+    pub(crate) fn spend(&mut self, time: u64) {
+        let cpu = self.tasks[self.running].cpu;
+        self.cpus[cpu].now += time;
+        self.cpus[cpu].busy += time;
+    }
+
+    pub(crate) fn work(&mut self, time: u64) {
+        let cpu = self.tasks[self.running].cpu;
+        let cores = (self.machine.processors.sockets * self.machine.processors.cores) as usize;
+        let sibling = if cpu < cores { cpu + cores } else { cpu - cores };
+        let is_shared = self.cpus.get(sibling).is_some_and(|other| other.running.is_some());
+        let factor = if is_shared { self.machine.processors.shared_core_factor } else { 1.0 };
+        let mean = (time as f64 * factor).round() as u64;
+        let spread = mean * SPREAD_PERCENT / 100;
+        let took = mean - spread + self.random.below(2 * spread + 1);
+        self.spend(took);
+        self.profile.work(took);
+    }
+
+    pub(crate) fn others_are_earlier(&mut self) -> bool {
+        let now = self.now();
+        match self.events.peek() {
+            Some(Reverse((at, ..))) => *at < now || *at == now && self.random.below(2) == 0,
+            None => false,
+        }
+    }
+
+    /// The running thread goes on at its CPU's time, after the others whose time is earlier; or another thread of the CPU does, if
+    /// the slice is over.
+    pub(crate) fn go_later(&mut self) {
+        let cpu = self.tasks[self.running].cpu;
+        if self.is_slice_over() {
+            let running = self.cpus[cpu].running.take().expect("the CPU of a running thread");
+            self.cpus[cpu].ready.push_back(running);
+            self.dispatch(cpu);
+        } else {
+            self.push(self.cpus[cpu].now, What::Go(cpu));
+        }
+    }
+
+    pub(crate) fn is_slice_over(&self) -> bool {
+        let one = self.cpu();
+        one.now >= one.slice_ends && !one.ready.is_empty() && !one.in_section
+    }
+
+    pub(crate) fn end_slice(&mut self) {
+        let cpu = self.tasks[self.running].cpu;
+        self.cpus[cpu].slice_ends = self.cpus[cpu].now;
+    }
+
+    /// Gives a CPU without a thread the next one that can run.
+    pub(crate) fn dispatch(&mut self, cpu: usize) {
+        let switch = self.prices.switch;
+        let one = &mut self.cpus[cpu];
+        if one.running.is_none()
+            && let Some(task) = one.ready.pop_front()
+        {
+            one.now += switch;
+            one.busy += switch;
+            one.slice_ends = one.now + SLICE;
+            one.running = Some(task);
+            let now = one.now;
+            self.push(now, What::Go(cpu));
+        }
+    }
+
+    /// Wakes a thread that is blocked.
+    pub(crate) fn wake(&mut self, task: TaskId) {
+        if self.tasks[task].status == Status::Blocked {
+            let cost = self.prices.wake;
+            self.spend(cost);
+            self.make_ready(task, self.now() + self.prices.wake_up);
+        }
+    }
+
+    pub(crate) fn make_ready(&mut self, task: TaskId, at: u64) {
+        self.tasks[task].status = Status::Ready;
+        let cpu = self.tasks[task].cpu;
+        self.cpus[cpu].ready.push_back(task);
+        if self.cpus[cpu].running.is_none() {
+            self.cpus[cpu].now = self.cpus[cpu].now.max(at);
+            self.dispatch(cpu);
+        }
+    }
+
+    pub(crate) fn time_out(&mut self, task: TaskId, wait: u64, at: u64) {
+        if self.tasks[task].status == Status::Blocked && self.tasks[task].waits == wait {
+            self.tasks[task].timed_out = true;
+            self.make_ready(task, at);
+        }
+    }
+
+    pub(crate) fn end(&mut self, task: TaskId) {
+        let cpu = self.tasks[task].cpu;
+        self.tasks[task].status = Status::Ended;
+        if let Some(joiner) = self.tasks[task].joiner.take() {
+            self.wake(joiner);
+        }
+        self.cpus[cpu].running = None;
+        self.dispatch(cpu);
+    }
+
+    /// The CPU with the fewest threads.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let mut load = vec![0_usize; self.cpus.len()];
+        self.tasks.iter().filter(|task| task.status != Status::Ended).for_each(|task| load[task.cpu] += 1);
+        (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
+    }
+
+    pub(crate) fn line_of(&mut self, address: usize) -> usize {
+        let next = self.lines.len();
+        let line = *self.line_numbers.entry(address / LINE_BYTES).or_insert(next);
+        if line == next {
+            self.lines.push(Line::default());
+        }
+        line
+    }
+
+    /// Begins an access of the running thread. False where the thread has to stop until its line is there.
+    pub(crate) fn request(
+        &mut self,
+        address: usize,
+        access: Access,
+        from: &'static Location<'static>,
+    ) -> bool {
+        let (line, now) = (self.line_of(address), self.now());
+        let request = Request { task: self.running, place: self.cpu().place, access };
+        let place = self.profile.place(from);
+        match self.lines[line].request(now, request, &self.machine, &self.prices, &mut self.random) {
+            Outcome::Hit(cost) => {
+                self.spend(cost);
+                self.profile.hit(place, line, cost);
+                return true;
+            }
+            Outcome::Arrives(at) => {
+                let cpu = self.tasks[self.running].cpu;
+                self.push(at, What::Go(cpu));
+            }
+            Outcome::Waits(serve) => {
+                if let Some(at) = serve {
+                    self.push(at, What::Serve(line));
+                }
+            }
+        }
+        let running = self.running;
+        self.tasks[running].stalled = Some(Stalled { place, line, access, since: now });
+        false
+    }
+
+    pub(crate) fn line_is_there(&mut self) {
+        let running = self.running;
+        let Stalled { place, line, access, since } =
+            self.tasks[running].stalled.take().expect("a thread that waited for a line");
+        let waited = self.now() - since;
+        let cost = self.prices.at_hand(access);
+        let cpu = self.tasks[running].cpu;
+        self.cpus[cpu].busy += waited;
+        self.spend(cost);
+        self.profile.stall(place, line, waited + cost);
+    }
+
+    pub(crate) fn serve(&mut self, line: usize, at: u64) {
+        let mut arrivals = Vec::new();
+        let next =
+            self.lines[line].serve(at, &self.machine, &self.prices, &mut self.random, |request, there| {
+                arrivals.push((request.task, there));
+            });
+        for (task, there) in arrivals {
+            let cpu = self.tasks[task].cpu;
+            self.push(there, What::Go(cpu));
+        }
+        if let Some(at) = next {
+            self.push(at, What::Serve(line));
+        }
+    }
+
+    pub(crate) fn deadlock(&self) -> Deadlock {
+        let waits = |task: &&Task| task.status == Status::Blocked;
+        Deadlock { waiting: self.tasks.iter().filter(waits).map(|task| task.name.to_string()).collect() }
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let since = self.profiled_since;
+        let times = self.cpus.iter().map(|cpu| (cpu.now.saturating_sub(since), cpu.busy)).collect();
+        self.profile.report(&self.machine, times)
+    }
+}
