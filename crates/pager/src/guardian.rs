@@ -374,7 +374,8 @@ pub fn guardian_main() {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         let received = recvmsg(input.as_fd(), &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC);
         let received = match received {
-            Err(Errno::INTR) => continue,
+            // A runner that ends with an answer unread is an error first, and all that it has said comes after that.
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
             received => received.map_or(0, |message| message.bytes),
         };
         let descriptor = control.drain().find_map(|message| match message {

@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::*;
@@ -95,6 +95,27 @@ fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
     wait_until(|| process.state() == b'Z');
     wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
     assert_ne!(later.state(), b'Z', "it has the number, and has started later");
+}
+
+#[test]
+fn what_the_runner_has_said_is_heard_though_it_ended_with_an_answer_unread() {
+    let started = Started::new();
+    let sleeper = sleeper();
+    let (pid, start) = (sleeper.id(), start_of(sleeper.id()).unwrap());
+    started.tell(Message { what: MANAGED, pid, start, stack: 1, ..Message::default() });
+    started.tell(Message { what: ANSWER, ..Message::default() });
+    let mut answered = [PollFd::new(&started.ward.socket, PollFlags::IN)];
+    assert_eq!(poll(&mut answered, None), Ok(1));
+    // As where the machine is busy: the guardian hears of everything at once, after the runner's end.
+    kill(started.process.id(), Signal::STOP);
+    wait_until(|| started.process.state() == b'T');
+    started.tell(Message { what: ENDED, ..Message::default() });
+    started.tell(Message { what: DONE, ..Message::default() });
+    let (guardian, said) = started.lose_runner();
+    kill(guardian.id(), Signal::CONT);
+    wait_until(|| guardian.state() == b'Z');
+    assert_eq!(std::fs::read_to_string(said.path()).unwrap(), "");
+    assert_ne!(sleeper.state(), b'Z');
 }
 
 #[test]
