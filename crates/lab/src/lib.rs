@@ -9,6 +9,7 @@
 //! | [`swap_cache`] | 8 tasks that write more than fits: the lock of the swap cache |
 //! | [`percpu_lists`] | messages that one CPU allocates and another frees: the lock of the page allocator |
 //! | [`pin`] | 8 threads that pin pages of one process: the lock of its regions |
+//! | [`scaling`] | each mechanism from one CPU to hundreds, and the cache lines that stop it |
 //! | [`microbenchmarks`] | what the machines' costs were fitted on, and what they are tested with |
 //! | [`comparison`] | figures of three kinds of evidence, side by side |
 //! | [`functions`] | places in the source, by function |
@@ -24,6 +25,7 @@ pub mod functions;
 pub mod microbenchmarks;
 pub mod percpu_lists;
 pub mod pin;
+pub mod scaling;
 pub mod swap_cache;
 pub mod zero_page;
 

@@ -38,6 +38,8 @@ pub struct Load {
     pub reads: u64,
     /// Pages of a read.
     pub pages: u64,
+    /// Whether the threads are of one process. Otherwise each has a space of its own.
+    pub is_shared: bool,
     /// Plain work beside each read; simulated only.
     pub beside: Duration,
 }
@@ -129,7 +131,7 @@ const READS_HERE: u64 = 200_000;
 /// As [`simulate`].
 pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
     let Options { threads, reads, pages, seed, here } = options;
-    let load = Load { threads, reads, pages, beside: Duration::ZERO };
+    let load = Load { threads, reads, pages, is_shared: true, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Deadlock> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])

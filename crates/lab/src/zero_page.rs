@@ -46,6 +46,8 @@ pub struct Load {
     pub tasks: usize,
     /// Accesses of a task.
     pub steps: u64,
+    /// Accesses of a task before its clock starts.
+    pub warm_up: u64,
     /// Plain work beside each access; simulated only.
     pub beside: Duration,
 }
@@ -141,7 +143,7 @@ const RUNS_OF_ONE: usize = 5;
 /// As [`simulate`].
 pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
     let Options { tasks, steps, seed, here } = options;
-    let load = Load { tasks, steps, beside: Duration::ZERO };
+    let load = Load { tasks, steps, warm_up: 0, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Deadlock> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])

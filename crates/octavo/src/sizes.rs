@@ -20,6 +20,8 @@ sizes! {
     MAX_SPACES: usize = 1 << 20, small 2;
     /// Table nodes charged and made present at once.
     GROW_TABLE_NODES: usize = 16, small 2;
+    /// Locks of free table nodes, by CPU.
+    TABLE_NODE_SHARDS: usize = 64, small 1;
     /// Regions in a list's first chunk. Each further chunk doubles.
     FIRST_REGIONS: usize = 16, small 2;
     /// Locks of a table of wakers.

@@ -4,9 +4,10 @@
 //! goes back is kept beside the stack, for the coroutine that runs just now.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::ptr;
 
-use corosensei::stack::DefaultStack;
+use corosensei::stack::{DefaultStack, Stack as _};
 use corosensei::{Coroutine as Switched, CoroutineResult, Yielder};
 
 /// Bytes of a coroutine's stack. The kernel gives it memory as it is touched.
@@ -18,7 +19,10 @@ thread_local! {
 }
 
 /// A function that may stop anywhere in its calls, and go on later.
-pub(crate) struct Coroutine(Switched<(), (), ()>);
+pub(crate) struct Coroutine {
+    switched: Switched<(), (), ()>,
+    stack: Range<usize>,
+}
 
 impl std::fmt::Debug for Coroutine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -32,16 +36,23 @@ impl Coroutine {
     /// # Errors
     /// The kernel's, where it has no memory for a stack.
     pub(crate) fn new(work: impl FnOnce() + 'static) -> std::io::Result<Self> {
-        let stack = DefaultStack::new(STACK_BYTES)?;
-        Ok(Self(Switched::with_stack(stack, |way_out: &Yielder<(), ()>, ()| {
+        let memory = DefaultStack::new(STACK_BYTES)?;
+        let stack = memory.limit().get()..memory.base().get();
+        let switched = Switched::with_stack(memory, |way_out: &Yielder<(), ()>, ()| {
             WAY_OUT.set(way_out);
             work();
-        })))
+        });
+        Ok(Self { switched, stack })
+    }
+
+    /// The addresses of its stack.
+    pub(crate) fn stack(&self) -> Range<usize> {
+        self.stack.clone()
     }
 
     /// Goes on until the coroutine stops or ends. Returns whether it has ended. A panic of its work comes out here.
     pub(crate) fn resume(&mut self) -> bool {
-        let ended = matches!(self.0.resume(()), CoroutineResult::Return(()));
+        let ended = matches!(self.switched.resume(()), CoroutineResult::Return(()));
         WAY_OUT.set(ptr::null());
         ended
     }

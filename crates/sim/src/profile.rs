@@ -23,7 +23,21 @@ struct LineUse {
     accesses: u64,
     transfers: u64,
     stalled: u64,
+    slept: u64,
     places: Vec<(usize, u64)>,
+}
+
+impl LineUse {
+    fn add(&mut self, place: usize, time: u64) {
+        match self.places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, sum)) => *sum += time,
+            None => self.places.push((place, time)),
+        }
+    }
+
+    fn waited(&self) -> u64 {
+        self.stalled + self.slept
+    }
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +93,9 @@ pub struct LineReport {
     pub transfers: u64,
     /// The time that threads waited for it.
     pub stalled: f64,
-    /// The places that waited longest for it, with their time.
+    /// The time that threads slept on a lock in it. No CPU was busy with that.
+    pub slept: f64,
+    /// The places that waited or slept longest for it, with their time.
     pub places: Vec<(String, f64)>,
 }
 
@@ -105,9 +121,14 @@ impl Profile {
         &mut self.lines[number]
     }
 
-    pub(crate) fn hit(&mut self, place: usize, line: usize, time: u64) {
+    /// An access to a word on a stack.
+    pub(crate) fn private(&mut self, place: usize, time: u64) {
         self.places[place].accesses += 1;
         self.places[place].time += time;
+    }
+
+    pub(crate) fn hit(&mut self, place: usize, line: usize, time: u64) {
+        self.private(place, time);
         self.line(line).accesses += 1;
     }
 
@@ -121,10 +142,13 @@ impl Profile {
         line.accesses += 1;
         line.transfers += 1;
         line.stalled += time;
-        match line.places.iter_mut().find(|(known, _)| *known == place) {
-            Some((_, sum)) => *sum += time,
-            None => line.places.push((place, time)),
-        }
+        line.add(place, time);
+    }
+
+    pub(crate) fn sleep(&mut self, place: usize, line: usize, time: u64) {
+        let line = self.line(line);
+        line.slept += time;
+        line.add(place, time);
     }
 
     pub(crate) fn spin(&mut self, place: usize, time: u64) {
@@ -161,8 +185,8 @@ impl Profile {
         places.sort_by(|one, other| {
             other.time.total_cmp(&one.time).then(one.file.cmp(other.file)).then(one.line.cmp(&other.line))
         });
-        let mut lines: Vec<_> = self.lines.iter().enumerate().filter(|(_, line)| line.stalled > 0).collect();
-        lines.sort_by_key(|(number, line)| (std::cmp::Reverse(line.stalled), *number));
+        let mut lines: Vec<_> = self.lines.iter().enumerate().filter(|(_, line)| line.waited() > 0).collect();
+        lines.sort_by_key(|(number, line)| (std::cmp::Reverse(line.waited()), *number));
         let lines = lines.into_iter().take(LISTED_LINES).map(|(number, line)| {
             let mut dearest = line.places.clone();
             dearest.sort_by_key(|(place, time)| (std::cmp::Reverse(*time), *place));
@@ -175,6 +199,7 @@ impl Profile {
                 accesses: line.accesses,
                 transfers: line.transfers,
                 stalled: nanoseconds(line.stalled),
+                slept: nanoseconds(line.slept),
                 places: named.collect(),
             }
         });

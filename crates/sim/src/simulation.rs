@@ -97,9 +97,9 @@ pub(crate) fn access(address: usize, access: Access, from: &'static Location<'st
 }
 
 /// An address that is the same in every run: the number of its cache line, in the order in which lines are first seen, and the place
-/// in the line. For hashes.
+/// in the line. For hashes. A word on a stack keeps its address.
 pub fn stable_address(address: usize) -> usize {
-    let line = with(|simulation| simulation.state.borrow_mut().line_of(address));
+    let line = with(|simulation| simulation.state.borrow_mut().line_of(address)).flatten();
     line.map_or(address, |line| line * LINE_BYTES + address % LINE_BYTES)
 }
 
@@ -248,7 +248,9 @@ pub(crate) fn join(task: TaskId) {
 }
 
 /// Sleeps until [`futex_wake`] of the same word, if `is_still` holds; at most for so long.
+#[track_caller]
 pub(crate) fn futex_wait(word: usize, time: Option<Duration>, is_still: impl FnOnce() -> bool) {
+    let from = Location::caller();
     within(|simulation| {
         let mut state = simulation.state.borrow_mut();
         let call = state.prices.system_call;
@@ -256,12 +258,16 @@ pub(crate) fn futex_wait(word: usize, time: Option<Duration>, is_still: impl FnO
         if !is_still() {
             return;
         }
-        let running = state.running;
+        let (running, since) = (state.running, state.now());
         state.futexes.entry(word).or_default().push_back(running);
         let timer = time.map(|time| state.now() + picoseconds(time));
         drop(state);
         simulation.block(timer);
         let mut state = simulation.state.borrow_mut();
+        if let Some(line) = state.line_of(word) {
+            let (place, slept) = (state.profile.place(from), state.now() - since);
+            state.profile.sleep(place, line, slept);
+        }
         if state.tasks[running].timed_out
             && let Some(queue) = state.futexes.get_mut(&word)
         {
@@ -296,6 +302,7 @@ impl Simulation {
     ) -> std::io::Result<TaskId> {
         let coroutine = Coroutine::new(work)?;
         let mut state = self.state.borrow_mut();
+        state.add_stack(coroutine.stack());
         let cpu = cpu.unwrap_or_else(|| state.least_loaded()) % state.cpus.len();
         let task = state.tasks.len();
         state.tasks.push(Task {
@@ -336,7 +343,9 @@ impl Simulation {
                         state.tasks[task].coroutine.take().expect("a thread that goes on has not ended");
                     drop(state);
                     if coroutine.resume() {
-                        self.state.borrow_mut().end(task);
+                        let mut state = self.state.borrow_mut();
+                        state.stacks.remove(&coroutine.stack().start);
+                        state.end(task);
                     } else {
                         self.state.borrow_mut().tasks[task].coroutine = Some(coroutine);
                     }

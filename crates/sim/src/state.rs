@@ -1,7 +1,8 @@
 //! The state of a simulated machine: its CPUs and their threads, what happens next, and its cache lines.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -91,6 +92,8 @@ pub(crate) struct State {
     pub lines: Vec<Line>,
     /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides anything.
     pub line_numbers: HashMap<usize, usize>,
+    /// The stacks of the threads, by their lowest address: where each ends.
+    pub stacks: BTreeMap<usize, usize>,
     pub futexes: HashMap<usize, VecDeque<TaskId>>,
     pub running: TaskId,
     pub profile: Profile,
@@ -132,6 +135,7 @@ impl State {
             events: BinaryHeap::new(),
             lines: Vec::new(),
             line_numbers: HashMap::new(),
+            stacks: BTreeMap::new(),
             futexes: HashMap::new(),
             running: 0,
             profile: Profile::default(),
@@ -262,13 +266,22 @@ impl State {
         (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
     }
 
-    pub(crate) fn line_of(&mut self, address: usize) -> usize {
+    /// The number of a word's cache line. Words on stacks have none: which of them share a line is the compiler's choice, and
+    /// differs from build to build.
+    pub(crate) fn line_of(&mut self, address: usize) -> Option<usize> {
+        if self.stacks.range(..=address).next_back().is_some_and(|(_, end)| address < *end) {
+            return None;
+        }
         let next = self.lines.len();
         let line = *self.line_numbers.entry(address / LINE_BYTES).or_insert(next);
         if line == next {
             self.lines.push(Line::default());
         }
-        line
+        Some(line)
+    }
+
+    pub(crate) fn add_stack(&mut self, stack: Range<usize>) {
+        self.stacks.insert(stack.start, stack.end);
     }
 
     /// Begins an access of the running thread. False where the thread has to stop until its line is there.
@@ -278,9 +291,15 @@ impl State {
         access: Access,
         from: &'static Location<'static>,
     ) -> bool {
-        let (line, now) = (self.line_of(address), self.now());
-        let request = Request { task: self.running, place: self.cpu().place, access };
         let place = self.profile.place(from);
+        let Some(line) = self.line_of(address) else {
+            let cost = self.prices.at_hand(access);
+            self.spend(cost);
+            self.profile.private(place, cost);
+            return true;
+        };
+        let now = self.now();
+        let request = Request { task: self.running, place: self.cpu().place, access };
         match self.lines[line].request(now, request, &self.machine, &self.prices, &mut self.random) {
             Outcome::Hit(cost) => {
                 self.spend(cost);

@@ -1,11 +1,12 @@
 //! The options of the lab.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::{Subcommand, value_parser};
+use clap::{Subcommand, ValueEnum, value_parser};
+use octavo_lab::scaling::Mechanism;
 use octavo_sim::{MOST_CPUS, Machine};
 
-use crate::choices::{JsonTarget, Size};
+use crate::choices::{JsonTarget, ModeChoice, Size};
 use crate::failure::Failure;
 
 /// The seeds' experiments: what was published, what a simulated machine of many CPUs does, and what this machine does.
@@ -72,6 +73,30 @@ pub enum Experiment {
         #[arg(long, default_value_t = 16, value_parser = value_parser!(u64).range(1..=64))]
         pages: u64,
     },
+    /// Each mechanism from one CPU to hundreds: how near to linear it is, and the cache lines that stop it
+    Scaling {
+        /// The simulated machine: one of those that `octavo lab machines` lists, or a file
+        #[arg(long, value_name = "NAME|FILE", default_value = "skylake-sp")]
+        machine: String,
+        /// The mechanisms [default: all]
+        #[arg(long, value_enum, value_delimiter = ',')]
+        mechanism: Vec<MechanismChoice>,
+        /// Their forms
+        #[arg(long, value_enum, default_value_t = ModeChoice::All)]
+        mode: ModeChoice,
+        /// Numbers of CPUs
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256], value_parser = value_parser!(u32).range(1..=i64::from(MOST_CPUS)))]
+        cpus: Vec<u32>,
+        /// Simulations of another seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Draw the curves of each mechanism to NAME-MECHANISM.svg
+        #[arg(long, value_name = "NAME")]
+        svg: Option<PathBuf>,
+        /// Write everything as JSON to a file, or to standard output with -
+        #[arg(long, value_name = "FILE")]
+        json: Option<JsonTarget>,
+    },
     /// The simulated machines, and published microbenchmarks beside what they do: fitted, and tested
     Machines {
         /// Simulations of another seed
@@ -81,6 +106,36 @@ pub enum Experiment {
         #[arg(long, value_name = "FILE")]
         json: Option<JsonTarget>,
     },
+}
+
+/// `--mechanism`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MechanismChoice {
+    /// Faults that show the huge zero page, in spaces of their own
+    ZeroPage,
+    /// Single frames, allocated and freed
+    Frames,
+    /// Blocks of order 3, allocated and freed
+    Blocks,
+    /// Pins of a page, in spaces of their own
+    Pin,
+    /// Pins of pages of their own in one space
+    PinShared,
+    /// Pages that go out for each page written, in spaces of their own
+    SwapOut,
+}
+
+impl MechanismChoice {
+    pub fn mechanism(self) -> Mechanism {
+        match self {
+            Self::ZeroPage => Mechanism::ZeroPage,
+            Self::Frames => Mechanism::Frames,
+            Self::Blocks => Mechanism::Blocks,
+            Self::Pin => Mechanism::Pin,
+            Self::PinShared => Mechanism::PinShared,
+            Self::SwapOut => Mechanism::SwapOut,
+        }
+    }
 }
 
 /// What all experiments take.
@@ -106,19 +161,23 @@ pub struct Common {
 impl Common {
     /// The machine that was asked for, or the one of this name.
     pub fn machine(&self, default: &str) -> Result<Machine, Failure> {
-        let name = self.machine.as_deref().unwrap_or(default);
-        if let Some(machine) = Machine::named(name) {
-            return Ok(machine);
-        }
-        let known: Vec<_> = Machine::names().collect();
-        let text = std::fs::read_to_string(Path::new(name)).map_err(|error| {
-            let attempt = format!(
-                "`{name}` is no machine that comes along ({}), and no file that can be read",
-                known.join(", ")
-            );
-            Failure::system(attempt, error)
-        })?;
-        Machine::parse(&text)
-            .map_err(|error| Failure::Said(format!("the machine file {name} makes no sense: {error}")))
+        machine(self.machine.as_deref().unwrap_or(default))
     }
+}
+
+/// A machine by its name or its file.
+pub fn machine(name: &str) -> Result<Machine, Failure> {
+    if let Some(machine) = Machine::named(name) {
+        return Ok(machine);
+    }
+    let known: Vec<_> = Machine::names().collect();
+    let text = std::fs::read_to_string(Path::new(name)).map_err(|error| {
+        let attempt = format!(
+            "`{name}` is no machine that comes along ({}), and no file that can be read",
+            known.join(", ")
+        );
+        Failure::system(attempt, error)
+    })?;
+    Machine::parse(&text)
+        .map_err(|error| Failure::Said(format!("the machine file {name} makes no sense: {error}")))
 }

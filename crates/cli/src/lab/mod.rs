@@ -1,9 +1,11 @@
 //! The seeds' experiments, by three kinds of evidence.
 
 pub mod args;
+mod scaling;
 
 use octavo_lab::comparison::{Comparison, Line};
 use octavo_lab::microbenchmarks::{PUBLISHED, What};
+use octavo_lab::scaling::Mechanism;
 use octavo_lab::{Form, percpu_lists, pin, swap_cache, zero_page};
 use octavo_sim::{Deadlock, Machine, Report};
 use serde::Serialize;
@@ -23,6 +25,22 @@ impl From<Deadlock> for Failure {
 /// Runs one experiment.
 pub fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.experiment {
+        Experiment::Scaling { machine, mechanism, mode, cpus, seed, svg, json } => {
+            let mechanisms = if mechanism.is_empty() {
+                Mechanism::ALL.to_vec()
+            } else {
+                mechanism.iter().map(|choice| choice.mechanism()).collect()
+            };
+            scaling::run(&scaling::Job {
+                machine: args::machine(machine)?,
+                mechanisms,
+                modes: mode.modes(),
+                cpus: cpus.clone(),
+                seed: *seed,
+                svg: svg.as_deref(),
+                json: json.as_ref(),
+            })
+        }
         Experiment::Machines { seed, json } => machines(*seed, json.as_ref()),
         Experiment::ZeroPage { common, tasks, steps } => {
             let machine = common.machine("haswell-ep")?;
@@ -35,7 +53,12 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
                 tasks,
                 || Ok(zero_page::compare(&machine, options)?),
                 || {
-                    let load = zero_page::Load { tasks, steps: *steps, beside: std::time::Duration::ZERO };
+                    let load = zero_page::Load {
+                        tasks,
+                        steps: *steps,
+                        warm_up: 0,
+                        beside: std::time::Duration::ZERO,
+                    };
                     Ok(zero_page::simulate(&machine, common.seed, Form::Base, load)?.profile)
                 },
             )
@@ -97,6 +120,7 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
                         threads,
                         reads: *reads,
                         pages: *pages,
+                        is_shared: true,
                         beside: std::time::Duration::ZERO,
                     };
                     Ok(pin::simulate(&machine, common.seed, Form::Base, load)?.profile)

@@ -9,24 +9,42 @@ use super::gate::{Outcome, all_at_once};
 use crate::Form;
 use crate::pin::{BUFFER_PAGES, Load};
 
+/// How many times smaller a space's own buffer is than one that all threads share.
+const SMALLER: u64 = 16;
+
+/// Reads after which a thread begins with its first pages again.
+const TURN: u64 = 32;
+
 /// Returns the time that each thread took for its reads.
 pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
     let path = if form == Form::Base { PinPath::Locked } else { PinPath::LockFree };
-    let manager = Manager::builder().budget_bytes(256 << 20).pin_path(path).background(false).build();
-    let manager = manager.expect("a manager with room for the buffer");
-    let space = Arc::new(manager.space().expect("room for a space"));
-    let bytes = BUFFER_PAGES * 4096;
-    let buffer = space.map(bytes, RegionOptions::default()).expect("room for a region");
-    space.populate(buffer, bytes, Access::Write).expect("room for the buffer");
-    let threads = vec![space; load.threads];
-    let outcome = all_at_once(threads, move |number, space| {
-        let began = now();
-        for read in 0..load.reads {
-            let first = (number as u64 * 64 + read * load.pages) % (BUFFER_PAGES - load.pages + 1);
+    let spaces = if load.is_shared { 1 } else { load.threads };
+    let bytes = BUFFER_PAGES * 4096 / if load.is_shared { 1 } else { SMALLER };
+    let builder = Manager::builder().budget_bytes(2 * spaces as u64 * bytes + (128 << 20)).pin_path(path);
+    let manager = builder.background(false).build().expect("a manager with room for the buffers");
+    let spaces: Vec<_> = (0..spaces)
+        .map(|_| {
+            let space = manager.space().expect("room for a space");
+            let buffer = space.map(bytes, RegionOptions::default()).expect("room for a region");
+            space.populate(buffer, bytes, Access::Write).expect("room for the buffer");
+            (Arc::new(space), buffer)
+        })
+        .collect();
+    let threads: Vec<_> = (0..load.threads).map(|number| spaces[number % spaces.len()].clone()).collect();
+    drop(spaces);
+    let outcome = all_at_once(threads, move |number, (space, buffer)| {
+        let read = |read: u64| {
+            // Threads of one space are at places of their own as long as there are enough.
+            let apart = bytes / 4096 / load.threads as u64;
+            let first = (number as u64 * apart + read % TURN * load.pages) % (bytes / 4096 - load.pages + 1);
             let pages = space.pin(buffer + first * 4096, load.pages as usize * 4096, Access::Write);
             work(load.beside);
             drop(pages.expect("pages that are there"));
-        }
+        };
+        // The first turn brings the words of the pages to this CPU.
+        (0..TURN).for_each(read);
+        let began = now();
+        (0..load.reads).for_each(read);
         (now() - began, space)
     });
     drop(manager);

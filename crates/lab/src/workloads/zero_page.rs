@@ -17,24 +17,27 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
         Form::Best => ZeroPage::Persistent,
     };
     // Page tables are all that is allocated: a page of entries for each GiB.
-    let tables = load.tasks as u64 * (load.steps.div_ceil(512) + 64) * 4096;
+    let tables = load.tasks as u64 * ((load.warm_up + load.steps).div_ceil(512) + 64) * 4096;
     let builder = Manager::builder().budget_bytes((64 << 20) + 4 * tables).zero_page(zero_page);
     let manager = builder.background(false).build().expect("a manager with room for tables");
     let spaces: Vec<_> = (0..load.tasks)
         .map(|_| {
             let space = manager.space().expect("room for a space");
-            let address =
-                space.map(load.steps * STEP_BYTES, RegionOptions::default()).expect("room for a region");
+            let address = space
+                .map((load.warm_up + load.steps) * STEP_BYTES, RegionOptions::default())
+                .expect("room for a region");
             (space, address)
         })
         .collect();
     let outcome = all_at_once(spaces, move |_, (space, address)| {
-        let began = now();
-        for step in 0..load.steps {
+        let access = |step: u64| {
             work(load.beside);
             let word = space.load::<u64>(address + step * STEP_BYTES).expect("a zero page");
             assert_eq!(word, 0);
-        }
+        };
+        (0..load.warm_up).for_each(access);
+        let began = now();
+        (load.warm_up..load.warm_up + load.steps).for_each(access);
         (now() - began, space)
     });
     drop(manager);

@@ -51,9 +51,10 @@ impl Engine {
         let budget = Arc::new(config.budget);
         let counters = Arc::new(Counters::new().map_err(system("cannot reserve counters"))?);
         let frames = FrameAllocator::new(&config.frames, Arc::clone(&budget), Arc::clone(&counters))?;
-        let table =
-            Table::new(config.max_nodes, config.max_spaces, Arc::clone(&budget), Arc::clone(&counters))
-                .map_err(system("cannot reserve page tables"))?;
+        let cpus = config.machine.cpus;
+        let (charged, counted) = (Arc::clone(&budget), Arc::clone(&counters));
+        let table = Table::new(config.max_nodes, config.max_spaces, cpus, charged, counted)
+            .map_err(system("cannot reserve page tables"))?;
         let rmap = ReverseMap::new(&frames, Arc::clone(&budget))
             .map_err(system("cannot reserve the reverse map"))?;
         let small_zero = take_small_zero(&frames)?;

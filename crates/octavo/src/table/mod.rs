@@ -30,7 +30,7 @@ pub use entry::{Access, Protection};
 
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::sync::{Arc, Mutex, WordArray};
+use crate::sync::{Arc, Cpus, Mutex, WordArray};
 use crate::units::PageNumber;
 use entry::{Entry, EntryWord, NodeId, State};
 use node::{NODE_BITS, NODE_ENTRIES, NodePool};
@@ -173,12 +173,13 @@ impl Table {
     pub(crate) fn new(
         max_nodes: usize,
         max_spaces: usize,
+        cpus: Cpus,
         budget: Arc<Budget>,
         counters: Arc<Counters>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             roots: WordArray::wiped_on_fork(max_spaces)?,
-            nodes: NodePool::new(max_nodes, budget, counters)?,
+            nodes: NodePool::new(max_nodes, cpus, budget, counters)?,
             ids: Mutex::new(SpaceIds::default()),
         })
     }

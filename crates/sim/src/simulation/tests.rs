@@ -44,7 +44,7 @@ fn the_same_seed_gives_the_same_report_and_another_one_another() {
 #[test]
 fn words_of_one_thread_cost_what_the_machine_says() {
     let (_, report) = run(&machine(), 1, || {
-        let word = AtomicU64::new(0);
+        let word = Arc::new(AtomicU64::new(0));
         for _ in 0..1000 {
             word.fetch_add(1, Ordering::Relaxed);
         }
@@ -58,6 +58,18 @@ fn words_of_one_thread_cost_what_the_machine_says() {
         "{}",
         place.time
     );
+}
+
+#[test]
+fn words_on_stacks_have_no_line_that_a_build_could_choose() {
+    let (_, report) = run(&machine(), 1, || {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        (0..1000).for_each(|turn| _ = words[turn % 2].fetch_add(1, Ordering::Relaxed));
+    })
+    .unwrap();
+    let [place] = &report.places[..] else { panic!("one place: {:?}", report.places) };
+    assert_eq!((place.accesses, place.stalls), (1000, 0));
+    assert!((place.time - 1000.0 * machine().nanoseconds.update).abs() < 1.0, "{}", place.time);
 }
 
 #[test]

@@ -1,0 +1,221 @@
+//! How each mechanism scales with the number of CPUs, and which cache lines stop it.
+//!
+//! Every thread works on things of its own: a space, or blocks that only it holds. What then keeps the whole from being as fast as
+//! its parts is in the engine. Nothing is calibrated, and no plain work is charged: the engine's operations on shared words stand
+//! alone, which is the hardest test.
+
+use std::time::Duration;
+
+use octavo_sim::{Deadlock, Machine, Report};
+use serde::Serialize;
+
+use crate::faces::simulated;
+use crate::functions::function_at;
+use crate::{Form, pin, swap_cache, zero_page};
+
+/// What is scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// Faults that show the huge zero page, in spaces of their own.
+    ZeroPage,
+    /// Single frames, allocated and freed.
+    Frames,
+    /// Blocks of order 3, allocated and freed.
+    Blocks,
+    /// Pins of a page, in spaces of their own.
+    Pin,
+    /// Pins of pages of their own in one space.
+    PinShared,
+    /// Pages written beyond what fits, so that each sends another out, in spaces of their own.
+    SwapOut,
+}
+
+/// Memory for each CPU of the machine, whether it is used or not.
+const CPU_BYTES: u64 = 16 << 20;
+
+/// How much threads of [`Mechanism::Frames`] and [`Mechanism::Blocks`] do.
+#[derive(Clone, Copy, Debug)]
+pub struct FramesLoad {
+    /// Threads.
+    pub threads: usize,
+    /// The blocks' order.
+    pub order: u8,
+    /// Blocks that a thread holds at a time.
+    pub held: usize,
+    /// How often it allocates and frees them.
+    pub turns: u64,
+    /// The memory of the whole machine.
+    pub memory_bytes: u64,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::ZeroPage, Self::Frames, Self::Blocks, Self::Pin, Self::PinShared, Self::SwapOut];
+
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroPage => "zero-page",
+            Self::Frames => "frames",
+            Self::Blocks => "blocks",
+            Self::Pin => "pin",
+            Self::PinShared => "pin-shared",
+            Self::SwapOut => "swap-out",
+        }
+    }
+
+    /// Runs it on so many CPUs. Returns operations a second of all threads, and where the time went.
+    ///
+    /// # Errors
+    /// [`Deadlock`] where all threads wait for each other.
+    pub fn simulate(
+        self,
+        machine: &Machine,
+        seed: u64,
+        form: Form,
+        cpus: usize,
+    ) -> Result<(f64, Report), Deadlock> {
+        let beside = Duration::ZERO;
+        let (throughput, profile) = match self {
+            Self::ZeroPage => {
+                let row = zero_page::simulate(
+                    machine,
+                    seed,
+                    form,
+                    zero_page::Load { tasks: cpus, steps: 2048, warm_up: 512, beside },
+                )?;
+                (row.throughput, row.profile)
+            }
+            Self::Frames | Self::Blocks => {
+                let order = if self == Self::Blocks { 3 } else { 0 };
+                let load = FramesLoad {
+                    threads: cpus,
+                    order,
+                    held: 8,
+                    turns: 200,
+                    memory_bytes: u64::from(machine.cpus()) * CPU_BYTES,
+                };
+                let run = move || simulated::workloads::frames::run(form, load);
+                let (outcome, _) = octavo_sim::run(machine, seed, run)?;
+                let blocks = load.turns as f64 * load.held as f64;
+                let rate = |time: &Duration| blocks / time.as_secs_f64();
+                (outcome.tasks.iter().map(rate).sum(), Some(outcome.profile))
+            }
+            Self::Pin | Self::PinShared => {
+                let is_shared = self == Self::PinShared;
+                let load = pin::Load { threads: cpus, reads: 1000, pages: 1, is_shared, beside };
+                let row = pin::simulate(machine, seed, form, load)?;
+                (row.throughput, row.profile)
+            }
+            Self::SwapOut => {
+                let load = swap_cache::Load {
+                    tasks: cpus,
+                    pages: 600,
+                    budget_bytes: (16 << 20) + ((cpus as u64) << 20),
+                    beside,
+                };
+                let row = swap_cache::simulate(machine, seed, form, load)?;
+                (row.throughput, row.profile)
+            }
+        };
+        Ok((throughput, profile.expect("simulated runs are profiled")))
+    }
+}
+
+/// A form's throughput at each number of CPUs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curve {
+    /// What was scaled.
+    pub mechanism: Mechanism,
+    /// Its form.
+    pub form: Form,
+    /// CPUs, and operations a second of all of them.
+    pub points: Vec<(usize, f64)>,
+    /// The lines that cost most at the last point, worst first.
+    pub lines: Vec<Culprit>,
+}
+
+/// A cache line that keeps a mechanism from scaling.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Culprit {
+    /// Share of the time of all threads that went into waiting for it, or into sleep on a lock in it.
+    pub share: f64,
+    /// Times that it went from one core to another.
+    pub transfers: u64,
+    /// The functions that wait for it, the dearest first.
+    pub functions: Vec<String>,
+}
+
+/// Lines that a curve names.
+const NAMED_LINES: usize = 5;
+
+impl Curve {
+    /// Simulates each number of CPUs.
+    ///
+    /// # Errors
+    /// As [`Mechanism::simulate`].
+    pub fn simulate(
+        machine: &Machine,
+        seed: u64,
+        mechanism: Mechanism,
+        form: Form,
+        cpus: &[usize],
+    ) -> Result<Self, Deadlock> {
+        let (mut points, mut lines) = (Vec::new(), Vec::new());
+        for &cpus in cpus {
+            let (throughput, profile) = mechanism.simulate(machine, seed, form, cpus)?;
+            points.push((cpus, throughput));
+            lines = culprits(&profile);
+        }
+        Ok(Self { mechanism, form, points, lines })
+    }
+
+    /// Throughput at each point over that of the first point's CPUs, multiplied: 1 is linear.
+    pub fn linearity(&self) -> Vec<f64> {
+        let Some(&(first, each)) = self.points.first() else { return Vec::new() };
+        self.points.iter().map(|&(cpus, all)| all / (each * cpus as f64 / first as f64)).collect()
+    }
+}
+
+fn culprits(profile: &Report) -> Vec<Culprit> {
+    let all = profile.elapsed * profile.busy.iter().filter(|busy| **busy > 0.0).count() as f64;
+    let name = |place: &str| {
+        let (file, line) = place.rsplit_once(':')?;
+        function_at(file, line.parse().ok()?)
+    };
+    let culprit = |line: &octavo_sim::LineReport| {
+        let mut functions: Vec<_> = line.places.iter().filter_map(|(place, _)| name(place)).collect();
+        functions.dedup();
+        // The lines of the experiment itself have none of the engine's functions.
+        (!functions.is_empty()).then(|| Culprit {
+            share: (line.stalled + line.slept) / all,
+            transfers: line.transfers,
+            functions,
+        })
+    };
+    profile.lines.iter().filter_map(culprit).take(NAMED_LINES).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linearity_is_one_where_throughput_grows_as_cpus_do() {
+        let points = vec![(1, 10.0), (2, 20.0), (8, 40.0)];
+        let curve = Curve { mechanism: Mechanism::Pin, form: Form::Best, points, lines: Vec::new() };
+        assert_eq!(curve.linearity(), [1.0, 1.0, 0.5]);
+    }
+
+    #[test]
+    fn the_base_form_of_the_zero_page_stops_at_its_count_and_the_best_does_not() {
+        let machine = Machine::named("haswell-ep").unwrap();
+        let curve = |form| Curve::simulate(&machine, 1, Mechanism::ZeroPage, form, &[1, 16]).unwrap();
+        let (base, best) = (curve(Form::Base), curve(Form::Best));
+        assert!(base.linearity()[1] < 0.3, "{base:?}");
+        assert!(base.lines[0].functions[0].starts_with("frame/zero_page"), "{base:?}");
+        assert!(best.linearity()[1] > 0.7, "{best:?}");
+    }
+}
