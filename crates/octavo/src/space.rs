@@ -254,7 +254,8 @@ impl Space {
         self.clear_by(old, forget_range)
     }
 
-    /// Changes the permissions of a range of whole pages, all of which must be mapped.
+    /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that another thread has begun before may
+    /// still be made; none that begins afterwards is.
     ///
     /// # Errors
     /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where the space's translation cannot take

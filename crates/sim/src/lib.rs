@@ -11,6 +11,7 @@
 //! | `machine` | what a machine is, and what each step costs there |
 //! | `simulation` | what threads ask of it, one at a time |
 //! | `state` | its CPUs, its threads, and what happens next |
+//! | `explorer` | schedules that are chosen, and not timed: random, by priorities, all of them |
 //! | `line` | cache lines, and who waits for them |
 //! | [`atomic`], [`lock`], [`thread`] | words, locks and threads, with the standard library's faces |
 //! | `profile` | where the time went |
@@ -48,6 +49,7 @@
 
 pub mod atomic;
 mod coroutine;
+mod explorer;
 mod line;
 pub mod lock;
 mod machine;
@@ -58,12 +60,13 @@ mod simulation;
 mod state;
 pub mod thread;
 
+pub use explorer::{Choice, Schedule, Step, Stopped, interleaving};
 pub use machine::{BadMachine, Costs, MOST_CPUS, Machine, Processors};
 pub use memory::Memory;
 pub use profile::{LineReport, PlaceReport, Report};
 pub use random::Random;
 pub use simulation::{
-    current_cpu, fill_random, in_section, is_in_section, now, possible_cpus, profile, restart_profile, run,
-    spin_hint, stable_address, work,
+    Exploration, Explored, current_cpu, explore, explore_all, fill_random, in_section, is_in_section, now,
+    possible_cpus, profile, reach_bytes, restart_profile, run, spin_hint, stable_address, work,
 };
 pub use state::Deadlock;

@@ -10,6 +10,7 @@
 //!
 //! Memory is sequentially consistent here: what a weaker order allows is loom's to find.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::coroutine::{Coroutine, stop};
+use crate::explorer::{Choice, Explorer, Next, Schedule, Step, Stopped, next_path};
 use crate::line::Access;
 use crate::machine::Machine;
 use crate::memory::Scope;
@@ -49,11 +51,7 @@ pub fn run<T: 'static>(
     work: impl FnOnce() -> T + 'static,
 ) -> Result<(T, Report), Deadlock> {
     let _memory = Scope::enter();
-    let simulation = Rc::new(Simulation { state: RefCell::new(State::new(machine, seed)) });
-    CURRENT.with_borrow_mut(|current| {
-        assert!(current.is_none(), "a simulation runs on this thread already");
-        *current = Some(Rc::clone(&simulation));
-    });
+    let simulation = Simulation::begin(State::new(machine, seed));
     let result = Rc::new(Cell::new(None));
     let hand = Rc::clone(&result);
     let first =
@@ -73,11 +71,139 @@ pub fn run<T: 'static>(
     }
 }
 
+/// What came of an exploration.
+#[derive(Debug)]
+pub struct Explored<T> {
+    /// The result of its work.
+    pub result: Result<T, Stopped>,
+    /// Operations on shared words.
+    pub steps: u64,
+    /// How often another thread went on.
+    pub switches: u64,
+    /// All steps, where they were to be kept.
+    pub trace: Vec<Step>,
+    /// The choices of a given schedule.
+    path: Vec<Choice>,
+}
+
+/// How to explore.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    /// CPUs.
+    pub cpus: u32,
+    /// Who chooses.
+    pub schedule: Schedule,
+    /// What it chooses by, and what else is random.
+    pub seed: u64,
+    /// Operations on shared words, at the most.
+    pub most_steps: u64,
+    /// Whether to keep all steps.
+    pub is_traced: bool,
+}
+
+/// Runs `work` under a schedule that is chosen. Whatever panics, on whichever thread, ends it.
+///
+/// # Panics
+/// Inside of another simulation, and where the kernel has no memory for a stack.
+pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T + 'static) -> Explored<T> {
+    let Exploration { cpus, ref schedule, seed, most_steps, is_traced } = *exploration;
+    let _memory = Scope::enter();
+    let mut machine = Machine::named("haswell-ep").expect("it comes along");
+    (machine.processors.sockets, machine.processors.cores, machine.processors.threads) = (1, cpus, 1);
+    let mut state = State::new(&machine, seed);
+    state.explorer = Some(Box::new(Explorer::new(schedule.clone(), seed, most_steps, is_traced)));
+    let simulation = Simulation::begin(state);
+    let result = Rc::new(Cell::new(None));
+    let hand = Rc::clone(&result);
+    let first = simulation
+        .spawn("main", Some(0), move || match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(value) => hand.set(Some(value)),
+            Err(panic) => note_panic(&*panic),
+        })
+        .expect("memory for the first stack");
+    let ended = simulation.explore_until_end_of(first);
+    let mut state = simulation.state.borrow_mut();
+    let left: Vec<_> = state.tasks.iter_mut().filter_map(|task| task.coroutine.take()).collect();
+    let explorer = *state.explorer.take().expect("it explored");
+    drop(state);
+    match ended {
+        Ok(()) => drop(left),
+        // What is broken had better not run on, and so does not unwind.
+        Err(_) => left.into_iter().for_each(std::mem::forget),
+    }
+    CURRENT.with_borrow_mut(|current| *current = None);
+    let result = ended.map(|()| result.take().expect("the first thread has ended"));
+    let (steps, switches) = (explorer.steps, explorer.switches);
+    let mut explorer = explorer;
+    let trace = explorer.trace.take().unwrap_or_default();
+    Explored { result, steps, switches, trace, path: explorer.into_path() }
+}
+
+/// Goes through the schedules of `work` with so many preemptions at the most, one after the other. Returns how many were tried, whether
+/// they were all, and the first that did not end well.
+pub fn explore_all<T: 'static, W: FnOnce() -> T + 'static>(
+    exploration: &Exploration,
+    preemptions: u32,
+    most_schedules: u64,
+    work: impl Fn() -> W,
+) -> (u64, bool, Option<Explored<T>>) {
+    let mut path = Some(Vec::new());
+    let mut tried = 0;
+    while let Some(next) = path {
+        if tried == most_schedules {
+            return (tried, false, None);
+        }
+        let schedule = Schedule::Given { path: next, preemptions };
+        let explored = explore(&Exploration { schedule, ..exploration.clone() }, work());
+        tried += 1;
+        if explored.result.is_err() {
+            return (tried, false, Some(explored));
+        }
+        path = next_path(explored.path);
+    }
+    (tried, true, None)
+}
+
+/// A thread has panicked. An exploration ends with that.
+pub(crate) fn note_panic(panic: &(dyn Any + Send)) {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+    let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    with(|simulation| {
+        let mut state = simulation.state.borrow_mut();
+        let thread = state.tasks[state.running].name.to_string();
+        if let Some(explorer) = &mut state.explorer {
+            explorer.failed.get_or_insert(Stopped::Panicked { thread, message });
+        }
+    });
+}
+
+/// An access to memory that is no shared word begins. Where schedules are explored, another thread may go first; otherwise it costs
+/// nothing.
+#[track_caller]
+pub fn reach_bytes() {
+    let from = Location::caller();
+    with(|simulation| {
+        if simulation.state.borrow().explorer.is_some() {
+            simulation.access(0, Access::Load, from);
+        }
+    });
+}
+
+/// Whether schedules are explored: then nobody need spin before it sleeps.
+pub(crate) fn is_exploring() -> bool {
+    with(|simulation| simulation.state.borrow().explorer.is_some()).unwrap_or(false)
+}
+
 /// Calls `f` with the simulation of this thread; `None` outside of all.
 #[inline]
 fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     // A thread that unwinds does not stop any more: its panic is on its stack, and is counted for the real thread.
-    CURRENT.with_borrow(|current| current.as_deref().filter(|_| !std::thread::panicking()).map(f))
+    if std::thread::panicking() {
+        return None;
+    }
+    // Not borrowed while `f` runs: its thread may stop in there.
+    let current = CURRENT.with_borrow(Option::clone);
+    current.as_deref().map(f)
 }
 
 /// As [`with`], for what makes no sense outside. A thread that unwinds goes on without.
@@ -161,6 +287,10 @@ pub fn spin_hint() {
         state.spend(pause);
         let place = state.profile.place(from);
         state.profile.spin(place, pause);
+        drop(state);
+        if simulation.state.borrow().explorer.is_some() {
+            simulation.give_way();
+        }
     });
 }
 
@@ -294,6 +424,78 @@ fn picoseconds(time: Duration) -> u64 {
 }
 
 impl Simulation {
+    /// Begins a simulation on this thread.
+    fn begin(state: State) -> Rc<Self> {
+        let simulation = Rc::new(Self { state: RefCell::new(state) });
+        CURRENT.with_borrow_mut(|current| {
+            assert!(current.is_none(), "a simulation runs on this thread already");
+            *current = Some(Rc::clone(&simulation));
+        });
+        simulation
+    }
+
+    fn explore_until_end_of(&self, first: TaskId) -> Result<(), Stopped> {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let explorer = state.explorer.as_mut().expect("it explores");
+            if let Some(stopped) = explorer.failed.take() {
+                return Err(stopped);
+            }
+            if explorer.steps > explorer.most_steps {
+                return Err(Stopped::TooLong(explorer.most_steps));
+            }
+            let decided = explorer.decided.take();
+            if state.tasks[first].status == Status::Ended {
+                return Ok(());
+            }
+            match decided.or_else(|| state.pick()) {
+                None => return Err(Stopped::Deadlock(state.deadlock())),
+                Some(Next::Timer) => {
+                    let Some(Reverse((at, _, What::Timer(task, wait)))) = state.events.pop() else {
+                        continue;
+                    };
+                    let explorer = state.explorer.as_mut().expect("it explores");
+                    explorer.clock = explorer.clock.max(at);
+                    // Whoever pauses may look at the clock.
+                    explorer.writes += 1;
+                    state.time_out(task, wait, at);
+                }
+                Some(Next::Task(task)) => {
+                    let cpu = state.tasks[task].cpu;
+                    state.running = task;
+                    state.cpus[cpu].running = Some(task);
+                    drop(state);
+                    self.go_on(task);
+                }
+            }
+        }
+    }
+
+    /// Lets a thread go on until it stops or ends.
+    fn go_on(&self, task: TaskId) {
+        let coroutine = self.state.borrow_mut().tasks[task].coroutine.take();
+        let mut coroutine = coroutine.expect("a thread that goes on has not ended");
+        if coroutine.resume() {
+            let mut state = self.state.borrow_mut();
+            state.stacks.remove(&coroutine.stack().start);
+            state.end(task);
+        } else {
+            self.state.borrow_mut().tasks[task].coroutine = Some(coroutine);
+        }
+    }
+
+    /// The running thread goes on when something has changed.
+    fn give_way(&self) {
+        let mut state = self.state.borrow_mut();
+        let writes = state.explorer.as_ref().map_or(0, |explorer| explorer.writes);
+        let running = state.running;
+        state.tasks[running].paused_at = writes;
+        if !state.goes_on(None) {
+            drop(state);
+            stop();
+        }
+    }
+
     fn spawn(
         &self,
         name: &str,
@@ -315,6 +517,7 @@ impl Simulation {
             waits: 0,
             timed_out: false,
             joiner: None,
+            paused_at: u64::MAX,
             stalled: None,
         });
         if task == 0 {
@@ -339,16 +542,8 @@ impl Simulation {
                     state.cpus[cpu].now = state.cpus[cpu].now.max(at);
                     let task = state.cpus[cpu].running.expect("a CPU that goes on has a thread");
                     state.running = task;
-                    let mut coroutine =
-                        state.tasks[task].coroutine.take().expect("a thread that goes on has not ended");
                     drop(state);
-                    if coroutine.resume() {
-                        let mut state = self.state.borrow_mut();
-                        state.stacks.remove(&coroutine.stack().start);
-                        state.end(task);
-                    } else {
-                        self.state.borrow_mut().tasks[task].coroutine = Some(coroutine);
-                    }
+                    self.go_on(task);
                 }
             }
         }
@@ -356,6 +551,14 @@ impl Simulation {
 
     fn access(&self, address: usize, access: Access, from: &'static Location<'static>) {
         let mut state = self.state.borrow_mut();
+        if state.explorer.is_some() {
+            if !state.goes_on(Some((address, from))) {
+                drop(state);
+                stop();
+                state = self.state.borrow_mut();
+            }
+            return state.note(access, from);
+        }
         if state.others_are_earlier() || state.is_slice_over() {
             state.go_later();
             drop(state);
@@ -373,6 +576,10 @@ impl Simulation {
         let mut state = self.state.borrow_mut();
         let call = state.prices.system_call;
         state.spend(call);
+        if state.explorer.is_some() {
+            drop(state);
+            return self.give_way();
+        }
         state.end_slice();
         state.go_later();
         drop(state);

@@ -7,6 +7,7 @@ use std::panic::Location;
 use std::rc::Rc;
 
 use crate::coroutine::Coroutine;
+use crate::explorer::{Candidate, Explorer, Next};
 use crate::line::{Access, Line, Outcome, Place, Prices, Request, SPREAD_PERCENT};
 use crate::machine::Machine;
 use crate::profile::{Profile, Report};
@@ -43,6 +44,8 @@ pub(crate) struct Task {
     pub waits: u64,
     pub timed_out: bool,
     pub joiner: Option<TaskId>,
+    /// Changes of shared words when it paused last, in an exploration.
+    pub paused_at: u64,
     /// The access that waits for its line.
     pub stalled: Option<Stalled>,
 }
@@ -98,6 +101,9 @@ pub(crate) struct State {
     pub running: TaskId,
     pub profile: Profile,
     pub profiled_since: u64,
+    /// Chooses who goes on, where that does not follow from the clocks.
+    pub explorer: Option<Box<Explorer>>,
+    candidates: Vec<Candidate>,
 }
 
 /// Why a simulation came to no end.
@@ -140,6 +146,8 @@ impl State {
             running: 0,
             profile: Profile::default(),
             profiled_since: 0,
+            explorer: None,
+            candidates: Vec::new(),
         }
     }
 
@@ -148,16 +156,24 @@ impl State {
     }
 
     pub(crate) fn now(&self) -> u64 {
-        self.cpu().now
+        self.explorer.as_ref().map_or_else(|| self.cpu().now, |explorer| explorer.clock)
     }
 
     pub(crate) fn push(&mut self, at: u64, what: What) {
+        // Who goes on is chosen, and lines cost nothing.
+        if self.explorer.is_some() && !matches!(what, What::Timer(..)) {
+            return;
+        }
         let tie = self.random.number();
         self.events.push(Reverse((at, tie, what)));
     }
 
     /// The running thread's CPU is busy for so long.
     pub(crate) fn spend(&mut self, time: u64) {
+        if let Some(explorer) = &mut self.explorer {
+            explorer.clock += time;
+            return;
+        }
         let cpu = self.tasks[self.running].cpu;
         self.cpus[cpu].now += time;
         self.cpus[cpu].busy += time;
@@ -209,6 +225,9 @@ impl State {
 
     /// Gives a CPU without a thread the next one that can run.
     pub(crate) fn dispatch(&mut self, cpu: usize) {
+        if self.explorer.is_some() {
+            return;
+        }
         let switch = self.prices.switch;
         let one = &mut self.cpus[cpu];
         if one.running.is_none()
@@ -234,6 +253,9 @@ impl State {
 
     pub(crate) fn make_ready(&mut self, task: TaskId, at: u64) {
         self.tasks[task].status = Status::Ready;
+        if self.explorer.is_some() {
+            return;
+        }
         let cpu = self.tasks[task].cpu;
         self.cpus[cpu].ready.push_back(task);
         if self.cpus[cpu].running.is_none() {
@@ -346,6 +368,54 @@ impl State {
         if let Some(at) = next {
             self.push(at, What::Serve(line));
         }
+    }
+
+    /// Chooses who goes on. `None`: nobody can, and nothing will change that.
+    pub(crate) fn pick(&mut self) -> Option<Next> {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        let explorer = self.explorer.as_mut().expect("somebody to choose");
+        for (number, task) in self.tasks.iter().enumerate() {
+            let cpu = &self.cpus[task.cpu];
+            // A restartable sequence is one piece to the other threads of its CPU.
+            if task.status == Status::Ready && (!cpu.in_section || cpu.running == Some(number)) {
+                candidates.push(Candidate { task: number, pauses: task.paused_at == explorer.writes });
+            }
+        }
+        // A timer of a wait that has ended wakes nobody.
+        while let Some(Reverse((_, _, What::Timer(task, wait)))) = self.events.peek()
+            && (self.tasks[*task].status != Status::Blocked || self.tasks[*task].waits != *wait)
+        {
+            self.events.pop();
+        }
+        let timer = self.events.peek().map(|Reverse((at, ..))| *at);
+        let next = explorer.pick(Some(self.running), &candidates, timer);
+        self.candidates = candidates;
+        next
+    }
+
+    /// Whether the running thread goes on, in an exploration, before it touches the word at this address. Otherwise it stops, and goes on when it is chosen.
+    pub(crate) fn goes_on(&mut self, at: Option<(usize, &'static Location<'static>)>) -> bool {
+        if let Some((address, place)) = at
+            && self.explorer.as_ref().is_some_and(|explorer| explorer.minds_meetings())
+            && let Some(line) = self.line_of(address)
+        {
+            let word = line * LINE_BYTES + address % LINE_BYTES;
+            let running = self.running;
+            self.explorer.as_mut().expect("just seen").meet(running, word, place);
+        }
+        let next = self.pick();
+        let explorer = self.explorer.as_mut().expect("somebody to choose");
+        explorer.decided = next;
+        let is_over = explorer.failed.is_some() || explorer.steps > explorer.most_steps;
+        next == Some(Next::Task(self.running)) && !is_over
+    }
+
+    /// The running thread does this, in an exploration.
+    pub(crate) fn note(&mut self, access: Access, from: &'static Location<'static>) {
+        let explorer = self.explorer.as_mut().expect("somebody to choose");
+        explorer.decided = None;
+        explorer.note(&self.tasks[self.running].name, access, from);
     }
 
     pub(crate) fn deadlock(&self) -> Deadlock {

@@ -104,6 +104,9 @@ impl Builder {
         let name = self.name.unwrap_or_else(|| "thread".into());
         let task = simulation::spawn(&name, self.cpu, move || {
             let done = catch_unwind(AssertUnwindSafe(work));
+            if let Err(panic) = &done {
+                simulation::note_panic(&**panic);
+            }
             *hand.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         })?;
         Ok(JoinHandle { task, result })

@@ -48,6 +48,8 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     // The engine's own source, built on the simulated face.
     ("crates/simulated", &["crates/platform", "crates/sim"]),
     ("crates/lab", &["crates/octavo", "crates/sim", "crates/simulated"]),
+    ("crates/mutants", &["crates/platform", "crates/sim"]),
+    ("crates/check", &["crates/mutants", "crates/sim", "crates/simulated"]),
     // It judges the programs, so it shares nothing with them.
     ("crates/torture", &[]),
     ("xtask", &[]),

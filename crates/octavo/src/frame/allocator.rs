@@ -31,7 +31,7 @@ use crate::frame::watermark::{MOST_LOWERED, Watermarks};
 use crate::frame::words::{FrameTable, FrameWords};
 use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, reach_bytes};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order, PAGE_BYTES};
 use octavo_platform::ArenaBytes;
 
@@ -347,6 +347,7 @@ impl FrameAllocator {
     /// Returns the arena's bytes. Frame `f` is at home at `f.0 * 4096`.
     #[inline]
     pub fn bytes(&self) -> &ArenaBytes {
+        reach_bytes();
         &self.arena.bytes
     }
 

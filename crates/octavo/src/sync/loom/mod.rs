@@ -9,6 +9,7 @@ pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};

@@ -9,6 +9,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize
 pub(crate) use std::sync::{Arc, OnceLock};
 
 pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};

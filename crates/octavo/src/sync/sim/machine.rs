@@ -2,7 +2,7 @@
 
 use crate::sync::machine::Memory;
 
-pub(crate) use octavo_sim::{current_cpu, now as time, possible_cpus, stable_address};
+pub(crate) use octavo_sim::{current_cpu, now as time, possible_cpus, reach_bytes, stable_address};
 
 pub(crate) fn memory() -> Memory {
     Memory { bytes: 1 << 42, usable_bytes: 1 << 42 }

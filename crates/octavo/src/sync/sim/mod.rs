@@ -12,6 +12,7 @@ pub(crate) use octavo_sim::lock::{
 };
 pub(crate) use octavo_sim::{spin_hint, thread};
 
+pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause};

@@ -1,0 +1,74 @@
+//! Octavo's whole engine under schedules that are chosen.
+//!
+//! A run is a function of its seed: the seed chooses the manager's switches, the device's manners, the work of each thread, and the
+//! schedule. A run that fails is repeated by its seed, and shows the interleaving.
+//!
+//! | module | what |
+//! |---|---|
+//! | `workloads` | what runs: threads that know what they must find |
+//! | `faces` | the engines that it runs on: Octavo's, and one in which a bug can be switched on |
+
+#[allow(clippy::duplicate_mod, reason = "one workload on two engines")]
+mod faces;
+
+use octavo_mutants::mutant;
+pub use octavo_mutants::mutant::Mutant;
+use octavo_sim::{Exploration, Explored, Random, Schedule, explore};
+
+pub use octavo_mutants::mutant::ALL as MUTANTS;
+
+/// Operations on shared words after which a run is taken to have no end.
+pub const MOST_STEPS: u64 = 20_000_000;
+
+/// What runs under a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Names it.
+    pub seed: u64,
+    /// The bug that is switched on.
+    pub mutant: Option<&'static Mutant>,
+}
+
+/// Runs a case, and keeps its steps if `is_traced`.
+pub fn run(case: Case, is_traced: bool) -> Explored<()> {
+    let seed = case.seed;
+    let mut random = Random::new(seed ^ 0x6361_7365);
+    let cpus = [1, 2, 4, 8][random.below(4) as usize];
+    let schedule = match random.below(8) {
+        0 => Schedule::Random,
+        1..=6 => Schedule::Delays { places: 1 << random.below(6), rarely: 1 << (1 + random.below(5)) },
+        _ => Schedule::Priorities { changes: 2 + random.below(8) as u32, steps: 100_000 },
+    };
+    let exploration = Exploration { cpus, schedule, seed, most_steps: MOST_STEPS, is_traced };
+    match case.mutant {
+        None => explore(&exploration, move || faces::engine::workloads::run(seed)),
+        Some(mutant) => {
+            mutant::with(mutant, || explore(&exploration, move || faces::mutants::workloads::run(seed)))
+        }
+    }
+}
+
+/// What came of looking for a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hunt {
+    /// Runs.
+    pub runs: u64,
+    /// Those that failed.
+    pub found: u64,
+    /// The first seed that failed, counted from 1.
+    pub first: Option<u64>,
+}
+
+/// Runs seeds with a bug until it was found so often.
+pub fn hunt(mutant: &'static Mutant, seed: u64, most_runs: u64, enough: u64) -> Hunt {
+    let mut hunt = Hunt { runs: 0, found: 0, first: None };
+    while hunt.runs < most_runs && hunt.found < enough {
+        let explored = run(Case { seed: seed + hunt.runs, mutant: Some(mutant) }, false);
+        hunt.runs += 1;
+        if explored.result.is_err() {
+            hunt.found += 1;
+            hunt.first.get_or_insert(hunt.runs);
+        }
+    }
+    hunt
+}

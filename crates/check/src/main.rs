@@ -1,0 +1,126 @@
+//! `octavo-sim`: the engine under schedules that are chosen.
+
+use std::cell::RefCell;
+use std::panic::Location;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use octavo_check::{Case, MUTANTS, Mutant, hunt, run};
+use octavo_sim::interleaving;
+
+/// Octavo's engine under schedules that are chosen, on virtual CPUs and devices.
+///
+/// A run is a function of its seed, which chooses the manager's switches, the device's manners, what each thread does, and which thread
+/// goes on at each operation on a shared word.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:\n  \
+                  octavo-sim check --seed 1 --runs 1000000\n  \
+                  octavo-sim check --seed 42 --runs 1 --interleaving 100\n  \
+                  octavo-sim mutants"
+)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs seeds. The first one that fails is named, with its last steps and the command that repeats it
+    Check {
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many
+        #[arg(long, default_value_t = 1000)]
+        runs: u64,
+        /// Switch a bug on; `octavo-sim mutants` lists them
+        #[arg(long, value_name = "NAME", value_parser = mutant)]
+        mutant: Option<&'static Mutant>,
+        /// How many pieces of the interleaving to print, up to the failure
+        #[arg(long, value_name = "PIECES", default_value_t = 40)]
+        interleaving: usize,
+    },
+    /// Switches one bug on after the other, and tells how many runs find each
+    Mutants {
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The most runs for each
+        #[arg(long, default_value_t = 2000)]
+        runs: u64,
+    },
+}
+
+/// A run's memory lies where it lies in every run.
+#[global_allocator]
+static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+
+fn mutant(name: &str) -> Result<&'static Mutant, String> {
+    MUTANTS.iter().find(|mutant| mutant.name == name).ok_or_else(|| "no bug has this name".into())
+}
+
+thread_local! {
+    /// Where the last panic was.
+    static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // A panic is a finding, and is told as one.
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        PANICKED.set(place);
+    }));
+    match options.command {
+        Command::Check { seed, runs, mutant, interleaving } => check(seed, runs, mutant, interleaving),
+        Command::Mutants { seed, runs } => {
+            println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
+            for mutant in MUTANTS {
+                let hunt = hunt(mutant, seed, runs, 3);
+                let first = hunt.first.map_or("-".into(), |first| first.to_string());
+                println!(
+                    "{:<40} {:>8} {:>8} {first:>8}  {}",
+                    mutant.name, hunt.runs, hunt.found, mutant.what
+                );
+            }
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn check(first: u64, runs: u64, mutant: Option<&'static Mutant>, pieces: usize) -> ExitCode {
+    let (mut steps, mut switches) = (0, 0);
+    for seed in first..first.saturating_add(runs) {
+        let case = Case { seed, mutant };
+        let explored = run(case, false);
+        steps += explored.steps;
+        switches += explored.switches;
+        let Err(stopped) = explored.result else { continue };
+        let place = PANICKED.take();
+        let again = run(case, true);
+        let text = interleaving(&again.trace, place_for_people);
+        let lines: Vec<_> = text.lines().collect();
+        println!("{}", lines[lines.len().saturating_sub(pieces)..].join("\n"));
+        println!("seed {seed} failed after {} steps: {stopped}", explored.steps);
+        if !place.is_empty() {
+            println!("  at {place}");
+        }
+        let with = mutant.map_or(String::new(), |mutant| format!(" --mutant {}", mutant.name));
+        println!("again: octavo-sim check --seed {seed} --runs 1{with} --interleaving {pieces}");
+        return ExitCode::FAILURE;
+    }
+    println!("{runs} runs went well: {steps} operations on shared words, {switches} switches of threads");
+    ExitCode::SUCCESS
+}
+
+/// A place without the folders above the engine's source.
+fn place_for_people(place: &Location<'static>) -> String {
+    let file = place.file();
+    let file = ["/engine/", "octavo/src/", "crates/"]
+        .iter()
+        .find_map(|above| file.rsplit_once(above))
+        .map_or(file, |(_, rest)| rest);
+    format!("{file}:{}", place.line())
+}

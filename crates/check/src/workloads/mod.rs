@@ -1,0 +1,64 @@
+//! Work of several threads on one manager that knows what it must find.
+//!
+//! | module | what |
+//! |---|---|
+//! | `device` | a device that takes virtual time, fails and falls silent |
+//! | `lanes` | a whole manager: lanes of bytes under reclaim, faults, forks and mappings that come and go |
+//! | `small` | one page, the huge zero page, and the first page of a space |
+
+mod device;
+pub(crate) mod lanes;
+pub(crate) mod small;
+
+use std::time::Duration;
+
+use octavo_sim::thread;
+
+use super::octavo::{Counter, Error, ErrorKind, Manager, ZeroPage};
+
+const PAGE: u64 = 4096;
+const HUGE: u64 = 2 << 20;
+
+/// Runs what a seed chooses.
+pub(crate) fn run(seed: u64) {
+    match seed % 5 {
+        0 => small::one_page(seed),
+        1 => small::zero_page(seed),
+        2 => small::first_page(seed),
+        _ => lanes::run(seed, lanes::Load::of_seed(seed)),
+    }
+}
+
+fn named(name: &str, work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+    thread::Builder::new().name(name.into()).spawn(work).expect("memory for a stack")
+}
+
+/// Whether an error goes by and loses nothing.
+fn is_passing(error: &Error, device_fails: bool) -> bool {
+    match error.kind() {
+        // A schedule may let any thread wait for ever so long, the device's too.
+        ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::TimedOut => true,
+        ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull => device_fails,
+        _ => false,
+    }
+}
+
+/// What must hold of a manager whose spaces are gone. What is given back late comes back by itself.
+fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
+    // The small zero page, and the huge one where it is there for good.
+    let kept = 1 + 512 * i64::from(zero_page == ZeroPage::Persistent);
+    let mut owned = 0;
+    for _ in 0..200 {
+        // The huge zero page stays until somebody needs room.
+        manager.reclaim(1).expect("reclaim gives no error of a device");
+        let (stats, counters) = (manager.stats().expect("not a forked child"), manager.counters());
+        let online = (counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline)) * 512;
+        owned = online as i64 - stats.free_frames as i64 - (stats.pool_bytes / PAGE) as i64;
+        let left = (stats.swap_slots, stats.table_nodes, stats.lru_pages, stats.huge_zero_users);
+        if left == (0, 0, (0, 0), 0) && owned == kept {
+            return manager.validate();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{owned} frames are in use: {:?}", manager.stats());
+}

@@ -1,0 +1,166 @@
+//! Small cases: few pages, few threads, many meetings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use octavo_sim::atomic::{AtomicU64, Ordering};
+use octavo_sim::{Random, thread};
+
+use super::super::octavo::{
+    Access, Advice, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder,
+    RegionOptions, Space, SwapArea, SwapCache, ZeroPage,
+};
+use super::device::{Manners, SlowDevice};
+use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
+
+/// Threads that write the page, and for how many nanoseconds one rests at the most.
+const WRITERS: u64 = 3;
+const REST: u64 = 20_000;
+
+/// Repeats what had no room or no answer.
+fn insist<T>(mut operation: impl FnMut() -> super::super::octavo::Result<T>) -> T {
+    loop {
+        match operation() {
+            Ok(value) => return value,
+            Err(error) => assert!(is_passing(&error, true), "unexpected: {:?}: {error}", error.kind()),
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+}
+
+fn builder(random: &mut Random) -> ManagerBuilder {
+    Manager::builder()
+        .budget_bytes(MIN_BUDGET_BYTES)
+        .swap_cache([SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table][random.below(3) as usize])
+        .zero_page(ZeroPage::PerSpace)
+        .background(false)
+}
+
+/// One page, which goes out and comes back all the time: threads write words of their own into it now and then, and one only looks at it.
+pub(crate) fn one_page(seed: u64) {
+    let mut random = Random::new(seed);
+    let manners = Manners {
+        places: 64,
+        latency: Duration::from_micros([0, 0, 1, 10][random.below(4) as usize]),
+        page: Duration::ZERO,
+        inline: [0, 300, 1000][random.below(3) as usize],
+        failed: if random.below(4) == 0 { 100 } else { 0 },
+        silent: 0,
+        silence: Duration::ZERO,
+    };
+    let (device, serving) = SlowDevice::new(manners, seed);
+    let compression = [Compression::Off, Compression::Off, Compression::Lz4][random.below(3) as usize];
+    let builder = builder(&mut random).compression(compression).swap_device(Box::new(device.clone()));
+    let manager = Arc::new(builder.build().expect("a manager"));
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(PAGE, PAGE, RegionOptions::new()).expect("room for a region");
+    let left = Arc::new(AtomicU64::new(WRITERS));
+    let mut threads = Vec::new();
+    for lane in 0..WRITERS {
+        let (space, left) = (Arc::clone(&space), Arc::clone(&left));
+        let mut random = Random::new(seed ^ (lane + 1) << 32);
+        let at = PAGE + 8 * (1 + lane);
+        let work = move || {
+            for value in 1..=40 {
+                // The page comes and goes several times meanwhile, and is clean then.
+                thread::sleep(Duration::from_nanos(random.below(REST)));
+                if random.below(4) == 0 {
+                    let pin = insist(|| space.pin(at, 8, Access::Write));
+                    pin.store(0, value).expect("a word of the pin");
+                } else {
+                    insist(|| space.store(at, value));
+                }
+                thread::sleep(Duration::from_nanos(random.below(REST)));
+                assert_eq!(insist(|| space.load::<u64>(at)), value, "lane {lane}");
+            }
+            left.fetch_sub(1, Ordering::AcqRel);
+        };
+        threads.push(named(&format!("writer {lane}"), work));
+    }
+    let reading = (Arc::clone(&space), Arc::clone(&left));
+    threads.push(named("reader", move || {
+        let (space, left) = reading;
+        for _ in 0..2000 {
+            assert_eq!(insist(|| space.load::<u64>(PAGE)), 0, "nobody writes there");
+            if left.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            thread::yield_now();
+        }
+    }));
+    let evicting = (Arc::clone(&manager), Arc::clone(&space), left);
+    threads.push(named("evictor", move || {
+        let (manager, space, left) = evicting;
+        for round in 0..2000 {
+            if round % 4 == 0 {
+                manager.reclaim(1).expect("reclaim gives no error of a device");
+            } else {
+                space.advise(PAGE, PAGE, Advice::PageOut).expect("advice that can be followed or left");
+            }
+            if left.load(Ordering::Acquire) == 0 {
+                break;
+            }
+        }
+    }));
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    device.heal();
+    manager.validate();
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+    drop(manager);
+    device.end();
+    serving.join().expect("no panic");
+}
+
+/// The huge zero page, which goes when nobody uses it, and comes back for the next who does.
+pub(crate) fn zero_page(seed: u64) {
+    let mut random = Random::new(seed);
+    let mode = [ZeroPage::PerUse, ZeroPage::PerSpace][random.below(2) as usize];
+    let device = SwapArea::ram(1 << 20);
+    let builder = builder(&mut random).huge(HugePolicy::Always).zero_page(mode).swap_area(device);
+    let manager = Arc::new(builder.build().expect("a manager"));
+    let show = |manager: Arc<Manager>| {
+        move || {
+            for _ in 0..12 {
+                let space = manager.space().expect("a space");
+                space.map_at(HUGE, HUGE, RegionOptions::new().huge(true)).expect("room for a region");
+                assert_eq!(insist(|| space.load::<u64>(HUGE + 8)), 0, "nobody has written it");
+            }
+        }
+    };
+    let mut threads: Vec<_> =
+        (0..2).map(|number| named(&format!("reader {number}"), show(Arc::clone(&manager)))).collect();
+    let shrinking = Arc::clone(&manager);
+    threads.push(named("shrinker", move || {
+        for _ in 0..100 {
+            shrinking.reclaim(1).expect("reclaim gives no error of a device");
+        }
+    }));
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert_nothing_is_left(&manager, mode);
+}
+
+/// A space's first page: one thread makes it, and another takes it away.
+pub(crate) fn first_page(seed: u64) {
+    let mut random = Random::new(seed);
+    let manager = builder(&mut random).swap_area(SwapArea::ram(1 << 20)).build().expect("a manager");
+    for _ in 0..8 {
+        let space = Arc::new(manager.space().expect("a space"));
+        // The higher, the taller its table.
+        let at = [PAGE, 1 << 22, 1 << 34][random.below(3) as usize];
+        space.map_at(at, PAGE, RegionOptions::new()).expect("room for a region");
+        let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
+        let store = move |space: &Space| {
+            let _ = space.store(at, 7_u64);
+        };
+        let one = named("writer", move || store(&storing));
+        let other = named("unmapper", move || insist(|| unmapping.unmap(at, PAGE)));
+        other.join().expect("no panic");
+        one.join().expect("no panic");
+        let gone = space.load::<u64>(at).expect_err("a page that is not mapped");
+        assert_eq!(gone.kind(), ErrorKind::NotMapped);
+        insist(|| space.map_at(at, PAGE, RegionOptions::new()));
+        assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
+    }
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}

@@ -1,0 +1,39 @@
+//! The bugs, and which of them is on.
+
+use std::cell::Cell;
+
+/// A bug that can be switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// What is wrong with it on.
+    pub what: &'static str,
+    /// Where it is, in the engine's source.
+    pub files: &'static [&'static str],
+}
+
+/// All of them.
+pub const ALL: &[Mutant] = include!(concat!(env!("OUT_DIR"), "/engine/mutants.rs"));
+
+thread_local! {
+    static ON: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Calls `work` with a bug switched on, for this thread and the simulations that it runs.
+pub fn with<T>(mutant: &Mutant, work: impl FnOnce() -> T) -> T {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            ON.set("");
+        }
+    }
+    let _off = Off;
+    ON.set(mutant.name);
+    work()
+}
+
+/// Whether the bug of this name is on.
+pub(crate) fn is_on(name: &str) -> bool {
+    ON.get() == name
+}

@@ -1,0 +1,392 @@
+//! Schedules that are chosen, and not timed: any thread that can run may be the next, at each operation on a shared word.
+//!
+//! Time is virtual here too. Each operation takes [`STEP`], and a timer is due when the clock has reached it. Where the schedule is
+//! random, a timer may come early as well: then every thread was slow for so long.
+//!
+//! | schedule | the next thread |
+//! |---|---|
+//! | [`Schedule::Random`] | any, by the seed; how often it changes follows from the seed too |
+//! | [`Schedule::Delays`] | the same one, but now and then a thread is held back before it touches a word that another has touched last: Li and others, *Efficient scalable thread-safety-violation detection*, SOSP 2019 |
+//! | [`Schedule::Priorities`] | the one with the highest priority, which changes at a few steps: Burckhardt and others, *A randomized scheduler with probabilistic guarantees of finding bugs*, ASPLOS 2010 |
+//! | [`Schedule::Given`] | as written in a list; [`explore_all`](crate::explore_all) goes through all lists with few preemptions, as in Musuvathi and Qadeer, *Iterative context bounding for systematic testing of multithreaded programs*, PLDI 2007 |
+//!
+//! A thread that pauses in a loop that spins waits until another thread has changed something.
+
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+use crate::line::Access;
+use crate::random::Random;
+use crate::state::{Deadlock, TaskId};
+
+/// What an operation on a shared word takes, in picoseconds.
+const STEP: u64 = 20_000;
+/// Words of which it is known who has touched them last.
+const TOUCHED: usize = 1 << 12;
+/// A delay is shorter than this, or than so many doublings of it; in steps.
+const LEAST_DELAY: u64 = 16;
+const DELAYS: u64 = 10;
+/// One choice in so many goes to another thread without any reason.
+const SELDOM: u64 = 256;
+/// One timer in so many choices comes early.
+const EARLY: u64 = 1 << 12;
+/// The highest priority falls at least once in so many steps. Otherwise threads that wait for a lower one would wait for ever.
+const PATIENCE: u64 = 20_000;
+
+/// How the next thread is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// By chance.
+    Random,
+    /// Without change, but for threads that are held back where they meet others. They are so at a few places in the source only, which
+    /// the seed chooses, so that several threads may wait at just those that matter.
+    Delays {
+        /// One of so many places.
+        places: u64,
+        /// Meetings there for each delay.
+        rarely: u64,
+    },
+    /// By priorities, with so many changes of them in about so many steps.
+    Priorities {
+        /// Changes.
+        changes: u32,
+        /// Steps.
+        steps: u64,
+    },
+    /// By this list first, and without preemption afterwards; with so many preemptions at the most.
+    Given {
+        /// The number of the thread that was chosen, at each step with a choice.
+        path: Vec<Choice>,
+        /// Preemptions.
+        preemptions: u32,
+    },
+}
+
+/// A choice among threads: the present one first, if it can go on, and then the others by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Which it was.
+    pub taken: u16,
+    /// How many there were.
+    pub options: u16,
+}
+
+/// Why an exploration stopped before its end.
+#[derive(Debug)]
+pub enum Stopped {
+    /// Every thread waits.
+    Deadlock(Deadlock),
+    /// A thread has panicked.
+    Panicked {
+        /// The thread's name.
+        thread: String,
+        /// What it said.
+        message: String,
+    },
+    /// So many steps did not suffice.
+    TooLong(u64),
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadlock(deadlock) => deadlock.fmt(f),
+            Self::Panicked { thread, message } => write!(f, "{thread}: {message}"),
+            Self::TooLong(steps) => write!(f, "no end after {steps} operations on shared words"),
+        }
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// A step of a thread, for people.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The thread's name.
+    pub thread: Rc<str>,
+    /// Where in the source.
+    pub place: &'static Location<'static>,
+    /// What it did to the word: `load`, `store` or `update`.
+    pub what: &'static str,
+}
+
+/// What goes on next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Task(TaskId),
+    /// The earliest timer.
+    Timer,
+}
+
+/// A thread that can go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub task: TaskId,
+    /// It pauses, and nothing has changed since.
+    pub pauses: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Explorer {
+    schedule: Schedule,
+    random: Random,
+    /// One choice in so many goes to another thread, where the schedule is random.
+    rarely: u64,
+    /// Who has touched a word last, and until which step each thread is held back.
+    touched: Vec<(usize, TaskId)>,
+    /// What places are chosen by.
+    chosen: u64,
+    held_until: Vec<u64>,
+    /// By thread; and the steps at which the highest falls.
+    priorities: Vec<u64>,
+    changes: Vec<u64>,
+    /// Choices made so far, where they are given.
+    at: usize,
+    preemptions: u32,
+    pub clock: u64,
+    pub steps: u64,
+    pub most_steps: u64,
+    pub switches: u64,
+    /// Changes of shared words.
+    pub writes: u64,
+    last_fall: u64,
+    /// What was decided inside of a thread's step.
+    pub decided: Option<Next>,
+    pub failed: Option<Stopped>,
+    pub trace: Option<Vec<Step>>,
+}
+
+impl Explorer {
+    pub(crate) fn new(schedule: Schedule, seed: u64, most_steps: u64, is_traced: bool) -> Self {
+        let mut random = Random::new(seed ^ 0x7363_6865_6475_6c65);
+        let changes = match schedule {
+            Schedule::Priorities { changes, steps } => {
+                let mut at: Vec<u64> = (0..changes).map(|_| random.below(steps.max(1))).collect();
+                at.sort_unstable_by(|one, other| other.cmp(one));
+                at
+            }
+            _ => Vec::new(),
+        };
+        Self {
+            rarely: 2 << (2 * random.below(4)),
+            schedule,
+            random,
+            touched: vec![(0, 0); TOUCHED],
+            chosen: seed,
+            held_until: Vec::new(),
+            priorities: Vec::new(),
+            changes,
+            at: 0,
+            preemptions: 0,
+            clock: 0,
+            steps: 0,
+            most_steps,
+            switches: 0,
+            writes: 0,
+            last_fall: 0,
+            decided: None,
+            failed: None,
+            trace: is_traced.then(Vec::new),
+        }
+    }
+
+    /// A thread is about to do this.
+    pub(crate) fn note(&mut self, thread: &Rc<str>, access: Access, place: &'static Location<'static>) {
+        self.steps += 1;
+        self.clock += STEP;
+        self.writes += u64::from(access != Access::Load);
+        if let Some(trace) = &mut self.trace {
+            let what = match access {
+                Access::Load => "load",
+                Access::Store => "store",
+                Access::Update => "update",
+            };
+            trace.push(Step { thread: Rc::clone(thread), place, what });
+        }
+    }
+
+    /// Whether it is to hear of each word that a thread comes to.
+    pub(crate) fn minds_meetings(&self) -> bool {
+        matches!(self.schedule, Schedule::Delays { .. })
+    }
+
+    /// A thread comes to this word, named by its stable address. It may be held back there.
+    pub(crate) fn meet(&mut self, task: TaskId, word: usize, place: &Location<'static>) {
+        let Schedule::Delays { places, rarely } = self.schedule else { return };
+        let hash = (word >> 2).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - TOUCHED.ilog2());
+        let slot = &mut self.touched[hash];
+        let is_others = slot.0 == word && slot.1 != task;
+        *slot = (word, task);
+        if is_others && self.is_chosen(place, places) && self.random.below(rarely) == 0 {
+            if self.held_until.len() <= task {
+                self.held_until.resize(task + 1, 0);
+            }
+            let length = LEAST_DELAY << self.random.below(DELAYS);
+            self.held_until[task] = self.steps + self.random.below(length);
+        }
+    }
+
+    /// Whether the seed chooses this place, as one of so many. A place is the same in every checkout.
+    fn is_chosen(&self, place: &Location<'static>, of: u64) -> bool {
+        let name = place.file().rsplit('/').next().unwrap_or_default();
+        let mut hash = self.chosen ^ u64::from(place.line()) << 32 ^ u64::from(place.column());
+        for byte in name.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+        }
+        Random::new(hash).below(of) == 0
+    }
+
+    /// Chooses. `timer` is when the earliest one is due.
+    pub(crate) fn pick(
+        &mut self,
+        current: Option<TaskId>,
+        candidates: &[Candidate],
+        timer: Option<u64>,
+    ) -> Option<Next> {
+        if timer.is_some_and(|at| at <= self.clock) {
+            return Some(Next::Timer);
+        }
+        let active = || candidates.iter().filter(|one| !one.pauses).map(|one| one.task);
+        if active().next().is_none() {
+            // Nothing changes any more but by time.
+            return match timer {
+                Some(_) => Some(Next::Timer),
+                None => candidates.first().map(|_| {
+                    let at = self.random.below(candidates.len() as u64) as usize;
+                    Next::Task(candidates[at].task)
+                }),
+            };
+        }
+        let current = current.filter(|task| active().any(|one| one == *task));
+        let task = match &mut self.schedule {
+            Schedule::Random => {
+                if timer.is_some() && self.random.below(EARLY) == 0 {
+                    return Some(Next::Timer);
+                }
+                match current {
+                    Some(task) if self.random.below(self.rarely) != 0 => task,
+                    _ => {
+                        let count = active().count() as u64;
+                        let at = self.random.below(count) as usize;
+                        active().nth(at).expect("counted")
+                    }
+                }
+            }
+            Schedule::Delays { .. } => {
+                if timer.is_some() && self.random.below(EARLY) == 0 {
+                    return Some(Next::Timer);
+                }
+                let held =
+                    |task: &TaskId| self.held_until.get(*task).is_some_and(|until| *until > self.steps);
+                match current {
+                    Some(task) if !held(&task) && self.random.below(SELDOM) != 0 => task,
+                    _ => {
+                        let free = || active().filter(|task| !held(task));
+                        let count = free().count() as u64;
+                        if count == 0 {
+                            let until = |task: &TaskId| self.held_until.get(*task).copied().unwrap_or(0);
+                            active().min_by_key(until).expect("one")
+                        } else {
+                            free().nth(self.random.below(count) as usize).expect("counted")
+                        }
+                    }
+                }
+            }
+            Schedule::Priorities { .. } => {
+                let most = active().max().unwrap_or(0);
+                while self.priorities.len() <= most {
+                    let priority = (1 << 32) + self.random.below(1 << 32);
+                    self.priorities.push(priority);
+                }
+                let highest =
+                    |priorities: &[u64]| active().max_by_key(|task| priorities[*task]).expect("one");
+                let mut task = highest(&self.priorities);
+                let falls = self.changes.last().is_some_and(|at| *at <= self.steps);
+                if falls || self.steps - self.last_fall > PATIENCE {
+                    if falls {
+                        self.changes.pop();
+                    }
+                    self.last_fall = self.steps;
+                    // Below all that fell before.
+                    self.priorities[task] = (1 << 31) - self.steps.min(1 << 30);
+                    task = highest(&self.priorities);
+                }
+                task
+            }
+            Schedule::Given { path, preemptions } => {
+                let others = active().filter(|task| Some(*task) != current);
+                let options: Vec<TaskId> = current.into_iter().chain(others).collect();
+                if options.len() == 1 || current.is_some() && self.preemptions == *preemptions {
+                    options[0]
+                } else {
+                    if self.at == path.len() {
+                        path.push(Choice { taken: 0, options: options.len() as u16 });
+                    }
+                    let taken = path[self.at].taken as usize;
+                    self.at += 1;
+                    self.preemptions += u32::from(current.is_some() && taken > 0);
+                    options[taken.min(options.len() - 1)]
+                }
+            }
+        };
+        if Some(task) != current {
+            self.switches += 1;
+        }
+        Some(Next::Task(task))
+    }
+
+    /// The choices of a given schedule, with those that were added.
+    pub(crate) fn into_path(self) -> Vec<Choice> {
+        match self.schedule {
+            Schedule::Given { path, .. } => path,
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The next list of choices, the last of which that can change has changed.
+pub(crate) fn next_path(mut path: Vec<Choice>) -> Option<Vec<Choice>> {
+    while let Some(last) = path.last_mut() {
+        if last.taken + 1 < last.options {
+            last.taken += 1;
+            return Some(path);
+        }
+        path.pop();
+    }
+    None
+}
+
+/// An interleaving for people: a line for each piece of a thread that nobody interrupts, with where it begins and ends.
+pub fn interleaving(steps: &[Step], name: impl Fn(&Location<'static>) -> String) -> String {
+    let mut text = String::new();
+    for piece in steps.chunk_by(|one, other| Rc::ptr_eq(&one.thread, &other.thread)) {
+        let (first, last) = (&piece[0], &piece[piece.len() - 1]);
+        let said = |step: &Step| format!("{} in {}", step.what, name(step.place));
+        let line = match piece.len() {
+            1 => format!("{:>16}: {}\n", first.thread, said(first)),
+            steps => format!("{:>16}: {} .. {} ({steps} steps)\n", first.thread, said(first), said(last)),
+        };
+        text.push_str(&line);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_gone_through_in_order_and_end() {
+        let choice = |taken, options| Choice { taken, options };
+        let mut path = vec![choice(0, 2), choice(0, 3)];
+        let mut seen = vec![path.clone()];
+        while let Some(next) = next_path(path) {
+            seen.push(next.clone());
+            path = next;
+        }
+        let last: Vec<_> =
+            seen.iter().map(|path| path.iter().map(|one| one.taken).collect::<Vec<_>>()).collect();
+        assert_eq!(last, [vec![0, 0], vec![0, 1], vec![0, 2], vec![1]]);
+    }
+}
