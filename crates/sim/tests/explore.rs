@@ -10,6 +10,10 @@ use octavo_sim::{
     thread,
 };
 
+/// Which words share a line is the same in every run.
+#[global_allocator]
+static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+
 const SCHEDULES: [Schedule; 3] = [
     Schedule::Random,
     Schedule::Delays { places: 1, rarely: 2 },
@@ -96,7 +100,7 @@ fn what_is_right_is_right_in_every_schedule_with_two_preemptions() {
 #[test]
 fn locks_that_are_taken_in_two_orders_are_a_deadlock_in_some_schedule() {
     for schedule in SCHEDULES {
-        let (_, found) = find(&schedule, 200, || take_both_locks(false)).expect("a deadlock");
+        let (_, found) = find(&schedule, 3000, || take_both_locks(false)).expect("a deadlock");
         let Err(Stopped::Deadlock(deadlock)) = found.result else { panic!("{found:?}") };
         assert!(deadlock.waiting.contains(&"thread 0".into()), "{deadlock}");
         assert!(find(&schedule, 200, || take_both_locks(true)).is_none());
@@ -134,8 +138,7 @@ fn sleepers_wake_in_the_order_of_their_times_unless_a_schedule_is_random() {
                 thread::sleep(Duration::from_millis(20 - 10 * number));
                 shared.lock().unwrap().push((number, now().as_millis()));
             });
-            let log = log.lock().unwrap().clone();
-            log
+            Arc::into_inner(log).expect("the threads have ended").into_inner().unwrap()
         });
         assert_eq!(explored.result.unwrap(), [(1, 10), (0, 20)]);
     }
