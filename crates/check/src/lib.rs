@@ -20,18 +20,40 @@ pub use octavo_mutants::mutant::ALL as MUTANTS;
 /// Operations on shared words after which a run is taken to have no end.
 pub const MOST_STEPS: u64 = 20_000_000;
 
+/// What the threads of a run do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// A whole manager: lanes of bytes, mappings that come and go, strangers.
+    Lanes,
+    /// One page that goes out and comes back all the time.
+    OnePage,
+    /// The huge zero page.
+    ZeroPage,
+    /// The first page of a space.
+    FirstPage,
+}
+
+impl Workload {
+    /// The one that a seed chooses.
+    pub fn of_seed(seed: u64) -> Self {
+        [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes][(seed % 5) as usize]
+    }
+}
+
 /// What runs under a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Names it.
     pub seed: u64,
+    /// What the threads do; or what the seed chooses.
+    pub workload: Option<Workload>,
     /// The bug that is switched on.
     pub mutant: Option<&'static Mutant>,
 }
 
 /// Runs a case, and keeps its steps if `is_traced`.
 pub fn run(case: Case, is_traced: bool) -> Explored<()> {
-    let seed = case.seed;
+    let (seed, workload) = (case.seed, case.workload.unwrap_or_else(|| Workload::of_seed(case.seed)));
     let mut random = Random::new(seed ^ 0x6361_7365);
     let cpus = [1, 2, 4, 8][random.below(4) as usize];
     let schedule = match random.below(8) {
@@ -41,10 +63,10 @@ pub fn run(case: Case, is_traced: bool) -> Explored<()> {
     };
     let exploration = Exploration { cpus, schedule, seed, most_steps: MOST_STEPS, is_traced };
     match case.mutant {
-        None => explore(&exploration, move || faces::engine::workloads::run(seed)),
-        Some(mutant) => {
-            mutant::with(mutant, || explore(&exploration, move || faces::mutants::workloads::run(seed)))
-        }
+        None => explore(&exploration, move || faces::engine::workloads::run(workload, seed)),
+        Some(mutant) => mutant::with(mutant, || {
+            explore(&exploration, move || faces::mutants::workloads::run(workload, seed))
+        }),
     }
 }
 
@@ -60,10 +82,16 @@ pub struct Hunt {
 }
 
 /// Runs seeds with a bug until it was found so often.
-pub fn hunt(mutant: &'static Mutant, seed: u64, most_runs: u64, enough: u64) -> Hunt {
+pub fn hunt(
+    mutant: &'static Mutant,
+    workload: Option<Workload>,
+    seed: u64,
+    most_runs: u64,
+    enough: u64,
+) -> Hunt {
     let mut hunt = Hunt { runs: 0, found: 0, first: None };
     while hunt.runs < most_runs && hunt.found < enough {
-        let explored = run(Case { seed: seed + hunt.runs, mutant: Some(mutant) }, false);
+        let explored = run(Case { seed: seed + hunt.runs, workload, mutant: Some(mutant) }, false);
         hunt.runs += 1;
         if explored.result.is_err() {
             hunt.found += 1;

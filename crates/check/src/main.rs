@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use octavo_check::{Case, MUTANTS, Mutant, hunt, run};
+use clap::{Parser, Subcommand, ValueEnum};
+use octavo_check::{Case, MUTANTS, Mutant, Workload, hunt, run};
 use octavo_sim::interleaving;
 
 /// Octavo's engine under schedules that are chosen, on virtual CPUs and devices.
@@ -38,6 +38,9 @@ enum Command {
         /// Switch a bug on; `octavo-sim mutants` lists them
         #[arg(long, value_name = "NAME", value_parser = mutant)]
         mutant: Option<&'static Mutant>,
+        /// What the threads do [default: the seed chooses]
+        #[arg(long, value_enum)]
+        workload: Option<WorkloadChoice>,
         /// How many pieces of the interleaving to print, up to the failure
         #[arg(long, value_name = "PIECES", default_value_t = 40)]
         interleaving: usize,
@@ -50,7 +53,34 @@ enum Command {
         /// The most runs for each
         #[arg(long, default_value_t = 2000)]
         runs: u64,
+        /// What the threads do [default: the seed chooses]
+        #[arg(long, value_enum)]
+        workload: Option<WorkloadChoice>,
     },
+}
+
+/// `--workload`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WorkloadChoice {
+    /// A whole manager: lanes of bytes, mappings that come and go, strangers
+    Lanes,
+    /// One page that goes out and comes back all the time
+    OnePage,
+    /// The huge zero page
+    ZeroPage,
+    /// The first page of a space
+    FirstPage,
+}
+
+impl WorkloadChoice {
+    fn workload(self) -> Workload {
+        match self {
+            Self::Lanes => Workload::Lanes,
+            Self::OnePage => Workload::OnePage,
+            Self::ZeroPage => Workload::ZeroPage,
+            Self::FirstPage => Workload::FirstPage,
+        }
+    }
 }
 
 /// A run's memory lies where it lies in every run.
@@ -74,11 +104,14 @@ fn main() -> ExitCode {
         PANICKED.set(place);
     }));
     match options.command {
-        Command::Check { seed, runs, mutant, interleaving } => check(seed, runs, mutant, interleaving),
-        Command::Mutants { seed, runs } => {
+        Command::Check { seed, runs, mutant, workload, interleaving } => {
+            check(seed, runs, mutant, workload, interleaving)
+        }
+        Command::Mutants { seed, runs, workload } => {
+            let workload = workload.map(WorkloadChoice::workload);
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
             for mutant in MUTANTS {
-                let hunt = hunt(mutant, seed, runs, 3);
+                let hunt = hunt(mutant, workload, seed, runs, 3);
                 let first = hunt.first.map_or("-".into(), |first| first.to_string());
                 println!(
                     "{:<40} {:>8} {:>8} {first:>8}  {}",
@@ -90,10 +123,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn check(first: u64, runs: u64, mutant: Option<&'static Mutant>, pieces: usize) -> ExitCode {
+fn check(
+    first: u64,
+    runs: u64,
+    mutant: Option<&'static Mutant>,
+    workload: Option<WorkloadChoice>,
+    pieces: usize,
+) -> ExitCode {
     let (mut steps, mut switches) = (0, 0);
     for seed in first..first.saturating_add(runs) {
-        let case = Case { seed, mutant };
+        let case = Case { seed, workload: workload.map(WorkloadChoice::workload), mutant };
         let explored = run(case, false);
         steps += explored.steps;
         switches += explored.switches;
@@ -107,7 +146,10 @@ fn check(first: u64, runs: u64, mutant: Option<&'static Mutant>, pieces: usize) 
         if !place.is_empty() {
             println!("  at {place}");
         }
-        let with = mutant.map_or(String::new(), |mutant| format!(" --mutant {}", mutant.name));
+        let mut with = mutant.map_or(String::new(), |mutant| format!(" --mutant {}", mutant.name));
+        if let Some(choice) = workload.and_then(|choice| choice.to_possible_value()) {
+            with = format!("{with} --workload {}", choice.get_name());
+        }
         println!("again: octavo-sim check --seed {seed} --runs 1{with} --interleaving {pieces}");
         return ExitCode::FAILURE;
     }

@@ -1,6 +1,6 @@
 //! A thousand schedules of the whole engine, and bugs that some of them find.
 
-use octavo_check::{Case, MUTANTS, Mutant, hunt, run};
+use octavo_check::{Case, MUTANTS, Mutant, Workload, hunt, run};
 use octavo_sim::interleaving;
 
 #[global_allocator]
@@ -12,7 +12,7 @@ const ENOUGH: u64 = 6000;
 
 fn seeds(share: u64) {
     for seed in (1..=SEEDS).filter(|seed| seed % 2 == share) {
-        if let Err(stopped) = run(Case { seed, mutant: None }, false).result {
+        if let Err(stopped) = run(Case { seed, workload: None, mutant: None }, false).result {
             panic!("{stopped}\nagain: octavo-sim check --seed {seed} --runs 1");
         }
     }
@@ -33,40 +33,50 @@ fn mutant(name: &str) -> &'static Mutant {
 }
 
 #[track_caller]
-fn is_found(name: &str) {
-    let hunt = hunt(mutant(name), 1, ENOUGH, 1);
+fn is_found(name: &str, workload: Option<Workload>) {
+    let hunt = hunt(mutant(name), workload, 1, ENOUGH, 1);
     assert_eq!(hunt.found, 1, "{name}: {hunt:?}");
 }
 
 #[test]
 fn a_pin_that_does_not_look_again_is_found() {
-    is_found("pin-without-second-look");
+    is_found("pin-without-second-look", None);
 }
 
 #[test]
 fn a_zero_page_torn_down_without_its_lock_is_found() {
-    is_found("zero-page-torn-down-without-its-lock");
+    is_found("zero-page-torn-down-without-its-lock", None);
 }
 
 #[test]
 fn a_writeback_of_a_page_that_is_not_frozen_is_found() {
-    is_found("writeback-under-pins");
+    is_found("writeback-under-pins", None);
+}
+
+#[test]
+fn a_page_that_is_dropped_because_it_was_clean_before_it_was_frozen_is_found() {
+    is_found("dirty-before-freeze", Some(Workload::OnePage));
+}
+
+#[test]
+fn a_failed_write_that_counts_as_written_is_found() {
+    is_found("failed-write-leaves-clean", Some(Workload::OnePage));
 }
 
 #[test]
 fn a_store_that_does_not_look_again_is_found() {
-    is_found("store-without-second-look");
+    is_found("store-without-second-look", None);
 }
 
 #[test]
 fn a_waiter_that_announces_itself_without_the_lock_is_found() {
-    is_found("waiter-announced-without-the-lock");
+    is_found("waiter-announced-without-the-lock", None);
 }
 
 #[test]
 fn a_reference_or_a_use_that_is_kept_is_found() {
-    is_found("reference-kept-for-a-changed-entry");
-    is_found("late-fault-keeps-its-use");
+    is_found("reference-kept-for-a-changed-entry", None);
+    is_found("late-fault-keeps-its-use", None);
 }
 
 #[test]
@@ -74,9 +84,9 @@ fn a_run_is_repeated_step_by_step() {
     // One of each workload, and one that fails.
     let failing = {
         let mutant = Some(mutant("late-fault-keeps-its-use"));
-        (1..).map(|seed| Case { seed, mutant }).find(|case| run(*case, false).result.is_err())
+        (1..).map(|seed| Case { seed, workload: None, mutant }).find(|case| run(*case, false).result.is_err())
     };
-    let cases = (1..=5).map(|seed| Case { seed, mutant: None }).chain(failing);
+    let cases = (1..=5).map(|seed| Case { seed, workload: None, mutant: None }).chain(failing);
     for case in cases {
         let (one, other) = (run(case, true), run(case, true));
         assert_eq!((one.steps, one.switches), (other.steps, other.switches), "{case:?}");

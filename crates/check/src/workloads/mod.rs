@@ -14,18 +14,20 @@ use std::time::Duration;
 
 use octavo_sim::thread;
 
+use crate::Workload;
+
 use super::octavo::{Counter, Error, ErrorKind, Manager, ZeroPage};
 
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 
-/// Runs what a seed chooses.
-pub(crate) fn run(seed: u64) {
-    match seed % 5 {
-        0 => small::one_page(seed),
-        1 => small::zero_page(seed),
-        2 => small::first_page(seed),
-        _ => lanes::run(seed, lanes::Load::of_seed(seed)),
+/// Runs a workload, as a seed shapes it.
+pub(crate) fn run(workload: Workload, seed: u64) {
+    match workload {
+        Workload::OnePage => small::one_page(seed),
+        Workload::ZeroPage => small::zero_page(seed),
+        Workload::FirstPage => small::first_page(seed),
+        Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
     }
 }
 

@@ -99,7 +99,7 @@ fn show(text: &Text, curves: &[Curve]) -> Result<(), Failure> {
     text.line(table)?;
     let Some(last) = curves.last().filter(|curve| !curve.lines.is_empty()) else { return Ok(()) };
     text.line(format!(
-        "What stops the {} form at {} CPUs, worst first:",
+        "What the {} form waits for at {} CPUs, worst first; the time before the clock starts counts too:",
         last.form.name(),
         first.points[first.points.len() - 1].0
     ))?;
