@@ -41,13 +41,17 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/stub", &["crates/platform"]),
     ("crates/window", &["crates/octavo", "crates/platform", "crates/stub"]),
     ("crates/pager", &["crates/octavo", "crates/platform", "crates/stub", "crates/window"]),
-    ("crates/cli", &["crates/lab", "crates/octavo", "crates/pager", "crates/platform", "crates/sim"]),
-    ("crates/bench", &["crates/octavo"]),
+    (
+        "crates/cli",
+        &["crates/lab", "crates/octavo", "crates/pager", "crates/platform", "crates/sim", "crates/trace"],
+    ),
+    ("crates/bench", &["crates/octavo", "crates/trace"]),
     ("crates/bench-compare", &["crates/octavo"]),
     ("crates/sim", &[]),
     // The engine's own source, built on the simulated face.
     ("crates/simulated", &["crates/platform", "crates/sim"]),
     ("crates/lab", &["crates/octavo", "crates/sim", "crates/simulated"]),
+    ("crates/trace", &[]),
     // It judges the programs, so it shares nothing with them.
     ("crates/torture", &[]),
     ("xtask", &[]),
