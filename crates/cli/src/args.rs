@@ -4,6 +4,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::lab::args::LabArgs;
+use crate::replay::args::ReplayArgs;
 use crate::run::args::RunArgs;
 use crate::swap::args::{LoadArgs, SwapArgs};
 use crate::usemem::args::UsememArgs;
@@ -42,6 +43,7 @@ pub enum Command {
     /// Swap in: write more than fits in memory, then time loads of words of random pages
     #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
     SwapRRand(LoadArgs),
+    Replay(ReplayArgs),
     Lab(LabArgs),
 }
 

@@ -7,10 +7,12 @@
 //! | `run` | any program, and all its children, within a limit |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `lab` | the seeds' experiments: published, simulated, measured |
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
+//! | `record` | what a workload accesses, in a trace |
 //! | `report` | the object that `--json` writes, for every workload |
 //! | `table` | columns and figures for people |
 //! | `profile` | the share of time each function takes |
@@ -31,6 +33,8 @@ mod output;
 mod processes;
 mod profile;
 mod progress;
+mod record;
+mod replay;
 mod report;
 mod run;
 mod swap;
@@ -96,6 +100,10 @@ fn command() -> Result<u8, Failure> {
         Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
         Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
+        Command::Replay(args) => match args.into_job() {
+            Ok(job) => replay::run(&job),
+            Err(complaint) => args::refuse("replay", &complaint),
+        },
         Command::Lab(args) => lab::run(&args),
     };
     done.map(|()| 0)

@@ -41,8 +41,11 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/stub", &["crates/platform"]),
     ("crates/window", &["crates/octavo", "crates/platform", "crates/stub"]),
     ("crates/pager", &["crates/octavo", "crates/platform", "crates/stub", "crates/window"]),
-    ("crates/cli", &["crates/lab", "crates/octavo", "crates/pager", "crates/platform", "crates/sim"]),
-    ("crates/bench", &["crates/octavo"]),
+    (
+        "crates/cli",
+        &["crates/lab", "crates/octavo", "crates/pager", "crates/platform", "crates/sim", "crates/trace"],
+    ),
+    ("crates/bench", &["crates/octavo", "crates/trace"]),
     ("crates/bench-compare", &["crates/octavo"]),
     ("crates/sim", &[]),
     // The engine's own source, built on the simulated face.
@@ -50,6 +53,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/lab", &["crates/octavo", "crates/sim", "crates/simulated"]),
     ("crates/mutants", &["crates/platform", "crates/sim"]),
     ("crates/check", &["crates/mutants", "crates/sim", "crates/simulated"]),
+    ("crates/trace", &[]),
     // It judges the programs, so it shares nothing with them.
     ("crates/torture", &[]),
     ("xtask", &[]),

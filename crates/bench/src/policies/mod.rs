@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `traces` | the traces, all made from one seed |
 //! | `replay` | the engine's own policies, which learn what they learn in the engine: marks, faults and shadows |
-//! | `published` | LRU, SIEVE and S3-FIFO as published, which see each hit; and Belady's optimum, which sees the future |
+//!
+//! `octavo-trace` has LRU, SIEVE and S3-FIFO as published, which see each hit, and Belady's optimum, which sees the future.
 
-pub mod published;
 pub mod replay;
 pub mod traces;
 
 use octavo::policy::{Clock, Fifo, Generations, Returns, Reuse, S3Fifo, Sieve};
+use octavo_trace::published;
 
 pub use traces::{Size, Trace};
 
@@ -54,8 +55,12 @@ macro_rules! engine {
 }
 
 /// The optimum, which every policy is compared with.
-pub const OPTIMUM: Contender =
-    Contender { name: "optimum", knows: Knows::Future, misses: published::optimum_misses };
+pub const OPTIMUM: Contender = Contender { name: "optimum", knows: Knows::Future, misses: optimum_misses };
+
+fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
+    let trace = octavo_trace::Trace::of_reads(&trace.pages).expect("it has few pages");
+    octavo_trace::optimum(&trace, frames.into()).misses
+}
 
 /// The policy that the engine uses by default.
 pub const DEFAULT: Contender = engine!("reuse (default)", Marks, Reuse);
@@ -67,9 +72,21 @@ pub const OTHERS: &[Contender] = &[
     engine!("S3-FIFO", Marks, S3Fifo),
     engine!("SIEVE", Marks, Sieve),
     engine!("generations", Marks, Generations),
-    Contender { name: "LRU*", knows: Knows::Hits, misses: published::lru_misses },
-    Contender { name: "S3-FIFO*", knows: Knows::Hits, misses: published::s3_fifo_misses },
-    Contender { name: "SIEVE*", knows: Knows::Hits, misses: published::sieve_misses },
+    Contender {
+        name: "LRU*",
+        knows: Knows::Hits,
+        misses: |trace, frames| published::lru_misses(&trace.pages, frames),
+    },
+    Contender {
+        name: "S3-FIFO*",
+        knows: Knows::Hits,
+        misses: |trace, frames| published::s3_fifo_misses(&trace.pages, frames),
+    },
+    Contender {
+        name: "SIEVE*",
+        knows: Knows::Hits,
+        misses: |trace, frames| published::sieve_misses(&trace.pages, frames),
+    },
 ];
 
 /// The policy for pages whose use nobody sees.

@@ -1,5 +1,7 @@
 //! The options of the swap commands, and the combinations that make no sense.
 
+use std::path::PathBuf;
+
 use clap::value_parser;
 
 use super::data::{Data, PAGE_BYTES};
@@ -73,6 +75,9 @@ pub struct SwapArgs {
     /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
     #[arg(long)]
     profile: bool,
+    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo replay` reads it
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
@@ -186,6 +191,7 @@ impl SwapArgs {
                 readahead_bytes: self.readahead.map(|size| size.bytes),
             },
             rounds: self.rounds,
+            record: self.record,
             json: self.json,
         })
     }

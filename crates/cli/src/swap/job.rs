@@ -1,5 +1,7 @@
 //! The job of a swap command, and the sides that take turns.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 
 use super::device::Device;
@@ -33,6 +35,8 @@ pub struct Job {
     pub choices: Choices,
     pub rounds: u32,
     pub profile: bool,
+    /// The file that a further run is recorded in.
+    pub record: Option<PathBuf>,
     pub json: Option<JsonTarget>,
 }
 

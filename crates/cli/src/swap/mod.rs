@@ -40,6 +40,7 @@ use self::disk_side::{DiskSide, written_file};
 use self::job::{Choices, Contender, Job, Rival};
 use self::keeper::{AreaChoice, Setup};
 use self::kernel_side::KernelSide;
+use self::octavo_side::Aside;
 use self::plan::{Pattern, Plan};
 use self::side::Side;
 use crate::choices::{CompressionChoice, Mode};
@@ -48,6 +49,7 @@ use crate::huge_pages::HugePages;
 use crate::output::{JsonSink, Text};
 use crate::profile::Samples;
 use crate::progress::{Pace, Progress};
+use crate::record::Recorder;
 use crate::report::{Report, Run};
 use crate::table::counted;
 use crate::worker::Mismatch;
@@ -71,6 +73,7 @@ struct Rivals {
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
+    let recorder = job.record.as_deref().map(Recorder::open).transpose()?;
     let contenders = contenders(job, &text)?;
     let pace = Pace::new(job.rounds * contenders.len() as u32, job.plan.least_time());
     let mut rivals = set_up(job, &pace, &text)?;
@@ -84,12 +87,15 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     // In every case the keeper puts the machine back as it was, and says where that failed.
     let finished =
         [rivals.zram.take(), rivals.kernel.take()].map(|side| side.map_or(Ok(()), KernelSide::finish));
-    let (report, wrong) = result?;
+    let (report, mut wrong) = result?;
     if let Some(sink) = sink {
         sink.write(&report)?;
     }
     tables::print(&text, job, &contenders, &report)?;
     finished.into_iter().collect::<Result<Vec<()>, _>>()?;
+    if let Some(recorder) = recorder {
+        text.line(record(job, recorder, &mut wrong)?)?;
+    }
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Failure::Said(wrong.join("; "))),
@@ -230,7 +236,7 @@ impl Rounds<'_> {
             }
             Contender::Octavo(mode) => {
                 let progress = Progress::turn(&self.pace, title, job.accesses());
-                octavo_side::run(mode, job, plan, progress.counter(), None)?
+                octavo_side::run(mode, job, plan, Aside::of(&progress))?
             }
         };
         wrong.extend(complaint(contender, &side));
@@ -259,12 +265,28 @@ fn sampled(job: &Job, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> 
     for pass in 1..=SAMPLED_RUNS {
         let title = format!("{}, sampled run {pass}", mode.name());
         let progress = Progress::aside(pace, title, job.accesses());
-        octavo_side::run(mode, job, &job.plan, progress.counter(), Some(&mut samples))?;
+        octavo_side::run(
+            mode,
+            job,
+            &job.plan,
+            Aside { samples: Some(&mut samples), ..Aside::of(&progress) },
+        )?;
         if samples.is_enough() {
             break;
         }
     }
     Ok(samples)
+}
+
+/// Runs the first mode once more, off the clock, and records it. Returns what is in the file.
+fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
+    let mode = job.modes[0];
+    let pace = Pace::new(1, job.plan.least_time());
+    let progress = Progress::aside(&pace, format!("{}, recorded run", mode.name()), job.accesses());
+    let aside = Aside { recorder: Some(&recorder), ..Aside::of(&progress) };
+    let side = octavo_side::run(mode, job, &job.plan, aside)?;
+    wrong.extend(complaint(Contender::Octavo(mode), &side));
+    recorder.finish()
 }
 
 fn complaint(contender: Contender, side: &Side) -> Option<String> {

@@ -24,16 +24,30 @@ use crate::failure::Failure;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::profile::Samples;
+use crate::progress::Progress;
+use crate::record::{Recorded, Recorder};
 use crate::worker::{Toucher, Watch};
 
-/// Runs all tasks once under a manager of their own, and returns their outcome. `samples` watches the timed phase.
-pub(super) fn run(
-    mode: Mode,
-    job: &Job,
-    plan: &Plan,
-    progress: Option<&AtomicU64>,
-    mut samples: Option<&mut Samples>,
-) -> Result<Side, Failure> {
+/// What goes on beside a run.
+#[derive(Default)]
+pub(super) struct Aside<'a> {
+    /// Counts accesses, where a bar watches.
+    pub(super) progress: Option<&'a AtomicU64>,
+    /// Watches the timed phase.
+    pub(super) samples: Option<&'a mut Samples>,
+    /// Notes the accesses of all phases.
+    pub(super) recorder: Option<&'a Recorder>,
+}
+
+impl<'a> Aside<'a> {
+    pub(super) fn of(progress: &'a Progress) -> Self {
+        Self { progress: progress.counter(), ..Self::default() }
+    }
+}
+
+/// Runs all tasks once under a manager of their own, and returns their outcome.
+pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Result<Side, Failure> {
+    let Aside { progress, mut samples, recorder } = aside;
     usage::reset_peak_resident();
     let (tasks, choices) = (job.tasks, &job.choices);
     let _file = MadeFile::of(&choices.device);
@@ -55,7 +69,11 @@ pub(super) fn run(
         let stop = AtomicBool::new(false);
         let one = |toucher: Toucher| {
             let memory = BufferedMemory::new(&memories[toucher.task as usize]);
-            let outcome = work(&memory, plan, phase, toucher, Watch { stop: &stop, progress });
+            let watch = Watch { stop: &stop, progress };
+            let outcome = match recorder.map(|recorder| recorder.track(toucher.task)) {
+                None => work(&memory, plan, phase, toucher, watch),
+                Some(track) => work(&Recorded { memory, track }, plan, phase, toucher, watch),
+            };
             Ok(outcome.inspect_err(|_| stop.store(true, Ordering::Relaxed))?)
         };
         let threads = plan.threads_in(phase);
@@ -203,5 +221,39 @@ impl PagedMemory for BufferedMemory<'_> {
 
     fn prefetch(&self, page: u64) -> octavo::Result<()> {
         self.memory.space.prefetch(self.address(page), PAGE_BYTES as u64).map(|_| ())
+    }
+}
+
+impl Recorded<'_, BufferedMemory<'_>> {
+    /// The accesses by which a whole page is written or read.
+    fn times_of_a_page(&self) -> u64 {
+        if self.memory.memory.by_the_word { PAGE_WORDS as u64 } else { 1 }
+    }
+}
+
+impl PagedMemory for Recorded<'_, BufferedMemory<'_>> {
+    type Error = octavo::Error;
+
+    fn write_page(&self, page: u64, words: &PageWords<'_>) -> octavo::Result<()> {
+        self.track.note(page, true, self.times_of_a_page());
+        self.memory.write_page(page, words)
+    }
+
+    fn read_page(&self, page: u64, take: impl FnMut(usize, u64)) -> octavo::Result<()> {
+        self.track.note(page, false, self.times_of_a_page());
+        self.memory.read_page(page, take)
+    }
+
+    fn load(&self, page: u64, word: usize) -> octavo::Result<u64> {
+        self.track.note(page, false, 1);
+        self.memory.load(page, word)
+    }
+
+    fn push_out(&self, pages: u64) -> octavo::Result<()> {
+        self.memory.push_out(pages)
+    }
+
+    fn prefetch(&self, page: u64) -> octavo::Result<()> {
+        self.memory.prefetch(page)
     }
 }

@@ -1,5 +1,7 @@
 //! The options of usemem, and the combinations that make no sense.
 
+use std::path::PathBuf;
+
 use clap::{ValueEnum, value_parser};
 
 use super::job::Job;
@@ -73,6 +75,9 @@ pub struct UsememArgs {
     /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
     #[arg(long)]
     profile: bool,
+    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo replay` reads it
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
@@ -131,6 +136,7 @@ impl UsememArgs {
             size: self.size,
             budget: self.memory,
             rounds: self.rounds.unwrap_or(if compared { COMPARISON_ROUNDS } else { 1 }),
+            record: self.record,
             json: self.json,
         })
     }

@@ -1,5 +1,7 @@
 //! The job of `octavo usemem`, and the sides that take turns.
 
+use std::path::PathBuf;
+
 use super::touch::Plan;
 use crate::choices::{JsonTarget, Mode, Size};
 use crate::huge_pages::KernelPages;
@@ -16,6 +18,8 @@ pub struct Job {
     pub budget: Option<Size>,
     pub rounds: u32,
     pub profile: bool,
+    /// The file that a further run is recorded in.
+    pub record: Option<PathBuf>,
     pub json: Option<JsonTarget>,
 }
 

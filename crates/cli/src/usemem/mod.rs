@@ -23,12 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::job::{Contender, Job};
+use self::octavo_side::Aside;
 use self::side::Side;
 use crate::failure::Failure;
 use crate::huge_pages::HugePages;
 use crate::output::{JsonSink, Text};
 use crate::profile::Samples;
 use crate::progress::{Pace, Progress};
+use crate::record::Recorder;
 use crate::report::{Metric, Report, Run};
 use crate::worker::Mismatch;
 
@@ -39,6 +41,7 @@ const SAMPLED_PASSES: u32 = 100;
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
+    let recorder = job.record.as_deref().map(Recorder::open).transpose()?;
     let huge_pages = HugePages::here();
     let contenders = contenders(job, &huge_pages);
     if job.against_kernel {
@@ -49,7 +52,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
             text.line(format!("the budget of {budget} binds Octavo's side; the kernel knows none"))?;
         }
     }
-    let (runs, wrong) = all_rounds(job, &contenders, &text)?;
+    let (runs, mut wrong) = all_rounds(job, &contenders, &text)?;
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
     let report = Report::new(job.workload.clone(), runs, &names, &[Metric::Seconds, Metric::UsememKbPerS]);
     if let Some(sink) = sink {
@@ -58,6 +61,9 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     match contenders.len() {
         1 => tables::print_summary(&text, job, &report)?,
         _ => tables::print_comparison(&text, job, &contenders, &report)?,
+    }
+    if let Some(recorder) = recorder {
+        text.line(record(job, recorder, &mut wrong)?)?;
     }
     match wrong.is_empty() {
         true => Ok(()),
@@ -106,7 +112,7 @@ fn take_turn(job: &Job, contender: Contender, round: u32, pace: &Arc<Pace>) -> R
         }
         Contender::Octavo(mode) => {
             let progress = Progress::turn(pace, title, Some(job.accesses()));
-            octavo_side::run(mode, job, progress.counter(), None)
+            octavo_side::run(mode, job, Aside::of(&progress))
         }
     }
 }
@@ -136,7 +142,7 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
         for pass in 1..=SAMPLED_PASSES {
             let title = format!("{}, sampled pass {pass}", mode.name());
             let progress = Progress::aside(pace, title, Some(job.accesses()));
-            octavo_side::run(mode, job, progress.counter(), Some(&mut samples))?;
+            octavo_side::run(mode, job, Aside { samples: Some(&mut samples), ..Aside::of(&progress) })?;
             if samples.is_enough() {
                 break;
             }
@@ -145,6 +151,16 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
         runs.iter_mut().filter(|run| run.mode == mode.name()).for_each(|run| run.shares = shares.clone());
     }
     Ok(())
+}
+
+/// Runs the first mode once more, off the clock, and records it. Returns what is in the file.
+fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
+    let pace = Pace::new(1, Duration::ZERO);
+    let mode = job.modes[0];
+    let progress = Progress::aside(&pace, format!("{}, recorded run", mode.name()), Some(job.accesses()));
+    let side = octavo_side::run(mode, job, Aside { recorder: Some(&recorder), ..Aside::of(&progress) })?;
+    wrong.extend(complaint(Contender::Octavo(mode), &side));
+    recorder.finish()
 }
 
 fn complaint(contender: Contender, side: &Side) -> Option<String> {

@@ -13,18 +13,30 @@ use crate::failure::Failure;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::profile::Samples;
+use crate::progress::Progress;
+use crate::record::{Recorded, Recorder};
 use crate::worker::{Toucher, Watch};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
-/// Runs all tasks once under a manager of their own, and returns their outcome. `samples` watches from the opening of the gate
-/// to the end of the last thread.
-pub(super) fn run(
-    mode: Mode,
-    job: &Job,
-    progress: Option<&AtomicU64>,
-    samples: Option<&mut Samples>,
-) -> Result<Side, Failure> {
+/// What goes on beside a run.
+#[derive(Default)]
+pub(super) struct Aside<'a> {
+    /// Counts accesses, where a bar watches.
+    pub(super) progress: Option<&'a AtomicU64>,
+    /// Watches from the opening of the gate to the end of the last thread.
+    pub(super) samples: Option<&'a mut Samples>,
+    pub(super) recorder: Option<&'a Recorder>,
+}
+
+impl<'a> Aside<'a> {
+    pub(super) fn of(progress: &'a Progress) -> Self {
+        Self { progress: progress.counter(), ..Self::default() }
+    }
+}
+
+/// Runs all tasks once under a manager of their own, and returns their outcome.
+pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failure> {
     usage::reset_peak_resident();
     let manager = build(mode, job.budget.as_ref().map(|budget| budget.bytes))?;
     let spaces = (0..job.tasks)
@@ -32,7 +44,7 @@ pub(super) fn run(
         .collect::<Result<Vec<_>, _>>()?;
     let budget_bytes = manager.stats()?.budget_bytes;
     let before = manager.counters();
-    let outcomes = run_threads(&spaces, &job.plan, progress, samples)?;
+    let outcomes = run_threads(&spaces, &job.plan, aside)?;
     drop(spaces);
     let counted = manager.counters().since(&before);
     manager.shutdown().map_err(octavo::Error::from)?;
@@ -54,17 +66,16 @@ fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
     builder.build()
 }
 
-fn run_threads(
-    spaces: &[Space],
-    plan: &Plan,
-    progress: Option<&AtomicU64>,
-    samples: Option<&mut Samples>,
-) -> Result<Vec<Vec<Outcome>>, Failure> {
+fn run_threads(spaces: &[Space], plan: &Plan, aside: Aside<'_>) -> Result<Vec<Vec<Outcome>>, Failure> {
     let stop = AtomicBool::new(false);
+    let Aside { progress, samples, recorder } = aside;
     let watch = Watch { stop: &stop, progress };
     let work = |toucher: Toucher| {
         let memory = SpaceMemory(&spaces[toucher.task as usize]);
-        let touched = touch(&memory, plan, toucher, watch, || ());
+        let touched = match recorder.map(|recorder| recorder.track(toucher.task)) {
+            None => touch(&memory, plan, toucher, watch, || ()),
+            Some(track) => touch(&Recorded { memory, track }, plan, toucher, watch, || ()),
+        };
         Ok(touched.inspect_err(|_| stop.store(true, Ordering::Relaxed))?)
     };
     let tasks = 0..spaces.len() as u32;
@@ -105,5 +116,42 @@ impl Memory for SpaceMemory<'_> {
 
     fn unmap(&self, unit: Piece) -> octavo::Result<()> {
         self.0.unmap(unit.address, unit.bytes)
+    }
+}
+
+/// A piece, and the number of its first page in the trace.
+struct RecordedPiece {
+    piece: Piece,
+    first_page: u64,
+}
+
+impl RecordedPiece {
+    fn page_of(&self, index: u64) -> u64 {
+        self.first_page + index * 8 / PAGE_BYTES
+    }
+}
+
+impl Memory for Recorded<'_, SpaceMemory<'_>> {
+    type Unit = RecordedPiece;
+    type Error = octavo::Error;
+
+    fn map(&self, bytes: u64) -> octavo::Result<RecordedPiece> {
+        let piece = self.memory.map(bytes)?;
+        let first_page = self.track.new_pages(piece.bytes / PAGE_BYTES);
+        Ok(RecordedPiece { piece, first_page })
+    }
+
+    fn load(&self, unit: &RecordedPiece, index: u64) -> octavo::Result<u64> {
+        self.track.note(unit.page_of(index), false, 1);
+        self.memory.load(&unit.piece, index)
+    }
+
+    fn store(&self, unit: &RecordedPiece, index: u64, value: u64) -> octavo::Result<()> {
+        self.track.note(unit.page_of(index), true, 1);
+        self.memory.store(&unit.piece, index, value)
+    }
+
+    fn unmap(&self, unit: RecordedPiece) -> octavo::Result<()> {
+        self.memory.unmap(unit.piece)
     }
 }

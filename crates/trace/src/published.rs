@@ -1,39 +1,12 @@
-//! Policies as published, which see each hit at once, as the engine does not. And the optimum, which sees the
-//! future.
+//! Policies as published, which see each hit at once, as the engine does not. Each counts its misses on pages that are accessed
+//! in order, over so many frames.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-
-use super::Trace;
-
-/// Belady's optimum: the page with the latest next use goes.
-pub fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
-    let pages = &trace.pages;
-    let (mut next_use, mut later) = (vec![usize::MAX; pages.len()], HashMap::new());
-    for (time, page) in pages.iter().enumerate().rev() {
-        next_use[time] = later.insert(*page, time).unwrap_or(usize::MAX);
-    }
-    let (mut furthest, mut resident, mut misses) = (BinaryHeap::new(), HashMap::new(), 0);
-    for (time, page) in pages.iter().enumerate() {
-        if resident.insert(*page, next_use[time]).is_none() {
-            misses += 1;
-            while resident.len() > frames as usize {
-                let (next, candidate) = furthest.pop().expect("every page that is resident was pushed");
-                // The pair is stale where the page was used since. The newcomer is never a candidate, because
-                // it is pushed below.
-                if resident.get(&candidate) == Some(&next) {
-                    resident.remove(&candidate);
-                }
-            }
-        }
-        furthest.push((next_use[time], *page));
-    }
-    misses
-}
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Least recently used.
-pub fn lru_misses(trace: &Trace, frames: u32) -> u64 {
+pub fn lru_misses(pages: &[u32], frames: u32) -> u64 {
     let (mut by_time, mut last_use, mut misses) = (BTreeMap::new(), HashMap::new(), 0);
-    for (time, page) in trace.pages.iter().enumerate() {
+    for (time, page) in pages.iter().enumerate() {
         match last_use.insert(*page, time) {
             Some(before) => drop(by_time.remove(&before)),
             None => {
@@ -50,10 +23,10 @@ pub fn lru_misses(trace: &Trace, frames: u32) -> u64 {
 }
 
 /// SIEVE, one page at a time. A fault leaves no mark.
-pub fn sieve_misses(trace: &Trace, frames: u32) -> u64 {
+pub fn sieve_misses(pages: &[u32], frames: u32) -> u64 {
     // The queue is ordered by insertion. The hand moves up in it, over the pages that are left.
     let (mut queue, mut inserted, mut hand, mut misses) = (BTreeMap::new(), HashMap::new(), 0_u64, 0);
-    for page in &trace.pages {
+    for page in pages {
         if let Some(at) = inserted.get(page) {
             queue.insert(*at, (*page, true));
             continue;
@@ -82,13 +55,13 @@ pub fn sieve_misses(trace: &Trace, frames: u32) -> u64 {
 
 /// S3-FIFO with the published parameters: a tenth for the small queue, two bits of frequency, and as many
 /// ghosts as the main queue has pages.
-pub fn s3_fifo_misses(trace: &Trace, frames: u32) -> u64 {
+pub fn s3_fifo_misses(pages: &[u32], frames: u32) -> u64 {
     let small_share = (frames / 10) as usize;
     let (mut small, mut main) = (VecDeque::new(), VecDeque::new());
     // The ghosts, by the number of their eviction, and the latest ghost of each page.
     let (mut ghosts, mut ghost_at) = (VecDeque::new(), HashMap::new());
     let (mut frequency, mut evictions, mut misses) = (HashMap::<u32, u8>::new(), 0_u64, 0);
-    for page in &trace.pages {
+    for page in pages {
         if let Some(hits) = frequency.get_mut(page) {
             *hits = (*hits + 1).min(3);
             continue;

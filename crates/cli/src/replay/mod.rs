@@ -1,0 +1,181 @@
+//! `octavo replay`: a trace under the engine's policies, and under Belady's optimum.
+//!
+//! | file | what |
+//! |---|---|
+//! | `args`, `job` | the options, and the job that they ask for |
+//! | `engine_side` | a trace replayed in the engine |
+//!
+//! For each size of memory all policies run first. The optimum then has as many frames as the policy that had most, so that it
+//! never loses. Without a policy, the default one runs to find this number.
+
+pub mod args;
+mod engine_side;
+mod job;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::Arc;
+use std::time::Duration;
+
+use octavo_trace::{Outcome, Trace, optimum};
+use serde::Serialize;
+
+use self::args::FormatChoice;
+use self::engine_side::Replayed;
+use self::job::{Contender, Costs, Job};
+use crate::choices::{PolicyChoice, Size, name_of};
+use crate::failure::Failure;
+use crate::output::{JsonSink, Text};
+use crate::progress::{Pace, Progress};
+use crate::table::{self, Table, counted, grouped, percent};
+
+const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
+/// Bytes of the buffer that a trace is read through.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// The object that `--json` writes.
+#[derive(Debug, Serialize)]
+struct Report {
+    trace: String,
+    format: String,
+    accesses: u64,
+    writes: u64,
+    pages: u32,
+    costs: Costs,
+    replays: Vec<Row>,
+}
+
+/// One policy in one size of memory.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    policy: String,
+    memory_bytes: u64,
+    /// The most frames that there were for pages.
+    frames: u64,
+    hits: u64,
+    misses: u64,
+    hit_ratio: f64,
+    write_backs: u64,
+    cost_seconds: f64,
+}
+
+/// Does the job.
+pub fn run(job: &Job) -> Result<(), Failure> {
+    let text = Text::beside(job.json.as_ref());
+    let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
+    let (trace, format) = read(job)?;
+    let mut report = Report {
+        trace: job.file.display().to_string(),
+        format: name_of(format),
+        accesses: trace.accesses(),
+        writes: trace.writes(),
+        pages: trace.pages(),
+        costs: job.costs,
+        replays: Vec::new(),
+    };
+    text.line(headline(&report))?;
+    let pace = Pace::new((job.memories.len() * job.contenders.len()) as u32, Duration::ZERO);
+    for memory in &job.memories {
+        report.replays.extend(replay_in(job, &trace, memory, &pace)?);
+    }
+    if let Some(sink) = sink {
+        sink.write(&report)?;
+    }
+    text.line(table_of(job, &report.replays))
+}
+
+/// The trace, and its format.
+fn read(job: &Job) -> Result<(Trace, FormatChoice), Failure> {
+    let name = job.file.display();
+    let cannot = |error| Failure::system(format!("cannot open the trace {name}"), error);
+    let file = BufReader::with_capacity(BUFFER_BYTES, File::open(&job.file).map_err(cannot)?);
+    let (trace, format, page_bytes) = octavo_trace::read(file, job.format)
+        .map_err(|error| Failure::Said(format!("cannot read the trace {name}: {error}")))?;
+    if let Some(bytes) = page_bytes.filter(|bytes| u64::from(*bytes) != PAGE_BYTES) {
+        return Err(Failure::Said(format!(
+            "the trace {name} has pages of {bytes} bytes, and Octavo's have {PAGE_BYTES}"
+        )));
+    }
+    Ok((trace, FormatChoice::of(format)))
+}
+
+/// All contenders in one size of memory, in the order in which they were named.
+fn replay_in(job: &Job, trace: &Trace, memory: &Size, pace: &Arc<Pace>) -> Result<Vec<Row>, Failure> {
+    let steps = trace.steps().len() as u64;
+    let in_engine = |policy: PolicyChoice| {
+        let progress = Progress::turn(pace, format!("{}, {memory}", name_of(policy)), Some(steps));
+        engine_side::replay(trace, policy, memory.bytes, progress.counter())
+    };
+    let mut replayed = Vec::new();
+    let mut most_frames = 0;
+    for contender in &job.contenders {
+        if let Contender::Policy(policy) = contender {
+            let Replayed { outcome, frames } = in_engine(*policy)?;
+            replayed.push((*contender, outcome, frames));
+            most_frames = most_frames.max(frames);
+        }
+    }
+    if let Some(place) = job.contenders.iter().position(|contender| *contender == Contender::Belady) {
+        if most_frames == 0 {
+            most_frames = in_engine(PolicyChoice::default())?.frames;
+        }
+        let _progress = Progress::turn(pace, format!("belady, {memory}"), None);
+        replayed.insert(place, (Contender::Belady, optimum(trace, most_frames), most_frames));
+    }
+    let rows = replayed.into_iter().map(|(contender, outcome, frames)| Row {
+        policy: name_of(contender),
+        memory_bytes: memory.bytes,
+        frames,
+        hits: outcome.hits,
+        misses: outcome.misses,
+        hit_ratio: outcome.hits as f64 / trace.accesses() as f64,
+        write_backs: outcome.write_backs,
+        cost_seconds: job.costs.seconds(outcome),
+    });
+    Ok(rows.collect())
+}
+
+impl Costs {
+    fn seconds(self, outcome: Outcome) -> f64 {
+        let pairs = [
+            (outcome.hits, self.hit_ns),
+            (outcome.misses, self.miss_ns),
+            (outcome.write_backs, self.write_back_ns),
+        ];
+        pairs.into_iter().map(|(times, ns)| times as f64 * ns as f64).sum::<f64>() / 1e9
+    }
+}
+
+fn headline(report: &Report) -> String {
+    let Report { trace, format, accesses, writes, pages, costs, .. } = report;
+    let Costs { hit_ns, miss_ns, write_back_ns } = costs;
+    format!(
+        "{trace} ({format}): {}, {} of them writes, to {} ({}); the first use of each page is a miss\n\
+         costs: {} ns a hit, {} ns a miss, {} ns a page written back",
+        counted(*accesses, "access", "accesses"),
+        grouped(*writes),
+        counted((*pages).into(), "page", "pages"),
+        table::bytes(u64::from(*pages) * PAGE_BYTES),
+        grouped(*hit_ns),
+        grouped(*miss_ns),
+        grouped(*write_back_ns),
+    )
+}
+
+fn table_of(job: &Job, rows: &[Row]) -> String {
+    let of_memory = |memory: &Size| {
+        let mut table = Table::new(&["policy", "frames", "hit ratio", "misses", "write-backs", "cost s"]);
+        for row in rows.iter().filter(|row| row.memory_bytes == memory.bytes) {
+            table.row(vec![
+                row.policy.clone(),
+                grouped(row.frames),
+                percent(row.hit_ratio),
+                grouped(row.misses),
+                grouped(row.write_backs),
+                format!("{:.3}", row.cost_seconds),
+            ]);
+        }
+        format!("\nin {memory}:\n{table}")
+    };
+    job.memories.iter().map(of_memory).collect::<Vec<_>>().join("\n")
+}

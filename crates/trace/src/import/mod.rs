@@ -1,0 +1,120 @@
+//! Formats of traces: which one a file has, and reading any of them into memory.
+
+mod keys;
+mod oracle;
+
+use std::io::BufRead;
+
+use crate::format::MAGIC;
+use crate::{Numbering, Trace, TraceError, TraceReader};
+
+/// The first bytes of files that were compressed: by Zstandard, gzip, xz, bzip2.
+const COMPRESSED: &[&[u8]] = &[b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\xfd7zXZ", b"BZh"];
+
+/// A format of traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Octavo's own.
+    Octavo,
+    /// Lines whose first column is a key.
+    Csv,
+    /// oracleGeneral, a binary format of libCacheSim's.
+    OracleGeneral,
+}
+
+impl Format {
+    /// Tells the format by the first bytes of a file. Text is taken for keys, and other bytes for oracleGeneral where they
+    /// make sense as such.
+    ///
+    /// # Errors
+    /// Where the file is empty, compressed, or of none of the formats.
+    pub fn of(head: &[u8]) -> Result<Self, TraceError> {
+        if head.is_empty() {
+            return Err(TraceError::Empty);
+        }
+        if head.starts_with(MAGIC) {
+            return Ok(Self::Octavo);
+        }
+        if COMPRESSED.iter().any(|first| head.starts_with(first)) {
+            return Err(TraceError::Compressed);
+        }
+        let is_text = |byte: &u8| *byte >= b' ' || matches!(byte, b'\t' | b'\r' | b'\n');
+        if head.iter().all(is_text) {
+            return Ok(Self::Csv);
+        }
+        match oracle::makes_sense(head) {
+            true => Ok(Self::OracleGeneral),
+            false => Err(TraceError::UnknownFormat),
+        }
+    }
+}
+
+/// Reads a trace. `format` is told by the file where it is not given. Returns the trace, its format, and the bytes of a page where the
+/// file tells them.
+///
+/// # Errors
+/// Where the file fails, or is no trace of this format.
+pub fn read(
+    mut from: impl BufRead,
+    format: Option<Format>,
+) -> Result<(Trace, Format, Option<u32>), TraceError> {
+    let format = match format {
+        Some(format) => format,
+        None => Format::of(from.fill_buf()?)?,
+    };
+    let (trace, page_bytes) = match format {
+        Format::Csv => (keys::read(from)?, None),
+        Format::OracleGeneral => (oracle::read(from)?, None),
+        Format::Octavo => {
+            let reader = TraceReader::new(from)?;
+            let page_bytes = reader.page_bytes();
+            let mut numbering = Numbering::default();
+            for accesses in reader {
+                let accesses = accesses?;
+                numbering.add(&(accesses.task, accesses.page), accesses.is_write, accesses.times)?;
+            }
+            (numbering.finish(), Some(page_bytes))
+        }
+    };
+    match trace.accesses() {
+        0 => Err(TraceError::Empty),
+        _ => Ok((trace, format, page_bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Accesses, TraceWriter};
+
+    #[test]
+    fn a_format_is_told_by_the_first_bytes() {
+        let trace = TraceWriter::new(Vec::new(), 4096).unwrap().finish().unwrap();
+        assert_eq!(Format::of(&trace).unwrap(), Format::Octavo);
+        assert_eq!(Format::of("key,größe\r\n1,2\r\n".as_bytes()).unwrap(), Format::Csv);
+        assert_eq!(Format::of(&oracle::record(1, 2, 3, -1)).unwrap(), Format::OracleGeneral);
+        assert!(matches!(Format::of(b""), Err(TraceError::Empty)));
+        assert!(matches!(Format::of(b"\x28\xb5\x2f\xfd\x04"), Err(TraceError::Compressed)));
+        assert!(matches!(Format::of(&[0; 100]), Err(TraceError::UnknownFormat)));
+        assert!(matches!(Format::of(b"\x7fELF\x02\x01\x01\0\0\0"), Err(TraceError::UnknownFormat)));
+    }
+
+    #[test]
+    fn pages_of_two_tasks_are_not_the_same() {
+        let mut writer = TraceWriter::new(Vec::new(), 4096).unwrap();
+        for task in [0, 1, 0] {
+            writer.write(Accesses { task, page: 5, is_write: task == 1, times: 2 }).unwrap();
+        }
+        let (trace, format, page_bytes) = read(&*writer.finish().unwrap(), None).unwrap();
+        assert_eq!((format, page_bytes), (Format::Octavo, Some(4096)));
+        assert_eq!((trace.pages(), trace.accesses(), trace.writes()), (2, 6, 2));
+    }
+
+    #[test]
+    fn a_trace_without_accesses_is_refused() {
+        let trace = TraceWriter::new(Vec::new(), 4096).unwrap().finish().unwrap();
+        assert!(matches!(read(&*trace, None), Err(TraceError::Empty)));
+        assert!(matches!(read(&b"key\n"[..], None), Err(TraceError::Empty)));
+        assert!(matches!(read(&b""[..], Some(Format::OracleGeneral)), Err(TraceError::Empty)));
+    }
+}

@@ -1,0 +1,43 @@
+//! Traces of page accesses: a compact file format, imports of cache traces, and Belady's optimum.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `format` | the file format: its layout, and the numbers in it |
+//! | `writer`, `reader` | a file, written and read access by access |
+//! | `import` | other formats: a column of keys, libCacheSim's oracleGeneral; and which format a file has |
+//! | `trace` | a whole trace in memory, its pages numbered by their first uses |
+//! | `optimum` | Belady's optimum on a trace |
+//! | `published` | LRU, SIEVE and S3-FIFO as published, which see each hit |
+//! | `error` | why a file is no trace |
+//!
+//! `docs/traces.md` says the same for users.
+
+mod error;
+mod format;
+mod import;
+mod optimum;
+pub mod published;
+mod reader;
+mod trace;
+mod writer;
+
+pub use error::TraceError;
+pub use format::{MOST_PAGES, VERSION};
+pub use import::{Format, read};
+pub use optimum::{Outcome, optimum};
+pub use reader::TraceReader;
+pub use trace::{Numbering, Step, Trace};
+pub use writer::TraceWriter;
+
+/// Accesses of one task to one page, of which none lies between two others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accesses {
+    /// The task, whose pages are its own.
+    pub task: u32,
+    /// The number of the page in the task's memory, below [`MOST_PAGES`].
+    pub page: u64,
+    /// Whether the accesses write.
+    pub is_write: bool,
+    /// How many they are: at least one.
+    pub times: u64,
+}

@@ -1,0 +1,158 @@
+//! A whole trace in memory. Its pages are numbered in the order of their first uses, whatever they are in the file.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::TraceError;
+
+/// The pages that a step has room for.
+const MOST_NUMBERS: u64 = 1 << 31;
+
+/// Accesses to one page, of which none lies between two others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The page's number, and below it whether the accesses write.
+    packed: u32,
+    times: u32,
+}
+
+impl Step {
+    /// The page's number.
+    pub fn page(self) -> u32 {
+        self.packed >> 1
+    }
+
+    /// Whether the accesses write.
+    pub fn is_write(self) -> bool {
+        self.packed & 1 != 0
+    }
+
+    /// How many they are.
+    pub fn times(self) -> u32 {
+        self.times
+    }
+}
+
+/// A trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    steps: Vec<Step>,
+    pages: u32,
+    accesses: u64,
+    writes: u64,
+}
+
+impl Trace {
+    /// A trace that reads these pages in order.
+    ///
+    /// # Errors
+    /// Where there are too many.
+    pub fn of_reads(pages: &[u32]) -> Result<Self, TraceError> {
+        let mut numbering = Numbering::default();
+        pages.iter().try_for_each(|page| numbering.add(page, false, 1))?;
+        Ok(numbering.finish())
+    }
+
+    /// The steps, in order. The number of a page that comes for the first time is the number of pages that came before.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// How many pages there are.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// How many accesses there are.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// How many of them write.
+    pub fn writes(&self) -> u64 {
+        self.writes
+    }
+}
+
+/// A trace that is being made. It numbers pages by what names them in a file.
+#[derive(Debug)]
+pub struct Numbering<K> {
+    numbers: HashMap<K, u32>,
+    trace: Trace,
+}
+
+impl<K> Default for Numbering<K> {
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), trace: Trace::default() }
+    }
+}
+
+impl<K: Eq + Hash> Numbering<K> {
+    /// Adds accesses to the page of this name.
+    ///
+    /// # Errors
+    /// Where there are too many pages.
+    pub fn add<Q>(&mut self, name: &Q, is_write: bool, times: u64) -> Result<(), TraceError>
+    where
+        K: Borrow<Q>,
+        Q: ?Sized + Eq + Hash + ToOwned<Owned = K>,
+    {
+        let page = match self.numbers.get(name) {
+            Some(page) => *page,
+            None if u64::from(self.trace.pages) == MOST_NUMBERS => return Err(TraceError::TooManyPages),
+            None => {
+                let page = self.trace.pages;
+                self.numbers.insert(name.to_owned(), page);
+                self.trace.pages += 1;
+                page
+            }
+        };
+        let trace = &mut self.trace;
+        trace.accesses += times;
+        trace.writes += if is_write { times } else { 0 };
+        let packed = page << 1 | u32::from(is_write);
+        let mut left = times;
+        if let Some(last) = trace.steps.last_mut().filter(|last| last.packed == packed) {
+            let more = left.min((u32::MAX - last.times).into());
+            last.times += more as u32;
+            left -= more;
+        }
+        while left > 0 {
+            let times = left.min(u32::MAX.into());
+            trace.steps.push(Step { packed, times: times as u32 });
+            left -= times;
+        }
+        Ok(())
+    }
+
+    /// The trace.
+    pub fn finish(self) -> Trace {
+        self.trace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_numbered_by_their_first_uses_and_neighbours_join() {
+        let trace = Trace::of_reads(&[7, 7, 3, 7, 9, 9, 9]).unwrap();
+        let steps: Vec<_> = trace.steps().iter().map(|step| (step.page(), step.times())).collect();
+        assert_eq!(steps, [(0, 2), (1, 1), (0, 1), (2, 3)]);
+        assert_eq!((trace.pages(), trace.accesses(), trace.writes()), (3, 7, 0));
+    }
+
+    #[test]
+    fn reads_and_writes_do_not_join_and_counts_may_be_large() {
+        let mut numbering = Numbering::<u64>::default();
+        for (is_write, times) in [(false, 1), (true, 1 << 33), (true, 5)] {
+            numbering.add(&1, is_write, times).unwrap();
+        }
+        let trace = numbering.finish();
+        assert_eq!((trace.accesses(), trace.writes()), ((1 << 33) + 6, (1 << 33) + 5));
+        assert_eq!(trace.steps().iter().map(|step| u64::from(step.times())).sum::<u64>(), trace.accesses());
+        assert_eq!(trace.steps().len(), 4);
+    }
+}
