@@ -101,23 +101,31 @@ impl Changes {
     /// Returns whether an unmapping belongs to a move whose range something else has taken since.
     fn is_of_refilled(&mut self, unmapped: Range<u64>) -> bool {
         self.left.retain(|left| left.told.elapsed() <= LATEST);
-        let is_of_refilled = self.left.iter().any(|left| left.range == unmapped && left.is_refilled);
-        // It belongs to the move, or it unmaps all that the move has left there.
-        self.left.retain(|left| left.range.start < unmapped.start || unmapped.end < left.range.end);
-        is_of_refilled
+        let of_refilled = self.left.iter().position(|left| left.range == unmapped && left.is_refilled);
+        if let Some(index) = of_refilled {
+            self.left.swap_remove(index);
+            return true;
+        }
+        // It belongs to the move, or it unmaps all that the move has left there. Where something else had come, it unmaps that,
+        // and the unmapping of the move is still to come.
+        self.left.retain_mut(|left| {
+            let is_whole = unmapped.start <= left.range.start && left.range.end <= unmapped.end;
+            let is_kept = !is_whole || left.is_refilled;
+            left.is_refilled &= !is_whole;
+            is_kept
+        });
+        false
     }
 
-    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in.
+    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in. What a change that waits in front
+    /// of the other frees is not it: another thread cannot have freed it, too.
     fn awaits(&self, change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
-        let freed = match *change {
-            Event::Unmap { start, end } => start..end,
-            Event::Remap { from, len, .. } => from..from + len,
-            _ => return false,
-        };
-        let mut destinations = self.waiting.iter().filter_map(|(_, change)| destination(change));
-        destinations.any(|to| {
+        let Some(freed) = freed(change) else { return false };
+        self.waiting.iter().enumerate().any(|(index, (_, blocked))| {
+            let Some(to) = destination(blocked) else { return false };
             let both = to.start.max(freed.start)..to.end.min(freed.end);
-            !both.is_empty() && is_mapped(&both)
+            let mut earlier = self.waiting[..index].iter().filter_map(|(_, earlier)| self::freed(earlier));
+            !both.is_empty() && is_mapped(&both) && !earlier.any(|earlier| overlap(&earlier, &both))
         })
     }
 }
@@ -130,6 +138,15 @@ fn is_blocked(change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool 
 fn destination(change: &Event) -> Option<Range<u64>> {
     match *change {
         Event::Remap { to, len, .. } => Some(to..to + len),
+        _ => None,
+    }
+}
+
+/// The range that a change unmaps, or moves away.
+fn freed(change: &Event) -> Option<Range<u64>> {
+    match *change {
+        Event::Unmap { start, end } => Some(start..end),
+        Event::Remap { from, len, .. } => Some(from..from + len),
         _ => None,
     }
 }
@@ -224,6 +241,15 @@ mod tests {
     }
 
     #[test]
+    fn a_range_that_moves_on_is_not_what_its_place_waits_for_if_that_is_to_leave_by_an_earlier_change() {
+        // A thread has moved 10 to 30, and is slow to tell of it. Another moves 50 there, then 0 to 50, and on to 70.
+        let on = || vec![remap(50, 10), unmap(50, 60), remap(0, 50), unmap(0, 10), remap(50, 70)];
+        let told = on().into_iter().chain([remap(10, 30)]).collect();
+        let taken: Vec<_> = [remap(10, 30)].into_iter().chain(on()).collect();
+        assert_eq!(order(&[(0, 10), (10, 20), (50, 60)], told), said(&taken));
+    }
+
+    #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_since() {
         // A thread has moved 10 to 30, and is slow to tell of the unmapping. Another has moved 20 to 10 meanwhile.
         let told = vec![remap(10, 30), remap(20, 10), unmap(10, 20), unmap(20, 30)];
@@ -232,6 +258,17 @@ mod tests {
         // It is slow to tell of the move, too.
         let told = vec![remap(20, 10), unmap(20, 30), remap(10, 30), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&[remap(10, 30), remap(20, 10), unmap(20, 30)]));
+    }
+
+    #[test]
+    fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_at_last() {
+        // A thread has moved 10 to 30, and is slow to tell of the unmapping. A longer range arrives there, is unmapped, and a
+        // third arrives.
+        let arrives = |from| Event::Remap { from, to: 10, len: 20 };
+        let told =
+            || vec![remap(10, 30), arrives(50), unmap(50, 70), unmap(10, 30), arrives(80), unmap(80, 100)];
+        let late = told().into_iter().chain([unmap(10, 20)]).collect();
+        assert_eq!(order(&[(10, 20), (50, 70), (80, 100)], late), said(&told()));
     }
 
     #[test]

@@ -168,17 +168,27 @@ impl World {
         ranges.into_iter().flatten()
     }
 
+    /// Unmaps a range. The event is the same as that of a move which has left just this range, so the one that is told of first passes
+    /// for that of the move, and the other for this one.
+    fn unmap(&mut self, start: u64, len: u64) -> Told {
+        let told = Told::Unmap(start, start + len);
+        at(&mut self.pages, start..start + len).fill(None);
+        for other in self.threads.iter_mut().flatten().flat_map(|other| &mut other.untold) {
+            if *other == Told::UnmapLeft(start, start + len) {
+                *other = told;
+            }
+        }
+        told
+    }
+
     /// Makes the change of a call at once.
     fn begin(&mut self, thread: usize, call: Call) {
         let mut untold = VecDeque::new();
         match call {
-            Call::Unmap { start, len } => {
-                at(&mut self.pages, start..start + len).fill(None);
-                untold.push_back(Told::Unmap(start, start + len));
-            }
+            Call::Unmap { start, len } => untold.push_back(self.unmap(start, len)),
             Call::Move { from, len, to } => {
                 if self.is_mapped(to..to + len) {
-                    untold.push_back(Told::Unmap(to, to + len));
+                    untold.push_back(self.unmap(to, len));
                 }
                 move_pages(&mut self.pages, from, len, to);
                 untold.extend([Told::Remap(from, to, len), Told::UnmapLeft(from, from + len)]);
