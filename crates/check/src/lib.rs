@@ -11,6 +11,7 @@
 #[allow(clippy::duplicate_mod, reason = "one workload on two engines")]
 mod faces;
 
+use clap::ValueEnum;
 use octavo_mutants::mutant;
 pub use octavo_mutants::mutant::Mutant;
 use octavo_sim::{Exploration, Explored, Random, Schedule, explore};
@@ -21,15 +22,15 @@ pub use octavo_mutants::mutant::ALL as MUTANTS;
 pub const MOST_STEPS: u64 = 20_000_000;
 
 /// What the threads of a run do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
-    /// A whole manager: lanes of bytes, mappings that come and go, strangers.
+    /// A whole manager: lanes of bytes, mappings that come and go, strangers
     Lanes,
-    /// One page that goes out and comes back all the time.
+    /// One page that goes out and comes back all the time
     OnePage,
-    /// The huge zero page.
+    /// The huge zero page
     ZeroPage,
-    /// The first page of a space.
+    /// The first page of a space
     FirstPage,
 }
 

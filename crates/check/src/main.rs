@@ -40,7 +40,7 @@ enum Command {
         mutant: Option<&'static Mutant>,
         /// What the threads do [default: the seed chooses]
         #[arg(long, value_enum)]
-        workload: Option<WorkloadChoice>,
+        workload: Option<Workload>,
         /// How many pieces of the interleaving to print, up to the failure
         #[arg(long, value_name = "PIECES", default_value_t = 40)]
         interleaving: usize,
@@ -55,32 +55,8 @@ enum Command {
         runs: u64,
         /// What the threads do [default: the seed chooses]
         #[arg(long, value_enum)]
-        workload: Option<WorkloadChoice>,
+        workload: Option<Workload>,
     },
-}
-
-/// `--workload`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum WorkloadChoice {
-    /// A whole manager: lanes of bytes, mappings that come and go, strangers
-    Lanes,
-    /// One page that goes out and comes back all the time
-    OnePage,
-    /// The huge zero page
-    ZeroPage,
-    /// The first page of a space
-    FirstPage,
-}
-
-impl WorkloadChoice {
-    fn workload(self) -> Workload {
-        match self {
-            Self::Lanes => Workload::Lanes,
-            Self::OnePage => Workload::OnePage,
-            Self::ZeroPage => Workload::ZeroPage,
-            Self::FirstPage => Workload::FirstPage,
-        }
-    }
 }
 
 /// A run's memory lies where it lies in every run.
@@ -108,7 +84,6 @@ fn main() -> ExitCode {
             check(seed, runs, mutant, workload, interleaving)
         }
         Command::Mutants { seed, runs, workload } => {
-            let workload = workload.map(WorkloadChoice::workload);
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
             for mutant in MUTANTS {
                 let hunt = hunt(mutant, workload, seed, runs, 3);
@@ -127,12 +102,12 @@ fn check(
     first: u64,
     runs: u64,
     mutant: Option<&'static Mutant>,
-    workload: Option<WorkloadChoice>,
+    workload: Option<Workload>,
     pieces: usize,
 ) -> ExitCode {
     let (mut steps, mut switches) = (0, 0);
     for seed in first..first.saturating_add(runs) {
-        let case = Case { seed, workload: workload.map(WorkloadChoice::workload), mutant };
+        let case = Case { seed, workload, mutant };
         let explored = run(case, false);
         steps += explored.steps;
         switches += explored.switches;
@@ -160,7 +135,7 @@ fn check(
 /// A place without the folders above the engine's source.
 fn place_for_people(place: &Location<'static>) -> String {
     let file = place.file();
-    let file = ["/engine/", "octavo/src/", "crates/"]
+    let file = ["octavo/src/", "/out/engine/", "crates/"]
         .iter()
         .find_map(|above| file.rsplit_once(above))
         .map_or(file, |(_, rest)| rest);

@@ -12,6 +12,7 @@
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
+//! | `aside` | what goes on beside a run: a bar, a profile, a recorder |
 //! | `record` | what a workload accesses, in a trace |
 //! | `report` | the object that `--json` writes, for every workload |
 //! | `table` | columns and figures for people |
@@ -23,6 +24,7 @@
 //! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
 
 mod args;
+mod aside;
 mod choices;
 mod failure;
 mod gate;

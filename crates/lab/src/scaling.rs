@@ -66,6 +66,18 @@ impl Mechanism {
         }
     }
 
+    /// What it does, for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::ZeroPage => "Faults that show the huge zero page, in spaces of their own",
+            Self::Frames => "Single frames, allocated and freed",
+            Self::Blocks => "Blocks of order 3, allocated and freed",
+            Self::Pin => "Pins of a page, in spaces of their own",
+            Self::PinShared => "Pins of pages of their own in one space",
+            Self::SwapOut => "Pages that go out for each page written, in spaces of their own",
+        }
+    }
+
     /// Runs it on so many CPUs. Returns operations a second of all threads, and where the time went.
     ///
     /// # Errors

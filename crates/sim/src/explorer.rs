@@ -27,7 +27,7 @@ const TOUCHED: usize = 1 << 12;
 /// A delay is shorter than this, or than so many doublings of it; in steps.
 const LEAST_DELAY: u64 = 16;
 const DELAYS: u64 = 10;
-/// One choice in so many goes to another thread without any reason.
+/// One choice in so many goes to another thread without any reason, where threads are delayed.
 const SELDOM: u64 = 256;
 /// One timer in so many choices comes early.
 const EARLY: u64 = 1 << 12;
@@ -131,12 +131,13 @@ pub(crate) struct Candidate {
 pub(crate) struct Explorer {
     schedule: Schedule,
     random: Random,
-    /// One choice in so many goes to another thread, where the schedule is random.
+    /// One choice in so many goes to another thread, where priorities and lists do not decide.
     rarely: u64,
-    /// Who has touched a word last, and until which step each thread is held back.
+    /// Who has touched a word last.
     touched: Vec<(usize, TaskId)>,
     /// What places are chosen by.
     chosen: u64,
+    /// Until which step each thread is held back.
     held_until: Vec<u64>,
     /// By thread; and the steps at which the highest falls.
     priorities: Vec<u64>,
@@ -168,8 +169,9 @@ impl Explorer {
             }
             _ => Vec::new(),
         };
+        let often = 2 << (2 * random.below(4));
         Self {
-            rarely: 2 << (2 * random.below(4)),
+            rarely: if matches!(schedule, Schedule::Delays { .. }) { SELDOM } else { often },
             schedule,
             random,
             touched: vec![(0, 0); TOUCHED],
@@ -260,37 +262,22 @@ impl Explorer {
         }
         let current = current.filter(|task| active().any(|one| one == *task));
         let task = match &mut self.schedule {
-            Schedule::Random => {
+            // A random schedule holds nobody back.
+            Schedule::Random | Schedule::Delays { .. } => {
                 if timer.is_some() && self.random.below(EARLY) == 0 {
                     return Some(Next::Timer);
                 }
+                let until = |task: &TaskId| self.held_until.get(*task).copied().unwrap_or(0);
+                let is_free = |task: &TaskId| until(task) <= self.steps;
                 match current {
-                    Some(task) if self.random.below(self.rarely) != 0 => task,
-                    _ => {
-                        let count = active().count() as u64;
-                        let at = self.random.below(count) as usize;
-                        active().nth(at).expect("counted")
-                    }
-                }
-            }
-            Schedule::Delays { .. } => {
-                if timer.is_some() && self.random.below(EARLY) == 0 {
-                    return Some(Next::Timer);
-                }
-                let held =
-                    |task: &TaskId| self.held_until.get(*task).is_some_and(|until| *until > self.steps);
-                match current {
-                    Some(task) if !held(&task) && self.random.below(SELDOM) != 0 => task,
-                    _ => {
-                        let free = || active().filter(|task| !held(task));
-                        let count = free().count() as u64;
-                        if count == 0 {
-                            let until = |task: &TaskId| self.held_until.get(*task).copied().unwrap_or(0);
-                            active().min_by_key(until).expect("one")
-                        } else {
-                            free().nth(self.random.below(count) as usize).expect("counted")
+                    Some(task) if is_free(&task) && self.random.below(self.rarely) != 0 => task,
+                    _ => match active().filter(is_free).count() as u64 {
+                        0 => active().min_by_key(until).expect("one"),
+                        count => {
+                            let at = self.random.below(count) as usize;
+                            active().filter(is_free).nth(at).expect("counted")
                         }
-                    }
+                    },
                 }
             }
             Schedule::Priorities { .. } => {

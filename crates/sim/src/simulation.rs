@@ -24,7 +24,7 @@ use crate::line::Access;
 use crate::machine::Machine;
 use crate::memory::Scope;
 use crate::profile::Report;
-use crate::state::{Deadlock, LINE_BYTES, State, Status, Task, TaskId, What};
+use crate::state::{Deadlock, State, Status, Task, TaskId, What};
 
 const PICOSECONDS: u64 = 1000;
 
@@ -58,9 +58,7 @@ pub fn run<T: 'static>(
         simulation.spawn("main", Some(0), move || hand.set(Some(catch_unwind(AssertUnwindSafe(work)))));
     let ended = first.map(|first| simulation.go_on_until_end_of(first));
     // Coroutines that are left over unwind here. Each has stopped inside of `with`.
-    let left: Vec<_> =
-        simulation.state.borrow_mut().tasks.iter_mut().filter_map(|task| task.coroutine.take()).collect();
-    drop(left);
+    drop(simulation.take_left());
     CURRENT.with_borrow_mut(|current| *current = None);
     ended.expect("memory for the first stack")?;
     let value = result.take().expect("the first thread has ended");
@@ -122,10 +120,8 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
         })
         .expect("memory for the first stack");
     let ended = simulation.explore_until_end_of(first);
-    let mut state = simulation.state.borrow_mut();
-    let left: Vec<_> = state.tasks.iter_mut().filter_map(|task| task.coroutine.take()).collect();
-    let explorer = *state.explorer.take().expect("it explored");
-    drop(state);
+    let left = simulation.take_left();
+    let mut explorer = *simulation.state.borrow_mut().explorer.take().expect("it explored");
     match ended {
         Ok(()) => drop(left),
         // What is broken had better not run on, and so does not unwind.
@@ -133,9 +129,8 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
     }
     CURRENT.with_borrow_mut(|current| *current = None);
     let result = ended.map(|()| result.take().expect("the first thread has ended"));
-    let (steps, switches) = (explorer.steps, explorer.switches);
-    let mut explorer = explorer;
     let trace = explorer.trace.take().unwrap_or_default();
+    let Explorer { steps, switches, .. } = explorer;
     Explored { result, steps, switches, trace, path: explorer.into_path() }
 }
 
@@ -225,8 +220,7 @@ pub(crate) fn access(address: usize, access: Access, from: &'static Location<'st
 /// An address that is the same in every run: the number of its cache line, in the order in which lines are first seen, and the place
 /// in the line. For hashes. A word on a stack keeps its address.
 pub fn stable_address(address: usize) -> usize {
-    let line = with(|simulation| simulation.state.borrow_mut().line_of(address)).flatten();
-    line.map_or(address, |line| line * LINE_BYTES + address % LINE_BYTES)
+    with(|simulation| simulation.state.borrow_mut().stable_address(address)).flatten().unwrap_or(address)
 }
 
 /// Plain work of so long on this CPU: more where the other thread of its core works too.
@@ -285,12 +279,12 @@ pub fn spin_hint() {
         let mut state = simulation.state.borrow_mut();
         let pause = state.prices.pause;
         state.spend(pause);
+        if state.explorer.is_some() {
+            drop(state);
+            return simulation.give_way();
+        }
         let place = state.profile.place(from);
         state.profile.spin(place, pause);
-        drop(state);
-        if simulation.state.borrow().explorer.is_some() {
-            simulation.give_way();
-        }
     });
 }
 
@@ -434,6 +428,11 @@ impl Simulation {
         simulation
     }
 
+    /// Takes the coroutines that have not ended.
+    fn take_left(&self) -> Vec<Coroutine> {
+        self.state.borrow_mut().tasks.iter_mut().filter_map(|task| task.coroutine.take()).collect()
+    }
+
     fn explore_until_end_of(&self, first: TaskId) -> Result<(), Stopped> {
         loop {
             let mut state = self.state.borrow_mut();
@@ -487,7 +486,7 @@ impl Simulation {
     /// The running thread goes on when something has changed.
     fn give_way(&self) {
         let mut state = self.state.borrow_mut();
-        let writes = state.explorer.as_ref().map_or(0, |explorer| explorer.writes);
+        let writes = state.explorer.as_ref().expect("it explores").writes;
         let running = state.running;
         state.tasks[running].paused_at = writes;
         if !state.goes_on(None) {
@@ -504,7 +503,8 @@ impl Simulation {
     ) -> std::io::Result<TaskId> {
         let coroutine = Coroutine::new(work)?;
         let mut state = self.state.borrow_mut();
-        state.add_stack(coroutine.stack());
+        let stack = coroutine.stack();
+        state.stacks.insert(stack.start, stack.end);
         let cpu = cpu.unwrap_or_else(|| state.least_loaded()) % state.cpus.len();
         let task = state.tasks.len();
         state.tasks.push(Task {

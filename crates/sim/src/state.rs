@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -14,7 +13,7 @@ use crate::profile::{Profile, Report};
 use crate::random::Random;
 
 /// Bytes of a cache line.
-pub(crate) const LINE_BYTES: usize = 64;
+const LINE_BYTES: usize = 64;
 /// How long a thread runs on while others wait for its CPU.
 const SLICE: u64 = 4_000_000_000;
 
@@ -160,10 +159,6 @@ impl State {
     }
 
     pub(crate) fn push(&mut self, at: u64, what: What) {
-        // Who goes on is chosen, and lines cost nothing.
-        if self.explorer.is_some() && !matches!(what, What::Timer(..)) {
-            return;
-        }
         let tie = self.random.number();
         self.events.push(Reverse((at, tie, what)));
     }
@@ -302,8 +297,9 @@ impl State {
         Some(line)
     }
 
-    pub(crate) fn add_stack(&mut self, stack: Range<usize>) {
-        self.stacks.insert(stack.start, stack.end);
+    /// A word's address by its line's number, which is the same in every run. `None` for words on stacks.
+    pub(crate) fn stable_address(&mut self, address: usize) -> Option<usize> {
+        self.line_of(address).map(|line| line * LINE_BYTES + address % LINE_BYTES)
     }
 
     /// Begins an access of the running thread. False where the thread has to stop until its line is there.
@@ -394,13 +390,13 @@ impl State {
         next
     }
 
-    /// Whether the running thread goes on, in an exploration, before it touches the word at this address. Otherwise it stops, and goes on when it is chosen.
+    /// Whether the running thread goes on, in an exploration, before it touches the word at this address. Otherwise it stops, and goes
+    /// on when it is chosen.
     pub(crate) fn goes_on(&mut self, at: Option<(usize, &'static Location<'static>)>) -> bool {
         if let Some((address, place)) = at
             && self.explorer.as_ref().is_some_and(|explorer| explorer.minds_meetings())
-            && let Some(line) = self.line_of(address)
+            && let Some(word) = self.stable_address(address)
         {
-            let word = line * LINE_BYTES + address % LINE_BYTES;
             let running = self.running;
             self.explorer.as_mut().expect("just seen").meet(running, word, place);
         }

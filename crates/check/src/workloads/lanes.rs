@@ -19,7 +19,7 @@ use super::super::octavo::{
     PercpuOrders, PinPath, Protection, RegionOptions, Result, Space, SwapCache, ZeroPage,
 };
 use super::device::{Manners, SlowDevice};
-use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
+use super::{HUGE, PAGE, assert_nothing_is_left, insist, is_passing, named};
 
 /// Where the shared pages lie, and where the mapper's.
 const SHARED: u64 = 1 << 30;
@@ -152,20 +152,8 @@ impl Common {
         is_passing(error, self.load.has_faults)
     }
 
-    /// Tries again where there was no room, or the device failed: such an error says that nothing was lost.
-    fn insist<T>(&self, mut operation: impl FnMut() -> Result<T>) -> T {
-        let mut last: Option<Error> = None;
-        for attempt in 0..2000 {
-            match operation() {
-                Ok(value) => return value,
-                Err(error) => {
-                    assert!(self.is_passing(&error), "unexpected: {:?}: {error}", error.kind());
-                    last = Some(error);
-                    thread::sleep(Duration::from_micros(20 << (attempt / 100).min(6)));
-                }
-            }
-        }
-        panic!("no success after 2000 attempts: {last:?}, {:?}", self.manager.stats());
+    fn insist<T>(&self, operation: impl FnMut() -> Result<T>) -> T {
+        insist(self.load.has_faults, operation)
     }
 
     fn reclaim(&self, seed: u64) {

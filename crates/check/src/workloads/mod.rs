@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `device` | a device that takes virtual time, fails and falls silent |
-//! | `lanes` | a whole manager: lanes of bytes under reclaim, faults, forks and mappings that come and go |
+//! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `small` | one page, the huge zero page, and the first page of a space |
 
 mod device;
@@ -16,7 +16,7 @@ use octavo_sim::thread;
 
 use crate::Workload;
 
-use super::octavo::{Counter, Error, ErrorKind, Manager, ZeroPage};
+use super::octavo::{Counter, Error, ErrorKind, Manager, Result, ZeroPage};
 
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
@@ -43,6 +43,22 @@ fn is_passing(error: &Error, device_fails: bool) -> bool {
         ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull => device_fails,
         _ => false,
     }
+}
+
+/// Tries again where there was no room or no answer, or the device failed: such an error says that nothing was lost.
+fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T {
+    let mut last = None;
+    for attempt in 0..2000 {
+        match operation() {
+            Ok(value) => return value,
+            Err(error) => {
+                assert!(is_passing(&error, device_fails), "unexpected: {:?}: {error}", error.kind());
+                last = Some(error);
+                thread::sleep(Duration::from_micros(20 << (attempt / 100).min(6)));
+            }
+        }
+    }
+    panic!("no success after 2000 attempts: {last:?}");
 }
 
 /// What must hold of a manager whose spaces are gone. What is given back late comes back by itself.

@@ -8,24 +8,18 @@ use octavo_sim::{Random, thread};
 
 use super::super::octavo::{
     Access, Advice, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder,
-    RegionOptions, Space, SwapArea, SwapCache, ZeroPage,
+    RegionOptions, Result, SwapArea, SwapCache, ZeroPage,
 };
 use super::device::{Manners, SlowDevice};
-use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
+use super::{HUGE, PAGE, assert_nothing_is_left, named};
 
 /// Threads that write the page, and for how many nanoseconds one rests at the most.
 const WRITERS: u64 = 3;
 const REST: u64 = 20_000;
 
-/// Repeats what had no room or no answer.
-fn insist<T>(mut operation: impl FnMut() -> super::super::octavo::Result<T>) -> T {
-    loop {
-        match operation() {
-            Ok(value) => return value,
-            Err(error) => assert!(is_passing(&error, true), "unexpected: {:?}: {error}", error.kind()),
-        }
-        thread::sleep(Duration::from_micros(20));
-    }
+/// The device of these cases may fail.
+fn insist<T>(operation: impl FnMut() -> Result<T>) -> T {
+    super::insist(true, operation)
 }
 
 fn builder(random: &mut Random) -> ManagerBuilder {
@@ -150,10 +144,7 @@ pub(crate) fn first_page(seed: u64) {
         let at = [PAGE, 1 << 22, 1 << 34][random.below(3) as usize];
         space.map_at(at, PAGE, RegionOptions::new()).expect("room for a region");
         let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
-        let store = move |space: &Space| {
-            let _ = space.store(at, 7_u64);
-        };
-        let one = named("writer", move || store(&storing));
+        let one = named("writer", move || drop(storing.store(at, 7_u64)));
         let other = named("unmapper", move || insist(|| unmapping.unmap(at, PAGE)));
         other.join().expect("no panic");
         one.join().expect("no panic");

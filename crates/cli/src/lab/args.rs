@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Subcommand, ValueEnum, value_parser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Subcommand, value_parser};
 use octavo_lab::scaling::Mechanism;
 use octavo_sim::{MOST_CPUS, Machine};
 
@@ -79,8 +80,8 @@ pub enum Experiment {
         #[arg(long, value_name = "NAME|FILE", default_value = "skylake-sp")]
         machine: String,
         /// The mechanisms [default: all]
-        #[arg(long, value_enum, value_delimiter = ',')]
-        mechanism: Vec<MechanismChoice>,
+        #[arg(long, value_parser = mechanism(), value_delimiter = ',')]
+        mechanism: Vec<Mechanism>,
         /// Their forms
         #[arg(long, value_enum, default_value_t = ModeChoice::All)]
         mode: ModeChoice,
@@ -108,34 +109,13 @@ pub enum Experiment {
     },
 }
 
-/// `--mechanism`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MechanismChoice {
-    /// Faults that show the huge zero page, in spaces of their own
-    ZeroPage,
-    /// Single frames, allocated and freed
-    Frames,
-    /// Blocks of order 3, allocated and freed
-    Blocks,
-    /// Pins of a page, in spaces of their own
-    Pin,
-    /// Pins of pages of their own in one space
-    PinShared,
-    /// Pages that go out for each page written, in spaces of their own
-    SwapOut,
-}
-
-impl MechanismChoice {
-    pub fn mechanism(self) -> Mechanism {
-        match self {
-            Self::ZeroPage => Mechanism::ZeroPage,
-            Self::Frames => Mechanism::Frames,
-            Self::Blocks => Mechanism::Blocks,
-            Self::Pin => Mechanism::Pin,
-            Self::PinShared => Mechanism::PinShared,
-            Self::SwapOut => Mechanism::SwapOut,
-        }
-    }
+/// Reads a mechanism by its name.
+fn mechanism() -> impl TypedValueParser<Value = Mechanism> {
+    let value = |mechanism: Mechanism| PossibleValue::new(mechanism.name()).help(mechanism.title());
+    PossibleValuesParser::new(Mechanism::ALL.map(value)).map(|name| {
+        let is_named = |mechanism: &Mechanism| mechanism.name() == name;
+        Mechanism::ALL.into_iter().find(is_named).expect("one of the values")
+    })
 }
 
 /// What all experiments take.

@@ -26,14 +26,10 @@ impl From<Deadlock> for Failure {
 pub fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.experiment {
         Experiment::Scaling { machine, mechanism, mode, cpus, seed, svg, json } => {
-            let mechanisms = if mechanism.is_empty() {
-                Mechanism::ALL.to_vec()
-            } else {
-                mechanism.iter().map(|choice| choice.mechanism()).collect()
-            };
+            let mechanisms = if mechanism.is_empty() { &Mechanism::ALL[..] } else { mechanism };
             scaling::run(&scaling::Job {
                 machine: args::machine(machine)?,
-                mechanisms,
+                mechanisms: mechanisms.to_vec(),
                 modes: mode.modes(),
                 cpus: cpus.clone(),
                 seed: *seed,

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::io::SwapArea;
 use octavo::{Advice, Counter, Manager, RegionOptions, Space};
@@ -19,33 +19,16 @@ use super::monitor::{self, Traffic};
 use super::plan::Plan;
 use super::side::{PhaseDone, Side};
 use super::work::{PagedMemory, work};
+use crate::aside::Aside;
 use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
-use crate::profile::Samples;
-use crate::progress::Progress;
-use crate::record::{Recorded, Recorder};
+use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
 
-/// What goes on beside a run.
-#[derive(Default)]
-pub(super) struct Aside<'a> {
-    /// Counts accesses, where a bar watches.
-    pub(super) progress: Option<&'a AtomicU64>,
-    /// Watches the timed phase.
-    pub(super) samples: Option<&'a mut Samples>,
-    /// Notes the accesses of all phases.
-    pub(super) recorder: Option<&'a Recorder>,
-}
-
-impl<'a> Aside<'a> {
-    pub(super) fn of(progress: &'a Progress) -> Self {
-        Self { progress: progress.counter(), ..Self::default() }
-    }
-}
-
-/// Runs all tasks once under a manager of their own, and returns their outcome.
+/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are of the timed phase, the records of
+/// all phases.
 pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Result<Side, Failure> {
     let Aside { progress, mut samples, recorder } = aside;
     usage::reset_peak_resident();

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::job::{Contender, Job};
-use self::octavo_side::Aside;
 use self::side::Side;
+use crate::aside::Aside;
 use crate::failure::Failure;
 use crate::huge_pages::HugePages;
 use crate::output::{JsonSink, Text};

@@ -1,6 +1,6 @@
 //! Octavo's side: a task is a thread (or `-t` of them) with a space of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::{Counter, Manager, RegionOptions, Space};
 use octavo_platform::usage;
@@ -8,34 +8,18 @@ use octavo_platform::usage;
 use super::job::Job;
 use super::side::Side;
 use super::touch::{Memory, Outcome, Plan, touch};
+use crate::aside::Aside;
 use crate::choices::Mode;
 use crate::failure::Failure;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
-use crate::profile::Samples;
-use crate::progress::Progress;
-use crate::record::{Recorded, Recorder};
+use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
-/// What goes on beside a run.
-#[derive(Default)]
-pub(super) struct Aside<'a> {
-    /// Counts accesses, where a bar watches.
-    pub(super) progress: Option<&'a AtomicU64>,
-    /// Watches from the opening of the gate to the end of the last thread.
-    pub(super) samples: Option<&'a mut Samples>,
-    pub(super) recorder: Option<&'a Recorder>,
-}
-
-impl<'a> Aside<'a> {
-    pub(super) fn of(progress: &'a Progress) -> Self {
-        Self { progress: progress.counter(), ..Self::default() }
-    }
-}
-
-/// Runs all tasks once under a manager of their own, and returns their outcome.
+/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are from the opening of the gate to the
+/// end of the last thread.
 pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failure> {
     usage::reset_peak_resident();
     let manager = build(mode, job.budget.as_ref().map(|budget| budget.bytes))?;

@@ -13,22 +13,25 @@ use crate::scaling::FramesLoad;
 /// Turns before the clock starts.
 const WARM_UP: usize = 20;
 
-/// Returns the time that each thread took.
-pub(crate) fn run(form: Form, load: FramesLoad) -> Outcome<Duration> {
+/// An allocator of so many bytes, whose per-CPU lists are of this form.
+pub(super) fn allocator(form: Form, bytes: u64) -> Arc<FrameAllocator> {
     let orders = match form {
         Form::Base => PercpuOrders::OrderZero,
         Form::Patched => PercpuOrders::Costly,
         Form::Best => PercpuOrders::All,
     };
+    let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
+    (config.percpu_orders, config.populate) = (orders, false);
+    Arc::new(FrameAllocator::standalone(&config, 2 * bytes).expect("address space for the arena"))
+}
+
+/// Returns the time that each thread took.
+pub(crate) fn run(form: Form, load: FramesLoad) -> Outcome<Duration> {
     let order = Order::new(load.order).expect("an order that the allocator has");
     // Lists are as large as the memory for each CPU allows.
     let held = load.threads as u64 * load.held as u64 * order.bytes() as u64;
     let bytes = (4 * held + load.memory_bytes).next_multiple_of(2 << 20);
-    let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
-    (config.percpu_orders, config.populate) = (orders, false);
-    let frames = FrameAllocator::standalone(&config, 2 * bytes).expect("address space for the arena");
-    let frames = Arc::new(frames);
-    let threads = vec![frames; load.threads];
+    let threads = vec![allocator(form, bytes); load.threads];
     all_at_once(threads, move |_, frames| {
         let mut blocks = Vec::with_capacity(load.held);
         let mut turn = || {

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::super::octavo::PercpuOrders;
-use super::super::octavo::frame::{Backing, Block, FrameAllocator, FrameConfig, Order};
+use super::super::octavo::frame::{Block, Order};
 use super::super::{now, rest, work};
+use super::frames::allocator;
 use super::gate::{Outcome, all_at_once};
 use crate::Form;
 use crate::percpu_lists::{Load, Place, QUEUED};
@@ -21,15 +21,7 @@ fn queued(socket: &Socket) -> usize {
 
 /// Returns the time that the sender took, and the receiver.
 pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
-    let orders = match form {
-        Form::Base => PercpuOrders::OrderZero,
-        Form::Patched => PercpuOrders::Costly,
-        Form::Best => PercpuOrders::All,
-    };
-    let mut config = FrameConfig::one_zone(64 << 20, Backing::BasePages);
-    (config.percpu_orders, config.populate) = (orders, false);
-    let frames =
-        Arc::new(FrameAllocator::standalone(&config, 128 << 20).expect("address space for the arena"));
+    let frames = allocator(form, 64 << 20);
     let socket = Socket::default();
     let Place { order, messages } = load.place;
     let ends = vec![(frames, socket); 2];

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A refill takes `max(batch >> order, 2)` blocks, and an even number of single frames, since the words of two
-//! frames share a cache line. Where `batch` is 1 it takes one block, so that a tiny budget keeps nothing here. `high` moves between `high_min` and `high_max`. It goes up when allocations
+//! frames share a cache line. Where `batch` is 1 it takes one block, so that a tiny budget keeps nothing here.
+//! `high` moves between `high_min` and `high_max`. It goes up when allocations
 //! miss, or when more is freed in a row than fits. It goes down when memory runs low, and by
 //! [`PerCpuLists::decay`]. A free over the limit first borrows idle room of other orders, then raises `high`.
 //! Then it gives the coldest blocks back, beginning with the order just freed.
