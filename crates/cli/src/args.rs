@@ -3,6 +3,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::compare::args::CompareArgs;
 use crate::lab::args::LabArgs;
 use crate::replay::args::ReplayArgs;
 use crate::run::args::RunArgs;
@@ -45,6 +46,7 @@ pub enum Command {
     SwapRRand(LoadArgs),
     Replay(ReplayArgs),
     Lab(LabArgs),
+    Compare(CompareArgs),
 }
 
 /// Ends the program with exit code 2, as clap does, and says what is wrong.

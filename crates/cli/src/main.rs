@@ -9,6 +9,7 @@
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
 //! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `lab` | the seeds' experiments: published, simulated, measured |
+//! | `compare` | results side by side, in the layouts of lkp and mmtests |
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
@@ -26,6 +27,7 @@
 mod args;
 mod aside;
 mod choices;
+mod compare;
 mod failure;
 mod gate;
 mod huge_pages;
@@ -107,6 +109,7 @@ fn command() -> Result<u8, Failure> {
             Err(complaint) => args::refuse("replay", &complaint),
         },
         Command::Lab(args) => lab::run(&args),
+        Command::Compare(args) => compare::run(&args),
     };
     done.map(|()| 0)
 }

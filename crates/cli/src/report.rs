@@ -4,7 +4,8 @@
 //! "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}],
 //! "ratios": [{"of", "to", "metric", "median", "min", "max"}]}`
 //!
-//! The swap commands add to each run `"measures": {name: figure}`, named with their units.
+//! The swap commands add to each run `"measures": {name: figure}`, named with their units. A run that went wrong has
+//! `"failures": {name: 1}`.
 //!
 //! `mode` is `base`, `patched`, `best`, `kernel`, `zram`, `disk`, or one of the kernel's with `-huge` behind it: the same with
 //! transparent huge pages. A ratio above 1 means that `of` is better, whichever way the metric points. Each ratio compares two
@@ -26,7 +27,7 @@ pub struct Report {
 }
 
 /// One run of one mode.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
     pub mode: String,
     pub tasks: u64,
@@ -47,6 +48,14 @@ pub struct Run {
     /// Other measures, named with their units.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<&'static str, f64>,
+    /// What went wrong, each once in a run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<&'static str, u64>,
+}
+
+/// The failures of a run whose data was wrong, or not.
+pub fn failures(is_wrong: bool) -> BTreeMap<&'static str, u64> {
+    is_wrong.then_some(("wrong_data", 1)).into_iter().collect()
 }
 
 impl Run {
@@ -197,16 +206,12 @@ mod tests {
         Run {
             mode: mode.into(),
             tasks: 1,
-            budget_bytes: None,
             seconds,
             mb_per_s: 1.0,
             usemem_kb_per_s: Some(usemem_kb_per_s),
             faults: 3,
             faults_per_s: 3.0 / seconds,
-            peak_rss_bytes: 0,
-            counters: BTreeMap::new(),
-            shares: BTreeMap::new(),
-            measures: BTreeMap::new(),
+            ..Run::default()
         }
     }
 

@@ -9,7 +9,7 @@ use super::job::{Contender, Job};
 use super::plan::{Pattern, Phase, Plan};
 use super::side::{PhaseDone, Side};
 use super::work::Outcome;
-use crate::report::{Run, usemem_kb_per_s};
+use crate::report::{Run, failures, usemem_kb_per_s};
 
 /// The measures of a phase, by their names in the report.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +56,9 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
         faults_per_s: side.faults as f64 / seconds,
         peak_rss_bytes: side.peak_bytes.saturating_sub(side.ram_device_bytes.unwrap_or(0)),
         counters: side.counters.clone(),
-        shares: BTreeMap::new(),
         measures,
+        failures: failures(side.mismatch().is_some()),
+        ..Run::default()
     }
 }
 
@@ -78,16 +79,10 @@ pub fn of_disk(job: &Job, moved: Moved) -> Run {
     Run {
         mode: Contender::Disk.name().into(),
         tasks: job.tasks.into(),
-        budget_bytes: None,
         seconds: moved.seconds,
         mb_per_s,
-        usemem_kb_per_s: None,
-        faults: 0,
-        faults_per_s: 0.0,
-        peak_rss_bytes: 0,
-        counters: BTreeMap::new(),
-        shares: BTreeMap::new(),
         measures,
+        ..Run::default()
     }
 }
 

@@ -135,7 +135,6 @@ fn per_page_out(run: &Run, counter: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use super::*;
 
@@ -145,16 +144,8 @@ mod tests {
         let base = Run {
             mode: "base".into(),
             tasks: 8,
-            budget_bytes: None,
-            seconds: 1.0,
-            mb_per_s: 1.0,
-            usemem_kb_per_s: None,
-            faults: 0,
-            faults_per_s: 0.0,
-            peak_rss_bytes: 0,
             counters: counters.map(|(name, value)| (name.to_string(), value)).into(),
-            shares: BTreeMap::new(),
-            measures: BTreeMap::new(),
+            ..Run::default()
         };
         assert_eq!(per_page_out(&base, "swap_lock_add"), 3.0);
         assert!(per_page_out(&base, "swap_lock_remove").is_nan());

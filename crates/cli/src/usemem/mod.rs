@@ -18,7 +18,6 @@ mod side;
 mod tables;
 mod touch;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ use crate::output::{JsonSink, Text};
 use crate::profile::Samples;
 use crate::progress::{Pace, Progress};
 use crate::record::Recorder;
-use crate::report::{Metric, Report, Run};
+use crate::report::{Metric, Report, Run, failures};
 use crate::worker::Mismatch;
 
 /// The most sampled passes of a mode. Short passes are all start-up.
@@ -130,8 +129,8 @@ fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
         faults_per_s: side.faults as f64 / seconds,
         peak_rss_bytes: side.peak_rss_bytes,
         counters: side.counters.clone(),
-        shares: BTreeMap::new(),
-        measures: BTreeMap::new(),
+        failures: failures(side.mismatches() > 0),
+        ..Run::default()
     }
 }
 

@@ -1,0 +1,85 @@
+//! A table of medians, with the least and the greatest, and by how much they are better.
+
+use super::results::{Comparison, Kind, Metric};
+use super::statistics::median;
+use crate::report::Spread;
+use crate::table::{Table, rate};
+
+/// The table, and a line on how it came about.
+pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
+    let runs: Vec<_> =
+        comparison.sides.iter().map(|side| format!("{} of {}", side.runs, side.name)).collect();
+    vec![
+        comparison.workload.clone(),
+        table(comparison, all).to_string(),
+        format!("medians of the runs, the least and the most in parentheses ({})", runs.join(", ")),
+    ]
+}
+
+/// How well each side went; with `all`, counters and shares of time, too.
+pub fn table(comparison: &Comparison, all: bool) -> Table {
+    let mut header = vec!["metric".to_string()];
+    for (place, side) in comparison.sides.iter().enumerate() {
+        header.push(side.name.clone());
+        if place > 0 {
+            header.push("times".into());
+        }
+    }
+    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    for metric in comparison.metrics.iter().filter(|metric| all || metric.kind == Kind::Performance) {
+        let mut row = vec![metric.name.clone()];
+        for (place, samples) in metric.samples.iter().enumerate() {
+            row.push(Spread::of(samples.iter().copied()).map_or("-".into(), shown));
+            if place > 0 {
+                row.push(times(metric, place));
+            }
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn shown(Spread { median, min, max }: Spread) -> String {
+    if min == max { rate(median) } else { format!("{} ({}-{})", rate(median), rate(min), rate(max)) }
+}
+
+/// By which a side is better than the first, whichever way the metric points; of counters and shares, by which there is more.
+fn times(metric: &Metric, side: usize) -> String {
+    let (base, new) = (median(&metric.samples[0]), median(&metric.samples[side]));
+    let times =
+        if metric.kind == Kind::Performance && metric.is_less_better() { base / new } else { new / base };
+    if times.is_finite() { format!("{times:.3}") } else { "-".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Side;
+    use super::*;
+
+    #[test]
+    fn a_side_that_is_better_has_more_than_one() {
+        let metric = |name: &str, kind, base: &[f64], best: &[f64]| Metric {
+            name: name.into(),
+            kind,
+            samples: vec![base.to_vec(), best.to_vec()],
+        };
+        let side = |name: &str, runs| Side { name: name.into(), runs };
+        let comparison = Comparison {
+            workload: "usemem 1g".into(),
+            sides: vec![side("base", 3), side("best", 1)],
+            metrics: vec![
+                metric("seconds", Kind::Performance, &[2.0, 4.0, 3.0], &[1.5]),
+                metric("loads_per_s", Kind::Performance, &[200.0], &[]),
+                metric("counters.pswpout", Kind::Counter, &[10.0], &[30.0]),
+            ],
+        };
+        let expected = "\
+usemem 1g
+metric                   base  best  times
+seconds      3.00 (2.00-4.00)  1.50  2.000
+loads_per_s               200     -      -
+medians of the runs, the least and the most in parentheses (3 of base, 1 of best)";
+        assert_eq!(lines(&comparison, false).join("\n"), expected);
+        assert!(lines(&comparison, true)[1].ends_with("3.000"));
+    }
+}

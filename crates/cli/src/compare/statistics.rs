@@ -1,0 +1,65 @@
+//! Means and deviations of samples.
+
+/// The middle one; of an even number the mean of the two in the middle. Not a number where there is none.
+pub fn median(samples: &[f64]) -> f64 {
+    crate::report::Spread::of(samples.iter().copied()).map_or(f64::NAN, |spread| spread.median)
+}
+
+/// The arithmetic mean. Not a number where there is none.
+pub fn mean(samples: &[f64]) -> f64 {
+    samples.iter().sum::<f64>() / samples.len() as f64
+}
+
+/// The harmonic mean, the one of rates. Not a number where there is none, or one that is not above zero.
+pub fn harmonic_mean(samples: &[f64]) -> f64 {
+    match samples.iter().all(|sample| *sample > 0.0) {
+        true => samples.len() as f64 / samples.iter().map(|sample| sample.recip()).sum::<f64>(),
+        false => f64::NAN,
+    }
+}
+
+/// The standard deviation of a whole population. None of less than two samples.
+pub fn population_deviation(samples: &[f64]) -> Option<f64> {
+    (samples.len() > 1).then(|| (squares(samples) / samples.len() as f64).sqrt())
+}
+
+/// The standard deviation that a sample lets expect. None of less than two.
+pub fn sample_deviation(samples: &[f64]) -> Option<f64> {
+    (samples.len() > 1).then(|| (squares(samples) / (samples.len() - 1) as f64).sqrt())
+}
+
+/// mmtests' deviation of rates from their harmonic mean. None of less than two, or where there is no such mean.
+pub fn harmonic_deviation(samples: &[f64]) -> Option<f64> {
+    let mean = harmonic_mean(samples);
+    let squares: f64 = samples.iter().map(|sample| (sample.recip() - mean.recip()).powi(2)).sum();
+    (samples.len() > 1 && mean.is_finite()).then(|| (squares * mean.powi(4) / samples.len() as f64).sqrt())
+}
+
+fn squares(samples: &[f64]) -> f64 {
+    let mean = mean(samples);
+    samples.iter().map(|sample| (sample - mean).powi(2)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_and_deviations_are_those_of_the_book() {
+        let samples = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        assert_eq!((mean(&samples), median(&samples)), (5.0, 4.5));
+        assert_eq!(population_deviation(&samples), Some(2.0));
+        assert_eq!(sample_deviation(&samples), Some((32.0_f64 / 7.0).sqrt()));
+        assert_eq!(harmonic_mean(&[1.0, 2.0, 4.0]), 3.0 / 1.75);
+        // 1/x is 1 and 1/2 around 3/4: H is 4/3, and 4/3 squared times 1/4 is 4/9.
+        assert!((harmonic_deviation(&[1.0, 2.0]).unwrap() - 4.0 / 9.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_not() {
+        assert!(mean(&[]).is_nan() && median(&[]).is_nan() && harmonic_mean(&[]).is_nan());
+        assert!(harmonic_mean(&[1.0, 0.0]).is_nan());
+        assert_eq!((population_deviation(&[3.0]), sample_deviation(&[3.0])), (None, None));
+        assert_eq!((harmonic_deviation(&[3.0]), harmonic_deviation(&[1.0, 0.0])), (None, None));
+    }
+}
