@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::compare::args::CompareArgs;
 use crate::lab::args::LabArgs;
+use crate::page::args::PageArgs;
 use crate::replay::args::ReplayArgs;
 use crate::run::args::RunArgs;
 use crate::swap::args::{LoadArgs, SwapArgs};
@@ -47,6 +48,7 @@ pub enum Command {
     Replay(ReplayArgs),
     Lab(LabArgs),
     Compare(CompareArgs),
+    Report(PageArgs),
 }
 
 /// Ends the program with exit code 2, as clap does, and says what is wrong.

@@ -10,6 +10,7 @@
 //! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `lab` | the seeds' experiments: published, simulated, measured |
 //! | `compare` | results side by side, in the layouts of lkp and mmtests |
+//! | `page`, `plots` | one HTML page of all results of a folder; its plots |
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
@@ -34,6 +35,8 @@ mod huge_pages;
 mod lab;
 mod manager;
 mod output;
+mod page;
+mod plots;
 mod processes;
 mod profile;
 mod progress;
@@ -110,6 +113,7 @@ fn command() -> Result<u8, Failure> {
         },
         Command::Lab(args) => lab::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Report(args) => page::run(&args),
     };
     done.map(|()| 0)
 }

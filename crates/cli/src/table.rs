@@ -21,6 +21,12 @@ impl Table {
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
+
+    /// The header, and the rows below it.
+    pub fn parts(&self) -> (&[String], &[Vec<String>]) {
+        let (header, rows) = self.rows.split_first().expect("a table has a header");
+        (header, rows)
+    }
 }
 
 impl fmt::Display for Table {

@@ -1,11 +1,11 @@
 //! One experiment's figures from three kinds of evidence, side by side.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Form;
 
 /// Where figures come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
     /// The seed's message.
@@ -31,7 +31,7 @@ impl Evidence {
 }
 
 /// A figure of all forms, as one kind of evidence has it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// What the figure is, with its unit.
     pub figure: String,
@@ -52,10 +52,10 @@ pub struct Line {
 }
 
 /// An experiment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Its name, as on the command line.
-    pub experiment: &'static str,
+    pub experiment: String,
     /// The simulated machine.
     pub machine: String,
     /// The seed of the simulations.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use octavo_sim::atomic::{AtomicU64, Ordering};
 use octavo_sim::{Machine, now, run, thread, work};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What threads do to the one word that they share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// An atomic addition.
@@ -36,7 +36,7 @@ pub struct Published {
 }
 
 /// A microbenchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// Two threads hand a word to and fro: the time of one way.

@@ -146,7 +146,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
         lines.push(line.beside(patched / base).fitted(Form::Patched));
     }
     let notes = vec!["The seed does not name its machine. The simulated one is a guess.".into()];
-    Ok(Comparison { experiment: "percpu-lists", machine: machine.name.clone(), seed, lines, notes })
+    Ok(Comparison { experiment: "percpu-lists".into(), machine: machine.name.clone(), seed, lines, notes })
 }
 
 #[cfg(test)]

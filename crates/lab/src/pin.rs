@@ -167,5 +167,5 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
         "Octavo's own row has no plain work: threads pin as fast as they can.".into(),
         "Of the published 9.8 % the samples at the lock explain 2.8. The rest (waits that block, page-table locks) is not modelled.".into(),
     ];
-    Ok(Comparison { experiment: "pin", machine: machine.name.clone(), seed, lines, notes })
+    Ok(Comparison { experiment: "pin".into(), machine: machine.name.clone(), seed, lines, notes })
 }

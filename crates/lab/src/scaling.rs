@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use octavo_sim::{Deadlock, Machine, Report};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::faces::simulated;
 use crate::functions::function_at;
 use crate::{Form, pin, swap_cache, zero_page};
 
 /// What is scaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
     /// Faults that show the huge zero page, in spaces of their own.
@@ -137,7 +137,7 @@ impl Mechanism {
 }
 
 /// A form's throughput at each number of CPUs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// What was scaled.
     pub mechanism: Mechanism,
@@ -150,7 +150,7 @@ pub struct Curve {
 }
 
 /// A cache line that keeps a mechanism from scaling.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Culprit {
     /// Share of the time of all threads that went into waiting for it, or into sleep on a lock in it.
     pub share: f64,

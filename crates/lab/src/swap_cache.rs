@@ -163,5 +163,5 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
         ),
         "The published shares are the sum of four places that take the lock. Octavo's critical sections are shorter than Linux's were, and are not calibrated.".into(),
     ];
-    Ok(Comparison { experiment: "swap-cache", machine: machine.name.clone(), seed, lines, notes })
+    Ok(Comparison { experiment: "swap-cache".into(), machine: machine.name.clone(), seed, lines, notes })
 }

@@ -205,5 +205,5 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
         ),
         None => "Nothing was measured here, so Octavo's own operation is charged no plain work.".into(),
     });
-    Ok(Comparison { experiment: "zero-page", machine: machine.name.clone(), seed, lines, notes })
+    Ok(Comparison { experiment: "zero-page".into(), machine: machine.name.clone(), seed, lines, notes })
 }

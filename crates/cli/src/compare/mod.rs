@@ -19,7 +19,9 @@ mod results;
 mod statistics;
 
 use self::args::{CompareArgs, Layout};
-use self::results::Comparison;
+pub use self::plain::table;
+pub use self::results::{Comparison, Kind, Metric};
+pub use self::statistics::median;
 use crate::failure::Failure;
 use crate::output::Text;
 

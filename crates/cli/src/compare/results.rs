@@ -97,13 +97,20 @@ impl Comparison {
         Ok(Self::of(workload, sides))
     }
 
+    /// The modes of a file's contents. None where it has no runs of a workload.
+    pub fn of_value(value: Value) -> Option<Self> {
+        Document::of(value).map(|document| Self::of_document(&document))
+    }
+
+    fn of_document(document: &Document) -> Self {
+        let sides = document.modes().into_iter().map(|mode| (mode.to_string(), document.runs_of(mode)));
+        Self::of(document.workload.clone(), sides.collect())
+    }
+
     fn of_modes(document: &Document) -> Result<Self, String> {
         match &document.modes()[..] {
             [only] => Err(format!("has runs of {only} alone; name another file to compare them with")),
-            modes => {
-                let sides = modes.iter().map(|mode| (mode.to_string(), document.runs_of(mode)));
-                Ok(Self::of(document.workload.clone(), sides.collect()))
-            }
+            _ => Ok(Self::of_document(document)),
         }
     }
 

@@ -1,14 +1,14 @@
 //! The seeds' experiments, by three kinds of evidence.
 
 pub mod args;
-mod scaling;
+pub mod scaling;
 
 use octavo_lab::comparison::{Comparison, Line};
 use octavo_lab::microbenchmarks::{PUBLISHED, What};
 use octavo_lab::scaling::Mechanism;
 use octavo_lab::{Form, percpu_lists, pin, swap_cache, zero_page};
 use octavo_sim::{Deadlock, Machine, Report};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::args::{Common, Experiment, LabArgs};
 use crate::choices::JsonTarget;
@@ -164,7 +164,7 @@ fn show(
 }
 
 /// Figures of forms; a star marks what was fitted.
-fn table_of(comparison: &Comparison) -> Table {
+pub fn table_of(comparison: &Comparison) -> Table {
     let mut table =
         Table::new(&["figure", "evidence", "base", "patched", "best", "patched to base", "to published"]);
     let mut last = "";
@@ -242,19 +242,19 @@ fn place_for_people(place: &str) -> String {
 }
 
 /// A published microbenchmark, and the same simulated.
-#[derive(Debug, Serialize)]
-struct Tested {
-    machine: &'static str,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Tested {
+    machine: String,
     what: What,
     published_ns: f64,
     simulated_ns: f64,
     is_fit: bool,
-    source: &'static str,
+    source: String,
 }
 
 /// All simulated machines, and how their microbenchmarks compare with what was published.
-#[derive(Debug, Serialize)]
-struct Machines {
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Machines {
     machines: Vec<Machine>,
     microbenchmarks: Vec<Tested>,
 }
@@ -263,35 +263,50 @@ fn machines(seed: u64, json: Option<&JsonTarget>) -> Result<(), Failure> {
     let sink = json.map(JsonSink::open).transpose()?;
     let text = Text::beside(json);
     let machines: Vec<_> = Machine::names().filter_map(Machine::named).collect();
-    let mut table = Table::new(&["machine", "CPUs", "what it is"]);
-    for machine in &machines {
-        table.row(vec![machine.name.clone(), machine.cpus().to_string(), machine.title.clone()]);
-    }
-    text.line(table)?;
-    let mut table = Table::new(&["microbenchmark", "published, ns", "simulated, ns", "off by", ""]);
     let mut microbenchmarks = Vec::new();
     for one in PUBLISHED {
         let Some(machine) = machines.iter().find(|machine| machine.name == one.machine) else { continue };
         let simulated = one.what.simulate(machine, seed);
-        table.row(vec![
-            format!("{}: {}", one.machine, one.what),
-            number(one.nanoseconds),
-            number(simulated),
-            format!("{:+.0} %", 100.0 * (simulated / one.nanoseconds - 1.0)),
-            if one.is_fit { "fitted".into() } else { "test".into() },
-        ]);
         microbenchmarks.push(Tested {
-            machine: one.machine,
+            machine: one.machine.into(),
             what: one.what,
             published_ns: one.nanoseconds,
             simulated_ns: simulated,
             is_fit: one.is_fit,
-            source: one.source,
+            source: one.source.into(),
         });
     }
+    let all = Machines { machines, microbenchmarks };
+    text.line(all.table())?;
     text.line("")?;
-    text.line(table)?;
-    sink.map_or(Ok(()), |sink| sink.write(&Machines { machines, microbenchmarks }))
+    text.line(all.tests())?;
+    sink.map_or(Ok(()), |sink| sink.write(&all))
+}
+
+impl Machines {
+    /// What each machine is.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&["machine", "CPUs", "what it is"]);
+        for machine in &self.machines {
+            table.row(vec![machine.name.clone(), machine.cpus().to_string(), machine.title.clone()]);
+        }
+        table
+    }
+
+    /// How far each simulated figure is from the published one.
+    pub fn tests(&self) -> Table {
+        let mut table = Table::new(&["microbenchmark", "published, ns", "simulated, ns", "off by", ""]);
+        for one in &self.microbenchmarks {
+            table.row(vec![
+                format!("{}: {}", one.machine, one.what),
+                number(one.published_ns),
+                number(one.simulated_ns),
+                format!("{:+.0} %", 100.0 * (one.simulated_ns / one.published_ns - 1.0)),
+                if one.is_fit { "fitted".into() } else { "test".into() },
+            ]);
+        }
+        table
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
 //! Scaling curves: a table, plots, and the cache lines that stop each mechanism.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use octavo_lab::Form;
 use octavo_lab::scaling::{Curve, Mechanism};
 use octavo_sim::Machine;
-use plotters::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::choices::{JsonTarget, Mode};
 use crate::failure::Failure;
 use crate::output::{JsonSink, Text};
+use crate::plots::{self, Axes, Series};
 use crate::table::Table;
 
 /// What to simulate.
@@ -25,11 +26,12 @@ pub struct Job<'a> {
     pub json: Option<&'a JsonTarget>,
 }
 
-#[derive(Debug, Serialize)]
-struct Curves {
-    machine: String,
-    seed: u64,
-    curves: Vec<Curve>,
+/// The object that `--json` writes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Curves {
+    pub machine: String,
+    pub seed: u64,
+    pub curves: Vec<Curve>,
 }
 
 pub fn run(job: &Job) -> Result<(), Failure> {
@@ -56,8 +58,8 @@ pub fn run(job: &Job) -> Result<(), Failure> {
         show(&text, &of_mechanism)?;
         if let Some(name) = job.svg {
             let path = file(name, mechanism);
-            plot(&path, mechanism, &of_mechanism)
-                .map_err(|error| Failure::Said(format!("cannot draw {}: {error}", path.display())))?;
+            fs::write(&path, plot(&of_mechanism)?)
+                .map_err(|error| Failure::system(format!("cannot write {}", path.display()), error))?;
         }
         curves.extend(of_mechanism);
     }
@@ -79,80 +81,56 @@ fn file(name: &Path, mechanism: Mechanism) -> PathBuf {
     file.into()
 }
 
-/// Nanoseconds of an operation on its CPU, and how near to linear the whole is.
-fn show(text: &Text, curves: &[Curve]) -> Result<(), Failure> {
-    let Some(first) = curves.first() else { return Ok(()) };
+/// Nanoseconds of an operation on its CPU, and how near to linear the whole is, by form.
+pub fn table_of(curves: &[Curve]) -> Table {
     let mut header = vec!["CPUs".to_string()];
     for curve in curves {
         header.extend([format!("{}, ns", curve.form.name()), "of linear".into()]);
     }
-    text.line(format!("\n{}", first.mechanism.name()))?;
     let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
-    for (at, &(cpus, _)) in first.points.iter().enumerate() {
+    let linear: Vec<_> = curves.iter().map(Curve::linearity).collect();
+    for (at, &(cpus, _)) in curves.first().into_iter().flat_map(|curve| curve.points.iter().enumerate()) {
         let mut row = vec![cpus.to_string()];
-        for curve in curves {
+        for (curve, linear) in curves.iter().zip(&linear) {
             let each = 1e9 * cpus as f64 / curve.points[at].1;
-            row.extend([format!("{each:.1}"), format!("{:.0} %", 100.0 * curve.linearity()[at])]);
+            row.extend([format!("{each:.1}"), format!("{:.0} %", 100.0 * linear[at])]);
         }
         table.row(row);
     }
-    text.line(table)?;
-    let Some(last) = curves.last().filter(|curve| !curve.lines.is_empty()) else { return Ok(()) };
-    text.line(format!(
-        "What the {} form waits for at {} CPUs, worst first; the time before the clock starts counts too:",
-        last.form.name(),
-        first.points[first.points.len() - 1].0
-    ))?;
-    for line in &last.lines {
-        text.line(format!(
-            "  {:5.2} % of time, {} transfers: {}",
-            100.0 * line.share,
-            line.transfers,
-            line.functions.join(", ")
-        ))?;
-    }
-    Ok(())
+    table
 }
 
-const SIZE: (u32, u32) = (720, 480);
+fn show(text: &Text, curves: &[Curve]) -> Result<(), Failure> {
+    let Some(first) = curves.first() else { return Ok(()) };
+    text.line(format!("\n{}", first.mechanism.name()))?;
+    text.line(table_of(curves))?;
+    culprits(curves).iter().try_for_each(|line| text.line(line))
+}
 
-fn plot(path: &Path, mechanism: Mechanism, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
-    let points = || curves.iter().flat_map(|curve| &curve.points);
-    let most_cpus = points().map(|point| point.0).max().unwrap_or(1) as f64;
-    let most = points().map(|point| point.1).fold(1.0, f64::max);
-    let least = points().map(|point| point.1).fold(most, f64::min);
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(format!("{}, simulated", mechanism.name()), ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(80)
-        .build_cartesian_2d(
-            (1.0..most_cpus.max(2.0)).log_scale().base(2.0),
-            (least..most * 1.5).log_scale(),
-        )?;
-    chart.configure_mesh().x_desc("CPUs").y_desc("operations a second").draw()?;
-    for curve in curves {
-        let color = match curve.form {
-            Form::Base => RGBColor(200, 60, 60),
-            Form::Patched => RGBColor(60, 100, 200),
-            Form::Best => RGBColor(40, 140, 80),
-        };
-        let line = curve.points.iter().map(|&(cpus, rate)| (cpus as f64, rate));
-        chart
-            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(3))?
-            .label(curve.form.name())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .border_style(BLACK)
-        .background_style(WHITE)
-        .draw()?;
-    area.present()?;
-    Ok(())
+/// What the last form waits for.
+pub fn culprits(curves: &[Curve]) -> Vec<String> {
+    let Some(last) = curves.last().filter(|curve| !curve.lines.is_empty()) else { return Vec::new() };
+    let cpus = last.points.last().map_or(1, |point| point.0);
+    let mut lines = vec![format!(
+        "What the {} form waits for at {cpus} CPUs, worst first; the time before the clock starts counts too:",
+        last.form.name(),
+    )];
+    lines.extend(last.lines.iter().map(|line| {
+        let (share, who) = (100.0 * line.share, line.functions.join(", "));
+        format!("  {share:5.2} % of time, {} transfers: {who}", line.transfers)
+    }));
+    lines
+}
+
+/// A plot of one mechanism.
+pub fn plot(curves: &[Curve]) -> Result<String, Failure> {
+    let name = curves.first().map_or("nothing", |curve| curve.mechanism.name());
+    let axes = Axes { title: &format!("{name}, simulated"), right: "CPUs", up: "operations a second" };
+    let series = |curve: &Curve| Series {
+        name: curve.form.name().into(),
+        points: curve.points.iter().map(|&(cpus, rate)| (cpus as f64, rate)).collect(),
+    };
+    plots::curves(axes, &curves.iter().map(series).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -160,20 +138,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_is_an_image_with_a_line_for_each_form() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = file(&folder.path().join("curves"), Mechanism::PinShared);
+    fn a_plot_has_a_line_for_each_form_and_the_table_a_row_for_each_number_of_cpus() {
+        let path = file(Path::new("/folder/curves"), Mechanism::PinShared);
         assert!(path.ends_with("curves-pin-shared.svg"));
         let curve = |form, rate: f64| Curve {
             mechanism: Mechanism::PinShared,
             form,
-            points: vec![(1, rate), (2, 2.0 * rate), (128, 90.0 * rate)],
+            points: vec![(1, rate), (2, 2.0 * rate), (128, 64.0 * rate)],
             lines: Vec::new(),
         };
-        plot(&path, Mechanism::PinShared, &[curve(Form::Base, 1e6), curve(Form::Best, 2e6)]).unwrap();
-        let image = std::fs::read_to_string(&path).unwrap();
-        assert!(image.starts_with("<svg") && image.trim_end().ends_with("</svg>"), "{image}");
+        let curves = [curve(Form::Base, 1e6), curve(Form::Best, 2e6)];
+        let image = plot(&curves).unwrap();
         assert!(image.contains("base") && image.contains("best") && image.contains("pin-shared, simulated"));
-        assert!(image.matches("<polyline").count() >= 2, "{image}");
+        let expected = "\
+CPUs  base, ns  of linear  best, ns  of linear
+1       1000.0      100 %     500.0      100 %
+2       1000.0      100 %     500.0      100 %
+128     2000.0       50 %    1000.0       50 %";
+        assert_eq!(table_of(&curves).to_string(), expected);
+        assert!(culprits(&curves).is_empty());
     }
 }

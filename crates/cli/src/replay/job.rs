@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use octavo_trace::Format;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::choices::{JsonTarget, PolicyChoice, Size};
 
@@ -29,7 +29,7 @@ pub struct Job {
 }
 
 /// The cost of each event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
     pub hit_ns: u64,
     pub miss_ns: u64,

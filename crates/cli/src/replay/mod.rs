@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octavo_trace::{Outcome, Trace, optimum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::args::FormatChoice;
 use self::engine_side::Replayed;
@@ -26,6 +26,7 @@ use self::job::{Contender, Costs, Job};
 use crate::choices::{PolicyChoice, Size, name_of};
 use crate::failure::Failure;
 use crate::output::{JsonSink, Text};
+use crate::plots::{self, Axes, Series};
 use crate::progress::{Pace, Progress};
 use crate::table::{self, Table, counted, grouped, percent};
 
@@ -34,9 +35,9 @@ const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// The object that `--json` writes.
-#[derive(Debug, Serialize)]
-struct Report {
-    trace: String,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub trace: String,
     format: String,
     accesses: u64,
     writes: u64,
@@ -46,7 +47,7 @@ struct Report {
 }
 
 /// One policy in one size of memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Row {
     policy: String,
     memory_bytes: u64,
@@ -81,7 +82,10 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     if let Some(sink) = sink {
         sink.write(&report)?;
     }
-    text.line(table_of(job, &report.replays))
+    for memory in &job.memories {
+        text.line(format!("\nin {memory}:\n{}", report.table(memory.bytes)))?;
+    }
+    Ok(())
 }
 
 /// The trace, and its format.
@@ -146,7 +150,7 @@ impl Costs {
     }
 }
 
-fn headline(report: &Report) -> String {
+pub fn headline(report: &Report) -> String {
     let Report { trace, format, accesses, writes, pages, costs, .. } = report;
     let Costs { hit_ns, miss_ns, write_back_ns } = costs;
     format!(
@@ -162,10 +166,18 @@ fn headline(report: &Report) -> String {
     )
 }
 
-fn table_of(job: &Job, rows: &[Row]) -> String {
-    let of_memory = |memory: &Size| {
+impl Report {
+    /// The bytes of memory that there was, in the order of the rows.
+    pub fn memories(&self) -> Vec<u64> {
+        let mut memories: Vec<_> = self.replays.iter().map(|row| row.memory_bytes).collect();
+        memories.dedup();
+        memories
+    }
+
+    /// What came of each policy in so much memory.
+    pub fn table(&self, memory_bytes: u64) -> Table {
         let mut table = Table::new(&["policy", "frames", "hit ratio", "misses", "write-backs", "cost s"]);
-        for row in rows.iter().filter(|row| row.memory_bytes == memory.bytes) {
+        for row in self.replays.iter().filter(|row| row.memory_bytes == memory_bytes) {
             table.row(vec![
                 row.policy.clone(),
                 grouped(row.frames),
@@ -175,7 +187,20 @@ fn table_of(job: &Job, rows: &[Row]) -> String {
                 format!("{:.3}", row.cost_seconds),
             ]);
         }
-        format!("\nin {memory}:\n{table}")
-    };
-    job.memories.iter().map(of_memory).collect::<Vec<_>>().join("\n")
+        table
+    }
+
+    /// The misses of each policy, in percent of the accesses, over MiB of memory.
+    pub fn plot(&self) -> Result<String, Failure> {
+        let mut series: Vec<Series> = Vec::new();
+        for row in &self.replays {
+            let point = (row.memory_bytes as f64 / f64::from(1 << 20), 100.0 * (1.0 - row.hit_ratio));
+            match series.iter_mut().find(|series| series.name == row.policy) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series { name: row.policy.clone(), points: vec![point] }),
+            }
+        }
+        series.iter_mut().for_each(|series| series.points.sort_by(|one, other| one.0.total_cmp(&other.0)));
+        plots::curves(Axes { title: "misses", right: "MiB of memory", up: "% of accesses" }, &series)
+    }
 }
