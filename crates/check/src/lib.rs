@@ -32,12 +32,15 @@ pub enum Workload {
     ZeroPage,
     /// The first page of a space
     FirstPage,
+    /// A program at the other side of a translation, which forks
+    Family,
 }
 
 impl Workload {
     /// The one that a seed chooses.
     pub fn of_seed(seed: u64) -> Self {
-        [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes][(seed % 5) as usize]
+        [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes, Self::Family]
+            [(seed % 6) as usize]
     }
 }
 

@@ -4,10 +4,14 @@
 //! |---|---|
 //! | `device` | a device that takes virtual time, fails and falls silent |
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
+//! | `family` | a program at the other side of a translation, which forks |
+//! | `other_side` | that other side |
 //! | `small` | one page, the huge zero page, and the first page of a space |
 
 mod device;
+pub(crate) mod family;
 pub(crate) mod lanes;
+mod other_side;
 pub(crate) mod small;
 
 use std::time::Duration;
@@ -27,11 +31,12 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::OnePage => small::one_page(seed),
         Workload::ZeroPage => small::zero_page(seed),
         Workload::FirstPage => small::first_page(seed),
+        Workload::Family => family::run(seed),
         Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
     }
 }
 
-fn named(name: &str, work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
+fn named<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::Builder::new().name(name.into()).spawn(work).expect("memory for a stack")
 }
 
