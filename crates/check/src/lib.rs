@@ -14,7 +14,7 @@ mod faces;
 use clap::ValueEnum;
 use octavo_mutants::mutant;
 pub use octavo_mutants::mutant::Mutant;
-use octavo_sim::{Exploration, Explored, Random, Schedule, explore};
+use octavo_sim::{Exploration, Explored, Random, Schedule, explore, explore_all};
 
 pub use octavo_mutants::mutant::ALL as MUTANTS;
 
@@ -42,6 +42,70 @@ impl Workload {
         [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes, Self::Family]
             [(seed % 6) as usize]
     }
+}
+
+/// Threads that meet once. All schedules of such a meeting with few preemptions can be gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pair {
+    /// A store, and the page goes out
+    StoreAndPageOut,
+    /// The first store to a clean page, and the page goes out
+    StoreToCleanAndPageOut,
+    /// A store to a page that is out, and goes out again
+    StoreAndReturn,
+    /// A pin that writes, and the page goes out
+    PinAndPageOut,
+    /// A pin that writes a clean page, and the page goes out
+    PinOfCleanAndPageOut,
+    /// A load, and the page goes out and leaves its frame to another
+    LoadAndReuse,
+    /// Two threads want a page that is out
+    TwoReturns,
+    /// The first store to a space, and the page is unmapped
+    FirstStoreAndUnmap,
+    /// The same at a high address, where the table is tall
+    FirstStoreFarAndUnmap,
+    /// The first stores of two threads to one page
+    TwoFirstStores,
+    /// The last user of the huge zero page, the next one, and the shrinker
+    ZeroPageAndShrinker,
+    /// A process that forks while its other thread stores
+    ForkAndFault,
+    /// A page that a fork shares: one process unmaps it, the other wants it, and it goes out
+    SharedPageAndUnmap,
+}
+
+/// What came of all schedules of a meeting.
+#[derive(Debug)]
+pub struct Exhausted {
+    /// Schedules.
+    pub tried: u64,
+    /// Whether these were all that there are with so many preemptions.
+    pub are_all: bool,
+    /// The first that failed.
+    pub failed: Option<Explored<()>>,
+}
+
+/// Goes through the schedules of a meeting with so many preemptions at the most, up to the first that fails.
+pub fn exhaust(
+    pair: Pair,
+    mutant: Option<&'static Mutant>,
+    preemptions: u32,
+    most_schedules: u64,
+) -> Exhausted {
+    let schedule = Schedule::Given { path: Vec::new(), preemptions };
+    let exploration = Exploration { cpus: 2, schedule, seed: 1, most_steps: MOST_STEPS, is_traced: false };
+    let (tried, are_all, failed) = match mutant {
+        None => explore_all(&exploration, preemptions, most_schedules, || {
+            move || faces::engine::workloads::pairs::run(pair)
+        }),
+        Some(mutant) => mutant::with(mutant, || {
+            explore_all(&exploration, preemptions, most_schedules, || {
+                move || faces::mutants::workloads::pairs::run(pair)
+            })
+        }),
+    };
+    Exhausted { tried, are_all, failed }
 }
 
 /// What runs under a seed.

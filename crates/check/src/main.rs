@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use octavo_check::{Case, MUTANTS, Mutant, Workload, hunt, run};
+use octavo_check::{Case, Exhausted, MUTANTS, Mutant, Pair, Workload, exhaust, hunt, run};
 use octavo_sim::interleaving;
 
 /// Octavo's engine under schedules that are chosen, on virtual CPUs and devices.
@@ -45,6 +45,21 @@ enum Command {
         #[arg(long, value_name = "PIECES", default_value_t = 40)]
         interleaving: usize,
     },
+    /// Goes through all schedules of small meetings with few preemptions, one after the other
+    Exhaust {
+        /// The meetings [default: all]
+        #[arg(long, value_enum)]
+        pair: Vec<Pair>,
+        /// Switch a bug on; `octavo-sim mutants` lists them
+        #[arg(long, value_name = "NAME", value_parser = mutant)]
+        mutant: Option<&'static Mutant>,
+        /// The most preemptions of a schedule
+        #[arg(long, default_value_t = 1)]
+        preemptions: u32,
+        /// The most schedules of a meeting
+        #[arg(long, default_value_t = 1_000_000)]
+        schedules: u64,
+    },
     /// Switches one bug on after the other, and tells how many runs find each
     Mutants {
         /// The first seed
@@ -82,6 +97,9 @@ fn main() -> ExitCode {
     match options.command {
         Command::Check { seed, runs, mutant, workload, interleaving } => {
             check(seed, runs, mutant, workload, interleaving)
+        }
+        Command::Exhaust { pair, mutant, preemptions, schedules } => {
+            exhaust_all(&pair, mutant, preemptions, schedules)
         }
         Command::Mutants { seed, runs, workload } => {
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
@@ -130,6 +148,29 @@ fn check(
     }
     println!("{runs} runs went well: {steps} operations on shared words, {switches} switches of threads");
     ExitCode::SUCCESS
+}
+
+fn exhaust_all(
+    pairs: &[Pair],
+    mutant: Option<&'static Mutant>,
+    preemptions: u32,
+    schedules: u64,
+) -> ExitCode {
+    let pairs = if pairs.is_empty() { Pair::value_variants() } else { pairs };
+    let mut code = ExitCode::SUCCESS;
+    for &pair in pairs {
+        let name = pair.to_possible_value().map_or(String::new(), |value| value.get_name().to_string());
+        let Exhausted { tried, are_all, failed } = exhaust(pair, mutant, preemptions, schedules);
+        match failed.map(|failed| failed.result) {
+            Some(Err(stopped)) => {
+                println!("{name}: the {tried}th schedule failed: {stopped}\n  at {}", PANICKED.take());
+                code = ExitCode::FAILURE;
+            }
+            _ if are_all => println!("{name}: all {tried} schedules went well"),
+            _ => println!("{name}: {tried} schedules went well, and there are more"),
+        }
+    }
+    code
 }
 
 /// A place without the folders above the engine's source.

@@ -6,12 +6,14 @@
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `family` | a program at the other side of a translation, which forks |
 //! | `other_side` | that other side |
+//! | `pairs` | two or three threads that meet once |
 //! | `small` | one page, the huge zero page, and the first page of a space |
 
 mod device;
 pub(crate) mod family;
 pub(crate) mod lanes;
 mod other_side;
+pub(crate) mod pairs;
 pub(crate) mod small;
 
 use std::time::Duration;

@@ -1,0 +1,250 @@
+//! Two or three threads that meet once, on a manager that is made for it: short enough to go through all schedules with few
+//! preemptions.
+//!
+//! The first thread prepares what they meet about, waits for them, and looks at what is left. The device is memory, so nothing but
+//! these threads has a choice.
+
+use std::sync::Arc;
+
+use octavo_sim::thread::JoinHandle;
+
+use super::super::octavo::{
+    Access, Advice, Compression, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Protection,
+    RegionOptions, Result, Space, SwapArea, ZeroPage,
+};
+use super::other_side::OtherSide;
+use super::{HUGE, PAGE, assert_nothing_is_left, named};
+use crate::Pair;
+
+const AT: u64 = PAGE;
+
+fn insist<T>(operation: impl FnMut() -> Result<T>) -> T {
+    super::insist(false, operation)
+}
+
+fn builder() -> ManagerBuilder {
+    Manager::builder()
+        .budget_bytes(MIN_BUDGET_BYTES)
+        .compression(Compression::Off)
+        .zero_page(ZeroPage::PerSpace)
+        .background(false)
+        .swap_area(SwapArea::ram(1 << 20))
+}
+
+/// Runs one meeting. Panics where something is not as it must be.
+pub(crate) fn run(pair: Pair) {
+    match pair {
+        Pair::StoreAndPageOut => on_a_page(|_| {}, store, page_out),
+        Pair::StoreToCleanAndPageOut => on_a_page(bring_back, store, page_out),
+        Pair::StoreAndReturn => on_a_page(send_out, store, page_out),
+        Pair::PinAndPageOut => on_a_page(|_| {}, pin, page_out),
+        Pair::PinOfCleanAndPageOut => on_a_page(bring_back, pin, page_out),
+        Pair::LoadAndReuse => load_and_reuse(),
+        Pair::TwoReturns => {
+            on_a_page(send_out, store, |space| assert!(insist(|| space.load::<u64>(AT)) <= 2))
+        }
+        Pair::FirstStoreAndUnmap => first_store_and_unmap(AT),
+        Pair::FirstStoreFarAndUnmap => first_store_and_unmap(1 << 34),
+        Pair::TwoFirstStores => two_first_stores(),
+        Pair::ZeroPageAndShrinker => zero_page_and_shrinker(),
+        Pair::ForkAndFault => fork_and_fault(),
+        Pair::SharedPageAndUnmap => shared_page_and_unmap(),
+    }
+}
+
+/// A page that holds 1, prepared so; then two threads, of which one makes it 2.
+fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
+    let manager = builder().build().expect("a manager");
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
+    space.store(AT, 1_u64).expect("room for a page");
+    prepare(&space);
+    let threads = [one, other].map(|work| {
+        let space = Arc::clone(&space);
+        move || work(&space)
+    });
+    meet(threads.into_iter().enumerate().map(|(number, work)| named(&format!("thread {number}"), work)));
+    assert_eq!(insist(|| space.load::<u64>(AT)), 2);
+    page_out(&space);
+    assert_eq!(insist(|| space.load::<u64>(AT)), 2, "and from the device");
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// A page that holds 1 is loaded while it goes out, and another page gets its frame.
+fn load_and_reuse() {
+    let manager = builder().build().expect("a manager");
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(AT, 2 * PAGE, RegionOptions::new()).expect("room for a region");
+    space.store(AT, 1_u64).expect("room for a page");
+    bring_back(&space);
+    let (loading, reusing) = (Arc::clone(&space), Arc::clone(&space));
+    let load = named("thread 0", move || assert_eq!(insist(|| loading.load::<u64>(AT)), 1));
+    let reuse = named("thread 1", move || {
+        page_out(&reusing);
+        insist(|| reusing.store(AT + PAGE, 9_u64));
+    });
+    meet([load, reuse].into_iter());
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+fn meet(threads: impl Iterator<Item = JoinHandle<()>>) {
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+fn store(space: &Space) {
+    insist(|| space.store(AT, 2_u64));
+    assert_eq!(insist(|| space.load::<u64>(AT)), 2, "what was just stored");
+}
+
+fn pin(space: &Space) {
+    let pin = insist(|| space.pin(AT, 8, Access::Write));
+    pin.store(0, 2_u64).expect("a word of the pin");
+    assert_eq!(insist(|| space.load::<u64>(AT)), 2, "what the pin has stored");
+    drop(pin);
+    assert_eq!(insist(|| space.load::<u64>(AT)), 2, "what the pin has left");
+}
+
+fn page_out(space: &Space) {
+    space.advise(AT, PAGE, Advice::PageOut).expect("advice that can be followed or left");
+}
+
+fn reclaim_one(manager: &Manager) {
+    manager.reclaim(1).expect("reclaim gives no error of a device");
+}
+
+fn send_out(space: &Space) {
+    // The first call writes, the second one takes.
+    (0..2).for_each(|_| page_out(space));
+}
+
+/// The page is clean then.
+fn bring_back(space: &Space) {
+    send_out(space);
+    assert_eq!(insist(|| space.load::<u64>(AT)), 1);
+}
+
+/// The first page of a space, made while it is unmapped. The higher it lies, the taller is its table.
+fn first_store_and_unmap(at: u64) {
+    let manager = builder().build().expect("a manager");
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(at, PAGE, RegionOptions::new()).expect("room for a region");
+    let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
+    let one = named("writer", move || drop(storing.store(at, 7_u64)));
+    let other = named("unmapper", move || insist(|| unmapping.unmap(at, PAGE)));
+    meet([one, other].into_iter());
+    insist(|| space.map_at(at, PAGE, RegionOptions::new()));
+    assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+fn two_first_stores() {
+    let manager = builder().build().expect("a manager");
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
+    let lane = |lane: u64| {
+        let space = Arc::clone(&space);
+        named(&format!("thread {lane}"), move || insist(|| space.store(AT + 8 * lane, lane + 1)))
+    };
+    meet([lane(0), lane(1)].into_iter());
+    for lane in 0..2 {
+        assert_eq!(insist(|| space.load::<u64>(AT + 8 * lane)), lane + 1);
+    }
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// The last user of the huge zero page leaves, the next one comes, and the shrinker looks for it.
+fn zero_page_and_shrinker() {
+    let manager = Arc::new(builder().huge(HugePolicy::Always).build().expect("a manager"));
+    let user = |manager: &Manager| {
+        let space = manager.space().expect("a space");
+        space.map_at(HUGE, HUGE, RegionOptions::new().huge(true)).expect("room for a region");
+        space
+    };
+    let (last, next) = (user(&manager), user(&manager));
+    assert_eq!(insist(|| last.load::<u64>(HUGE)), 0);
+    let shrinking = Arc::clone(&manager);
+    let threads = [
+        named("last user", move || drop(last)),
+        named("next user", move || {
+            assert_eq!(insist(|| next.load::<u64>(HUGE + 8)), 0, "nobody has written it")
+        }),
+        named("shrinker", move || reclaim_one(&shrinking)),
+    ];
+    meet(threads.into_iter());
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// A parent and the child that shares its page's slot.
+struct Family {
+    manager: Manager,
+    parent: Space,
+    there: Arc<OtherSide>,
+}
+
+/// A space with a translation, whose page holds 1 and is out.
+fn family() -> Family {
+    let manager = builder().build().expect("a manager");
+    let there = OtherSide::new(1, u64::MAX);
+    let parent = manager.translated_space("parent", there.clone()).expect("a space");
+    parent.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
+    insist(|| there.store(&parent, AT, 1));
+    while manager.reclaim(1).expect("reclaim gives no error of a device") > 0 {}
+    Family { manager, parent, there }
+}
+
+/// The parent's other thread stores to its page while the process forks. The child has the page as it was when it forked.
+fn fork_and_fault() {
+    let Family { manager, parent, there } = family();
+    let parent = Arc::new(parent);
+    let (forking, storing) = (Arc::clone(&parent), Arc::clone(&parent));
+    let (left, right) = (Arc::clone(&there), Arc::clone(&there));
+    let manager = Arc::new(manager);
+    let making = Arc::clone(&manager);
+    let fork = named("forker", move || {
+        let child = left.fork(1);
+        let space = making.translated_space("child", child.clone()).expect("a space");
+        insist(|| space.fork_from(&forking));
+        left.has_forked();
+        insist(|| child.load(&space, AT));
+        insist(|| child.store(&space, AT, 3));
+    });
+    let store = named("writer", move || {
+        insist(|| right.store(&storing, AT, 2));
+        insist(|| right.load(&storing, AT));
+    });
+    meet([fork, store].into_iter());
+    insist(|| there.load(&parent, AT));
+    drop(parent);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// Parent and child share a page that is out. The one brings it back and unmaps it, the other wants it, and it goes out again.
+fn shared_page_and_unmap() {
+    let Family { manager, parent, there } = family();
+    let manager = Arc::new(manager);
+    let childs = there.fork(1);
+    let child = manager.translated_space("child", childs.clone()).expect("a space");
+    insist(|| child.fork_from(&parent));
+    there.has_forked();
+    let (child, evicting) = (Arc::new(child), Arc::clone(&manager));
+    let wanting = Arc::clone(&child);
+    let threads = [
+        named("parent", move || {
+            insist(|| parent.load::<u64>(AT).map(|found| assert_eq!(found, 1)));
+            insist(|| parent.unmap(AT, PAGE));
+        }),
+        named("child", move || assert_eq!(insist(|| wanting.load::<u64>(AT)), 1)),
+        named("evictor", move || reclaim_one(&evicting)),
+    ];
+    meet(threads.into_iter());
+    assert_eq!(insist(|| child.load::<u64>(AT)), 1);
+    insist(|| child.protect(AT, PAGE, Protection::READ_WRITE));
+    insist(|| child.store(AT, 4_u64));
+    drop(child);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
