@@ -280,7 +280,7 @@ impl Manager {
     }
 
     /// Walks all structures and checks them against each other. The time is linear in memory. To be called while no access is
-    /// under way. In a forked child it does nothing.
+    /// under way; reads and writes of devices may be. In a forked child it does nothing.
     ///
     /// # Panics
     /// When two structures contradict each other.

@@ -207,12 +207,13 @@ impl Index {
         }
     }
 
-    /// Under the slot's lock: returns whether the page of a slot is tagged as being written. `None`: there are no
-    /// tags.
-    pub(super) fn is_tagged_writeback(&self, slot: SwapSlot) -> Option<bool> {
-        let (mapping, index) = self.tagged(slot)?;
+    /// Under the slot's lock: checks that the page of a slot is tagged as being written if its frame says so. The write
+    /// may end just now, so both are looked at under the tree's lock.
+    pub(super) fn validate_writeback(&self, slot: SwapSlot, words: &FrameWords) {
+        let Some((mapping, index)) = self.tagged(slot) else { return };
         let changes = mapping.lock();
-        Some(changes.find(index).is_some_and(|place| changes.has_tag(&place, Tag::Writeback)))
+        let is_tagged = changes.find(index).is_some_and(|place| changes.has_tag(&place, Tag::Writeback));
+        assert_eq!(is_tagged, words.holds.load().is_writeback(), "tag and flag agree");
     }
 }
 

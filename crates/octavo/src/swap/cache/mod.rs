@@ -581,9 +581,7 @@ impl Cache {
                 let frame_words = frames.words(frame);
                 assert_eq!(slot_of(frame_words), Some(slot), "frame and slot agree");
                 assert!(frame_words.uses.get() >= 1, "a cached frame is in use");
-                if let Some(tagged) = self.index.is_tagged_writeback(slot) {
-                    assert_eq!(tagged, frame_words.holds.load().is_writeback(), "tag and flag agree");
-                }
+                self.index.validate_writeback(slot, frame_words);
             }
         }
         self.index.validate(&|frame| frames.words(frame).holds.load().is_writeback());
