@@ -9,6 +9,7 @@ use crate::page::args::PageArgs;
 use crate::replay::args::ReplayArgs;
 use crate::run::args::RunArgs;
 use crate::swap::args::{LoadArgs, SwapArgs};
+use crate::udp_stream::args::UdpStreamArgs;
 use crate::usemem::args::UsememArgs;
 
 /// Programs in less memory than they need, and workloads side by side with the kernel.
@@ -45,6 +46,7 @@ pub enum Command {
     /// Swap in: write more than fits in memory, then time loads of words of random pages
     #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
     SwapRRand(LoadArgs),
+    UdpStream(UdpStreamArgs),
     Replay(ReplayArgs),
     Lab(LabArgs),
     Compare(CompareArgs),

@@ -7,6 +7,7 @@
 //! | `run` | any program, and all its children, within a limit |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `udp_stream` | netperf's UDP_STREAM, with message buffers from Octavo's frames |
 //! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `lab` | the seeds' experiments: published, simulated, measured |
 //! | `compare` | results side by side, in the layouts of lkp and mmtests |
@@ -17,7 +18,7 @@
 //! | `aside` | what goes on beside a run: a bar, a profile, a recorder |
 //! | `record` | what a workload accesses, in a trace |
 //! | `report` | the object that `--json` writes, for every workload |
-//! | `table` | columns and figures for people |
+//! | `table`, `statistics` | columns and figures for people; means and deviations |
 //! | `profile` | the share of time each function takes |
 //! | `progress` | the bar on long work, and a word on its length |
 //! | `output` | the places of text, and closed pipes |
@@ -44,8 +45,10 @@ mod record;
 mod replay;
 mod report;
 mod run;
+mod statistics;
 mod swap;
 mod table;
+mod udp_stream;
 mod usemem;
 mod worker;
 
@@ -86,6 +89,7 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
         usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),
         swap::kernel_side::SUBCOMMAND => swap::kernel_side::task_main(&order),
         swap::keeper::SUBCOMMAND => swap::keeper::keeper_main(),
+        udp_stream::receiver::SUBCOMMAND => udp_stream::receiver::receiver_main(),
         run::demo::SUBCOMMAND => run::demo::demo_main(),
         octavo_pager::GUARDIAN => {
             octavo_pager::guardian_main();
@@ -107,6 +111,7 @@ fn command() -> Result<u8, Failure> {
         Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
         Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
+        Command::UdpStream(args) => udp_stream::run(&args.into_job()),
         Command::Replay(args) => match args.into_job() {
             Ok(job) => replay::run(&job),
             Err(complaint) => args::refuse("replay", &complaint),

@@ -39,7 +39,7 @@ struct Process {
 impl Processes {
     /// Starts `octavo SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one of its own.
     pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
-        let cannot_start = |error| Failure::system("cannot start a process for the kernel's side", error);
+        let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
         let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
         // This very program, even where its file was replaced meanwhile.
         let mut child = Command::new("/proc/self/exe")
@@ -78,7 +78,7 @@ impl Processes {
         for input in self.running.iter_mut().filter_map(|process| process.input.as_mut()) {
             input
                 .write_all(b"g")
-                .map_err(|error| Failure::system("cannot start the kernel's side", error))?;
+                .map_err(|error| Failure::system("cannot start the processes beside this one", error))?;
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Drop for Processes {
 fn died(status: io::Result<ExitStatus>) -> Failure {
     let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     Failure::Said(format!(
-        "a process of the kernel's side ended early ({how}); it may have been killed for want of memory: give a \
+        "a process beside this one ended early ({how}); it may have been killed for want of memory: give a \
          smaller SIZE"
     ))
 }

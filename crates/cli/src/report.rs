@@ -11,6 +11,7 @@
 //! transparent huge pages. A ratio above 1 means that `of` is better, whichever way the metric points. Each ratio compares two
 //! runs of the same round, which ran next to each other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -47,7 +48,7 @@ pub struct Run {
     pub shares: BTreeMap<String, f64>,
     /// Other measures, named with their units.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub measures: BTreeMap<&'static str, f64>,
+    pub measures: BTreeMap<Cow<'static, str>, f64>,
     /// What went wrong, each once in a run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<&'static str, u64>,
@@ -217,8 +218,10 @@ mod tests {
 
     #[test]
     fn a_measure_that_one_side_lacks_is_not_compared() {
-        let measured =
-            |mode, figure| Run { measures: BTreeMap::from([("loads_per_s", figure)]), ..run(mode, 1.0, 1) };
+        let measured = |mode, figure| Run {
+            measures: BTreeMap::from([("loads_per_s".into(), figure)]),
+            ..run(mode, 1.0, 1)
+        };
         let runs = vec![measured("disk", 2.0), measured("best", 3.0)];
         let report =
             Report::new("w".into(), runs, &["disk", "best"], &[Metric::LoadsPerS, Metric::DeviceMbPerS]);

@@ -33,6 +33,11 @@ pub const PUBLISHED: [(u64, f64, f64); 9] = [
     (16384, 31902.32, 32637.50),
 ];
 
+/// What the figure of a size is.
+pub fn figure(bytes: u64) -> String {
+    format!("send-{bytes}, 10^6 bit/s")
+}
+
 /// Nanoseconds of a message of so many bytes at so many 10^6 bit/s.
 pub fn nanoseconds(bytes: u64, megabits: f64) -> f64 {
     bytes as f64 * 8.0 * 1000.0 / megabits
@@ -133,7 +138,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
     let Options { messages, seed } = options;
     let mut lines = Vec::new();
     for (bytes, base, patched) in PUBLISHED {
-        let figure = format!("send-{bytes}, 10^6 bit/s");
+        let figure = figure(bytes);
         lines.push(Line::new(&figure, Evidence::Published).of_two(base, patched));
         let load = Load { place: Place::of(bytes), messages, beside: Duration::ZERO };
         let rate = |message: f64| bytes as f64 * 8.0 * 1000.0 / message;

@@ -311,6 +311,27 @@ impl ArenaBytes {
             Direction::Write => without_size_signal(transfer),
         }
     }
+
+    /// Sends a range of bytes as one message of a connected socket. Returns how many bytes were sent.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send(&self, socket: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
+        let len = range.len();
+        let from = self.at(range.start, len).cast();
+        loop {
+            // SAFETY: the range is inside the arena (`at`), which stays mapped during the call. The kernel reads arena bytes as
+            // another party does, and every access to the arena allows for that.
+            let sent = unsafe { libc::send(socket.as_raw_fd(), from, len, libc::MSG_NOSIGNAL) };
+            if sent >= 0 {
+                return Ok(sent as usize);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
 }
 
 /// Rounds down, which takes one instruction where a check would take a branch. Callers refuse unaligned words

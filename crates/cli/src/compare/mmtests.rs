@@ -5,7 +5,7 @@
 //! be off: 1.96 standard deviations, whatever the number of runs.
 
 use super::results::{Comparison, Kind, Metric};
-use super::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
+use crate::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
 
 /// The longest name of a statistic there (`BHmean.95`).
 const STATISTIC_WIDTH: usize = 9;

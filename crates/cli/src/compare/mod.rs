@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `args` | the options |
 //! | `results` | the files that `--json` writes, as metrics by side |
-//! | `statistics` | means and deviations |
 //! | `plain` | medians, and by how much one side is better |
 //! | `lkp` | the layout of lkp-tests, as today and as in 2016 |
 //! | `mmtests` | the layout of mmtests |
@@ -16,12 +15,10 @@ mod lkp;
 mod mmtests;
 mod plain;
 mod results;
-mod statistics;
 
 use self::args::{CompareArgs, Layout};
 pub use self::plain::table;
 pub use self::results::{Comparison, Kind, Metric};
-pub use self::statistics::median;
 use crate::failure::Failure;
 use crate::output::Text;
 

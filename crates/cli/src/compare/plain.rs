@@ -1,8 +1,8 @@
 //! A table of medians, with the least and the greatest, and by how much they are better.
 
 use super::results::{Comparison, Kind, Metric};
-use super::statistics::median;
 use crate::report::Spread;
+use crate::statistics::median;
 use crate::table::{Table, rate};
 
 /// The table, and a line on how it came about.

@@ -15,6 +15,7 @@ use crate::choices::JsonTarget;
 use crate::failure::Failure;
 use crate::output::{JsonSink, Text};
 use crate::table::Table;
+use crate::udp_stream;
 
 impl From<Deadlock> for Failure {
     fn from(deadlock: Deadlock) -> Self {
@@ -92,7 +93,13 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
                 common,
                 &machine,
                 2,
-                || Ok(percpu_lists::compare(&machine, options)?),
+                || {
+                    let mut comparison = percpu_lists::compare(&machine, options)?;
+                    if !common.no_measure {
+                        comparison.lines.extend(udp_stream::lines()?);
+                    }
+                    Ok(comparison)
+                },
                 || {
                     let place = percpu_lists::Place::of(16384);
                     let load =

@@ -15,6 +15,7 @@ use crate::lab::scaling::Curves;
 use crate::lab::{self, Machines};
 use crate::plots::{self, Group};
 use crate::replay;
+use crate::statistics::median;
 use crate::table::{Table, bytes, counted};
 
 /// The results of one file.
@@ -141,7 +142,7 @@ fn largest(mut groups: Vec<Group>) -> Vec<Group> {
 }
 
 fn group(metric: &Metric, prefix: &str) -> Group {
-    let value = |samples: &Vec<f64>| Some(compare::median(samples)).filter(|median| median.is_finite());
+    let value = |samples: &Vec<f64>| Some(median(samples)).filter(|median| median.is_finite());
     let name = metric.name.strip_prefix(prefix).unwrap_or(&metric.name);
     Group { name: name.into(), values: metric.samples.iter().map(value).collect() }
 }

@@ -56,7 +56,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
         faults_per_s: side.faults as f64 / seconds,
         peak_rss_bytes: side.peak_bytes.saturating_sub(side.ram_device_bytes.unwrap_or(0)),
         counters: side.counters.clone(),
-        measures,
+        measures: measures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
         failures: failures(side.mismatch().is_some()),
         ..Run::default()
     }
@@ -81,7 +81,7 @@ pub fn of_disk(job: &Job, moved: Moved) -> Run {
         tasks: job.tasks.into(),
         seconds: moved.seconds,
         mb_per_s,
-        measures,
+        measures: measures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
         ..Run::default()
     }
 }

@@ -253,7 +253,7 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
             run.shares = shares.clone();
             for site in &lock_table::LOCK_SITES {
                 let share = samples.site_share(site.title);
-                run.measures.extend([(site.share, share.all), (site.waiting, share.waiting)]);
+                run.measures.extend([(site.share.into(), share.all), (site.waiting.into(), share.waiting)]);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Means and deviations of samples.
+//! Means, deviations and intervals of samples.
 
 /// The middle one; of an even number the mean of the two in the middle. Not a number where there is none.
 pub fn median(samples: &[f64]) -> f64 {
@@ -35,6 +35,19 @@ pub fn harmonic_deviation(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1 && mean.is_finite()).then(|| (squares * mean.powi(4) / samples.len() as f64).sqrt())
 }
 
+/// Student's t for 95 %, by degrees of freedom from 1 on.
+const STUDENT_95: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
+/// The most samples whose interval is known.
+pub const MOST_SAMPLES: usize = STUDENT_95.len() + 1;
+
+/// The width of the interval around the mean in which the true one lies with 95 %, as a part of the mean. None of less than two
+/// samples, or more than [`MOST_SAMPLES`].
+pub fn interval_width(samples: &[f64]) -> Option<f64> {
+    let student = STUDENT_95.get(samples.len().checked_sub(2)?)?;
+    let error = sample_deviation(samples)? / (samples.len() as f64).sqrt();
+    Some(2.0 * student * error / mean(samples))
+}
+
 fn squares(samples: &[f64]) -> f64 {
     let mean = mean(samples);
     samples.iter().map(|sample| (sample - mean).powi(2)).sum()
@@ -53,6 +66,14 @@ mod tests {
         assert_eq!(harmonic_mean(&[1.0, 2.0, 4.0]), 3.0 / 1.75);
         // 1/x is 1 and 1/2 around 3/4: H is 4/3, and 4/3 squared times 1/4 is 4/9.
         assert!((harmonic_deviation(&[1.0, 2.0]).unwrap() - 4.0 / 9.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_interval_is_as_wide_as_student_says() {
+        // The mean is 100, the deviation 1, and 2 * 4.303 / sqrt(3) / 100 of it is 4.97 %.
+        let width = interval_width(&[99.0, 100.0, 101.0]).unwrap();
+        assert!((width - 0.049_686).abs() < 1e-5, "{width}");
+        assert_eq!((interval_width(&[1.0]), interval_width(&[1.0; 11])), (None, None));
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! A message: which run it belongs to, its number, its length, and its number again at its end.
+
+/// The words at the start.
+pub const HEAD_BYTES: usize = 24;
+/// The number of what ends a run.
+pub const END: u64 = u64::MAX;
+
+/// Where the last whole word of a message lies.
+pub fn tail_at(bytes: usize) -> usize {
+    bytes / 8 * 8 - 8
+}
+
+/// What ends a run.
+pub fn end_of(run: u64) -> [u8; HEAD_BYTES] {
+    let mut message = [0; HEAD_BYTES];
+    for (word, value) in message.chunks_exact_mut(8).zip([run, END, HEAD_BYTES as u64]) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    message
+}
+
+/// What a message says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub run: u64,
+    pub number: u64,
+    /// All of it is here, and its end belongs to its start.
+    pub is_whole: bool,
+}
+
+/// Reads a message. None where it is too short to be one.
+pub fn read(message: &[u8]) -> Option<Head> {
+    let word = |at: usize| Some(u64::from_le_bytes(message.get(at..at + 8)?.try_into().ok()?));
+    let (run, number, bytes) = (word(0)?, word(8)?, word(16)?);
+    let has_end = number == END || word(tail_at(message.len()))? == number;
+    Some(Head { run, number, is_whole: bytes == message.len() as u64 && has_end })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_whole_or_it_is_not() {
+        let mut message = vec![0xAA; 67];
+        for (at, value) in [(0, 3), (8, 7), (16, 67), (tail_at(67), 7_u64)] {
+            message[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        assert_eq!(read(&message), Some(Head { run: 3, number: 7, is_whole: true }));
+        assert_eq!(read(&message[..66]).map(|head| head.is_whole), Some(false));
+        message[tail_at(67)] ^= 1;
+        assert_eq!(read(&message).map(|head| head.is_whole), Some(false));
+        assert_eq!(read(&end_of(9)), Some(Head { run: 9, number: END, is_whole: true }));
+        assert_eq!((read(&[]), read(&[0; 23])), (None, None));
+    }
+}
