@@ -16,7 +16,7 @@ const HALF_WIDTH: f64 = 1.959_963_984_540_054;
 
 /// The table: the means, and with `all` every statistic of every metric.
 pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
-    let is_shown = |metric: &&Metric| all || metric.kind == Kind::Performance;
+    let is_shown = |metric: &&Metric| all || metric.kind == Kind::Performance && metric.says_something();
     let metrics: Vec<_> = comparison.metrics.iter().filter(is_shown).collect();
     let statistics: &[Statistic] = if all { &Statistic::ALL } else { &[Statistic::Mean] };
     let name_width = metrics.iter().map(|metric| metric.name.chars().count()).max().unwrap_or(0);

@@ -26,7 +26,11 @@ pub fn table(comparison: &Comparison, all: bool) -> Table {
         }
     }
     let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
-    for metric in comparison.metrics.iter().filter(|metric| all || metric.kind == Kind::Performance) {
+    for metric in comparison
+        .metrics
+        .iter()
+        .filter(|metric| all || metric.kind == Kind::Performance && metric.says_something())
+    {
         let mut row = vec![metric.name.clone()];
         for (place, samples) in metric.samples.iter().enumerate() {
             row.push(Spread::of(samples.iter().copied()).map_or("-".into(), shown));

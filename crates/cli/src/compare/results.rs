@@ -34,7 +34,7 @@ pub struct Metric {
 }
 
 /// What a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// How well the workload went.
     Performance,
@@ -47,6 +47,11 @@ pub enum Kind {
 }
 
 impl Metric {
+    /// Whether some side has something else than zero.
+    pub fn says_something(&self) -> bool {
+        self.samples.iter().flatten().any(|sample| *sample != 0.0)
+    }
+
     /// Times, and bytes that are taken, are better when there is less of them. Everything else is a rate.
     pub fn is_less_better(&self) -> bool {
         let is_time = |part: &str| matches!(part, "seconds" | "us" | "ns" | "ms");
@@ -128,8 +133,11 @@ impl Comparison {
                 metric.samples[side].push(sample);
             }
         }
-        metrics.sort_by_key(|metric| {
-            FIRST.iter().position(|first| *first == metric.name).unwrap_or(FIRST.len())
+        metrics.sort_by_cached_key(|metric| {
+            let first = FIRST.iter().position(|first| *first == metric.name).unwrap_or(FIRST.len());
+            let digits = metric.name.chars().rev().take_while(char::is_ascii_digit).count();
+            let (stem, number) = metric.name.split_at(metric.name.len() - digits);
+            (first, metric.kind, stem.to_string(), number.parse::<u64>().ok())
         });
         let sides = sides.into_iter().map(|(name, runs)| Side { name, runs: runs.len() }).collect();
         Self { workload, sides, metrics }
@@ -297,12 +305,22 @@ mod tests {
             metrics,
             [
                 ("seconds", Kind::Performance, vec![2.5, 2.5]),
-                ("faults", Kind::Counter, vec![7.0, 7.0]),
                 ("loads_per_s", Kind::Performance, vec![8.0, 8.0]),
                 ("counters.pswpout", Kind::Counter, vec![9.0, 9.0]),
+                ("faults", Kind::Counter, vec![7.0, 7.0]),
                 ("perf-profile.get", Kind::Share, vec![25.0, 25.0]),
             ]
         );
+    }
+
+    #[test]
+    fn sizes_stand_in_their_order() {
+        let run =
+            json!({"mode": "base", "seconds": 1, "measures": {"send-128": 1, "send-16384": 1, "send-64": 1}});
+        let document = json!({"workload": "udp-stream", "runs": [run]});
+        let names: Vec<_> =
+            Comparison::of_value(document).unwrap().metrics.into_iter().map(|metric| metric.name).collect();
+        assert_eq!(names, ["seconds", "send-64", "send-128", "send-16384"]);
     }
 
     #[test]
@@ -350,7 +368,10 @@ mod tests {
         let (_folder, paths) = files(&[("one.json", usemem(&["base", "best"]))]);
         let mut read = Comparison::read(&paths).unwrap();
         assert!(
-            read.keep(&["nothing".into()]).unwrap_err().to_string().contains("there are seconds, faults")
+            read.keep(&["nothing".into()])
+                .unwrap_err()
+                .to_string()
+                .contains("there are seconds, loads_per_s")
         );
         read.keep(&["sec".into(), "pswp".into()]).unwrap();
         assert_eq!(read.metrics.len(), 2);

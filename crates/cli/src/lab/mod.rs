@@ -97,6 +97,7 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
                     let mut comparison = percpu_lists::compare(&machine, options)?;
                     if !common.no_measure {
                         comparison.lines.extend(udp_stream::lines()?);
+                        comparison.notes.push("Measured here by `octavo udp-stream`, in short runs.".into());
                     }
                     Ok(comparison)
                 },
