@@ -7,13 +7,16 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let source = Path::new("../octavo/src");
     println!("cargo:rerun-if-changed={}", source.display());
-    let mut files = Vec::new();
-    list(source, &mut files)?;
+    let mut paths = Vec::new();
+    list(source, &mut paths)?;
+    // By their names as text, as places are looked up: paths have another order.
+    let name =
+        |path: PathBuf| (path.strip_prefix(source).expect("listed below it").display().to_string(), path);
+    let mut files: Vec<_> = paths.into_iter().map(name).collect();
     files.sort();
     let mut table = String::from("&[\n");
-    for file in files {
-        let text = fs::read_to_string(&file)?;
-        let name = file.strip_prefix(source).expect("listed below it").display().to_string();
+    for (name, path) in files {
+        let text = fs::read_to_string(&path)?;
         for (number, line) in text.lines().enumerate() {
             if let Some(function) = function_that_begins(line) {
                 writeln!(table, "({name:?}, {}, {function:?}),", number + 1).expect("a string grows");

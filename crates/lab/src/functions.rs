@@ -33,6 +33,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_function_is_found_where_it_begins() {
+        assert!(FUNCTIONS.is_sorted(), "places are looked up in it by halves");
+        for (file, line, name) in FUNCTIONS {
+            let found = function_at(&format!("octavo/src/{file}"), *line);
+            assert!(
+                found.as_ref().is_some_and(|found| found.ends_with(&format!("::{name}"))),
+                "{file}:{line}"
+            );
+        }
+    }
+
+    #[test]
     fn places_of_the_engine_have_functions() {
         let (file, line, name) = FUNCTIONS
             .iter()

@@ -34,6 +34,12 @@ pub enum Mechanism {
 /// Memory for each CPU of the machine, whether it is used or not.
 const CPU_BYTES: u64 = 16 << 20;
 
+/// The same for [`Mechanism::SwapOut`], whose tasks first fill all of it.
+const SWAP_CPU_BYTES: u64 = 2 << 20;
+
+/// Pages that a task sends out before its clock starts.
+const SWAP_WARM_UP: u64 = 100;
+
 /// How much threads of [`Mechanism::Frames`] and [`Mechanism::Blocks`] do.
 #[derive(Clone, Copy, Debug)]
 pub struct FramesLoad {
@@ -122,13 +128,15 @@ impl Mechanism {
                 (row.throughput, row.profile)
             }
             Self::SwapOut => {
-                let load = swap_cache::Load {
-                    tasks: cpus,
-                    pages: 600,
-                    budget_bytes: (16 << 20) + ((cpus as u64) << 20),
-                    beside,
-                };
+                // As much memory for each number of CPUs, so that the lists of a CPU are as long for each.
+                let budget_bytes = u64::from(machine.cpus()) * SWAP_CPU_BYTES;
+                let warm_up = (budget_bytes / 4096).div_ceil(cpus as u64) + SWAP_WARM_UP;
+                // One thread that makes room for all would be another CPU for one task, and a small part of one for many.
+                let background = false;
+                let load =
+                    swap_cache::Load { tasks: cpus, warm_up, pages: 600, budget_bytes, background, beside };
                 let row = swap_cache::simulate(machine, seed, form, load)?;
+                assert!(row.out >= load.pages * cpus as u64, "each page sent another out: {}", row.out);
                 (row.throughput, row.profile)
             }
         };

@@ -32,10 +32,14 @@ pub mod published {
 pub struct Load {
     /// Tasks, each on a CPU of its own.
     pub tasks: usize,
+    /// Pages of a task before the clock starts.
+    pub warm_up: u64,
     /// Pages of a task.
     pub pages: u64,
     /// The memory of all.
     pub budget_bytes: u64,
+    /// A thread makes room ahead of the tasks. Without it, each task makes its own.
+    pub background: bool,
     /// Plain work beside each page; simulated only.
     pub beside: Duration,
 }
@@ -49,6 +53,8 @@ pub struct Row {
     pub page: f64,
     /// Pages a second that all tasks wrote.
     pub throughput: f64,
+    /// Pages that went out, those of the warm-up among them.
+    pub out: u64,
     /// Share of the tasks' time that goes into taking the tree's lock; none where nothing was profiled.
     pub share: Option<f64>,
     /// Where the time went, simulated.
@@ -61,11 +67,10 @@ pub struct Row {
 /// # Errors
 /// [`Deadlock`] where all threads wait for each other.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
-    let (outcome, _) =
+    let ((outcome, out), _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::swap_cache::run(form, load))?;
-    let times: Vec<_> = outcome.tasks.iter().map(|(time, _)| *time).collect();
-    let mut row = row(form, load, &times);
-    let spent: f64 = times.iter().map(Duration::as_secs_f64).sum();
+    let mut row = row(form, load, &outcome.tasks, out);
+    let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
     let taken = by_function(&outcome.profile).get("mapping::lock").copied().unwrap_or_default();
     row.share = Some(taken / (spent * 1e9));
     row.profile = Some(outcome.profile);
@@ -74,17 +79,17 @@ pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<
 
 /// Runs one form on this machine.
 pub fn measure(form: Form, load: Load) -> Row {
-    let outcome = measured::workloads::swap_cache::run(form, load);
-    let times: Vec<_> = outcome.tasks.iter().map(|(time, _)| *time).collect();
-    row(form, load, &times)
+    let (outcome, out) = measured::workloads::swap_cache::run(form, load);
+    row(form, load, &outcome.tasks, out)
 }
 
-fn row(form: Form, load: Load, times: &[Duration]) -> Row {
+fn row(form: Form, load: Load, times: &[Duration], out: u64) -> Row {
     let spent: f64 = times.iter().map(Duration::as_secs_f64).sum();
     Row {
         form,
         page: spent * 1e9 / (load.pages * times.len() as u64) as f64,
         throughput: times.iter().map(|time| load.pages as f64 / time.as_secs_f64()).sum(),
+        out,
         share: None,
         profile: None,
     }
@@ -119,7 +124,7 @@ pub struct Options {
 /// As [`simulate`].
 pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
     let Options { tasks, pages, budget_bytes, seed, here } = options;
-    let load = Load { tasks, pages, budget_bytes, beside: Duration::ZERO };
+    let load = Load { tasks, warm_up: 0, pages, budget_bytes, background: true, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Deadlock> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])

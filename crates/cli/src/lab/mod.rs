@@ -78,8 +78,10 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
                 || {
                     let load = swap_cache::Load {
                         tasks,
+                        warm_up: 0,
                         pages: *pages,
                         budget_bytes,
+                        background: true,
                         beside: std::time::Duration::ZERO,
                     };
                     Ok(swap_cache::simulate(&machine, common.seed, Form::Base, load)?.profile)

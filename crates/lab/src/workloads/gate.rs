@@ -24,6 +24,16 @@ pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
 ) -> Outcome<T> {
+    all_at_once_after(things, |_, _| {}, work)
+}
+
+/// As [`all_at_once`]. Each task prepares its thing first, and the gate opens when all have.
+pub(crate) fn all_at_once_after<S: Send + 'static, T: Send + 'static, L: 'static>(
+    things: Vec<S>,
+    prepare: impl Fn(usize, &S) + Send + Sync + 'static,
+    work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
+) -> Outcome<T> {
+    let prepare = Arc::new(prepare);
     let count = things.len() as u64;
     let (work, ready, gate, done) = (Arc::new(work), counter(), counter(), counter());
     let tasks: Vec<_> = things
@@ -31,8 +41,10 @@ pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
         .enumerate()
         .map(|(number, thing)| {
             let (work, ready) = (Arc::clone(&work), Arc::clone(&ready));
+            let prepare = Arc::clone(&prepare);
             let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
             let body = move || {
+                prepare(number, &thing);
                 ready.fetch_add(1, Ordering::AcqRel);
                 wait_for(&gate, 1);
                 let (result, left) = work(number, thing);

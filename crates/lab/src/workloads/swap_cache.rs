@@ -5,21 +5,22 @@ use std::time::Duration;
 
 use super::super::octavo::{Compression, Counter, Manager, RegionOptions, SwapArea, SwapCache};
 use super::super::{now, work};
-use super::gate::{Outcome, all_at_once};
+use super::gate::{Outcome, all_at_once_after};
 use crate::Form;
 use crate::swap_cache::Load;
 
-/// Returns the time that each task took for its pages, and the pages that went out while it ran.
-pub(crate) fn run(form: Form, load: Load) -> Outcome<(Duration, u64)> {
+/// Returns the time that each task took for its pages, and how many pages went out in all.
+pub(crate) fn run(form: Form, load: Load) -> (Outcome<Duration>, u64) {
     let cache = match form {
         Form::Base => SwapCache::TaggedTree,
         Form::Patched => SwapCache::Tree,
         Form::Best => SwapCache::Table,
     };
-    let bytes = load.pages * 4096;
+    let bytes = (load.warm_up + load.pages) * 4096;
     let device = SwapArea::ram(2 * bytes * load.tasks as u64);
     let builder = Manager::builder().budget_bytes(load.budget_bytes).swap_cache(cache).swap_area(device);
-    let manager = Arc::new(builder.compression(Compression::Off).build().expect("a manager with a device"));
+    let builder = builder.compression(Compression::Off).background(load.background);
+    let manager = Arc::new(builder.build().expect("a manager with a device"));
     let spaces: Vec<_> = (0..load.tasks)
         .map(|_| {
             let space = manager.space().expect("room for a space");
@@ -27,13 +28,22 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<(Duration, u64)> {
             (space, address, Arc::clone(&manager))
         })
         .collect();
-    all_at_once(spaces, move |_, (space, address, manager)| {
-        let (began, before) = (now(), manager.counters());
-        for page in 0..load.pages {
-            work(load.beside);
-            space.store::<u64>(address + page * 4096, page).expect("room on the device");
-        }
-        let out = manager.counters().since(&before).get(Counter::SwapOut);
-        ((now() - began, out), (space, manager))
-    })
+    let outcome = all_at_once_after(
+        spaces,
+        move |_, (space, address, _)| {
+            for page in 0..load.warm_up {
+                space.store::<u64>(address + page * 4096, page).expect("room on the device");
+            }
+        },
+        move |_, (space, address, manager)| {
+            let began = now();
+            for page in load.warm_up..load.warm_up + load.pages {
+                work(load.beside);
+                space.store::<u64>(address + page * 4096, page).expect("room on the device");
+            }
+            (now() - began, (space, manager))
+        },
+    );
+    // To read the counters takes longer than many of the tasks' pages, so no task does it.
+    (outcome, manager.counters().get(Counter::SwapOut))
 }

@@ -50,7 +50,7 @@ impl Fault<'_> {
             self.engine.counters.count(Counter::FrameZeroedAhead);
             return self.install_ready(walk, region, block);
         }
-        let Some(block) = self.engine.frames.alloc(Order::ZERO) else {
+        let Some(block) = self.engine.frames.alloc_or_make_room(Order::ZERO) else {
             return Step::End(Outcome::NeedsFrame);
         };
         if let Some(bytes) = self.bytes {

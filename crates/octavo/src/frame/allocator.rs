@@ -11,7 +11,8 @@
 //!
 //! Invariants: a frame is in one place. That is a buddy list, a shelf of whole chunks, a per-CPU list, the
 //! zeroed reserve, its owner's hands, or aside in an isolated chunk. Each handing over checks the frame's
-//! state word. The allocator answers "out of frames" only after it has searched every place.
+//! state word. The allocator answers "out of frames" only after it has searched every place. A fault makes room instead, and
+//! so looks on other CPUs' lists only now and then (`alloc_or_make_room`).
 //!
 //! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread takes `coming` (a
 //! chunk on its way) with none of them held, and the zone's lock under it. Hooks are called with no lock
@@ -33,6 +34,8 @@ use crate::frame::zone::{Arena, Givers, Zone, ZoneList};
 use crate::sync::percpu::{Pop, Push};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, reach_bytes};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order, PAGE_BYTES};
+
+use crossbeam_utils::CachePadded;
 use octavo_platform::ArenaBytes;
 
 /// The frames that are zeroed ahead, in state Cached and ZEROED.
@@ -66,6 +69,8 @@ pub struct FrameAllocator {
     popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<Reserve>,
+    /// As many as the reserve has, at about this moment. Most misses find none, and leave the lock's line to those who find some.
+    zeroed_ahead: CachePadded<AtomicU32>,
     /// Held by the thread that drains all CPUs. Other threads wait for its result.
     draining: Mutex<()>,
     /// The bytes of all zones, and the bytes that the lists and watermarks are tuned for. The second are
@@ -186,6 +191,7 @@ impl FrameAllocator {
             one_node,
             popped_orders,
             pushed_orders: if one_node { popped_orders } else { 0 },
+            zeroed_ahead: CachePadded::new(AtomicU32::new(0)),
             reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
             draining: Mutex::new(()),
             most_bytes,
@@ -207,6 +213,19 @@ impl FrameAllocator {
             return Some(self.hand_out(FrameId(frame), order));
         }
         self.alloc_slow(order)
+    }
+
+    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room where there is none. What other CPUs have on their
+    /// lists is little then, and is theirs: they have just made room too. So it looks there only now and then. Where no room can
+    /// be made, the caller drains them itself.
+    #[inline]
+    pub(crate) fn alloc_or_make_room(&self, order: Order) -> Option<Block> {
+        if self.popped_orders >> order.0 & 1 != 0
+            && let Pop::Value(frame) = self.lists.stacks().pop_in_section(order.index())
+        {
+            return Some(self.hand_out(FrameId(frame), order));
+        }
+        self.alloc_or_make_room_slow(order)
     }
 
     #[inline(always)]
@@ -364,7 +383,8 @@ impl FrameAllocator {
     /// Returns the frames that are free now: on lists of zones and CPUs, and in the zeroed reserve. The
     /// number is approximate while other threads work.
     pub fn free_frames(&self) -> u64 {
-        self.zone_free_frames() + self.lists.frames() + self.reserve.lock().frames.len() as u64
+        let zeroed_ahead = u64::from(self.zeroed_ahead.load(Ordering::Relaxed));
+        self.zone_free_frames() + self.lists.frames() + zeroed_ahead
     }
 
     /// Returns the free frames and the frames that the budget still lets come online. Watermarks are compared
@@ -448,6 +468,10 @@ impl FrameAllocator {
         let _single = self.draining.lock();
         self.give_zeroed_back();
         for cpu in 0..self.lists.stacks().cpus() {
+            // To stop a CPU takes a system call.
+            if self.lists.is_drained(cpu) {
+                continue;
+            }
             let Some(held) = self.lists.stacks().exclusive(cpu) else { continue };
             let mut givers = Givers::new(&self.zones, &self.arena, cpu);
             self.lists.drain(&held, |frame, order| givers.give(frame, order));
@@ -462,6 +486,16 @@ impl FrameAllocator {
         let mut givers = Givers::new(&self.zones, &self.arena, 0);
         while let Some(frame) = reserve.frames.pop() {
             givers.give(frame, Order::ZERO);
+        }
+        self.note_zeroed_ahead(&reserve);
+    }
+
+    /// Called with the reserve's lock held, after each change.
+    fn note_zeroed_ahead(&self, reserve: &Reserve) {
+        let frames = reserve.frames.len() as u32;
+        // Relaxed: a hint, and a figure. Its line stays with its readers while nothing changes.
+        if self.zeroed_ahead.load(Ordering::Relaxed) != frames {
+            self.zeroed_ahead.store(frames, Ordering::Relaxed);
         }
     }
 
@@ -503,6 +537,7 @@ impl FrameAllocator {
                     got += 1;
                 }
             }
+            self.note_zeroed_ahead(&reserve);
             done += got;
             if got == 0 {
                 break;

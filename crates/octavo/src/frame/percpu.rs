@@ -85,6 +85,8 @@ struct CpuFigures {
     refill_scale: AtomicU32,
     /// Whether the last free on the slow path was of a high order.
     freed_high_order: AtomicU32,
+    /// How often this CPU found no frame anywhere near.
+    misses: AtomicU32,
     /// The least balance of allocations and frees seen, for each class, as the bits of an `i64`.
     least_balance: [AtomicU64; CLASSES],
 }
@@ -159,6 +161,21 @@ impl PerCpuLists {
             high_min: self.high_min.load(Ordering::Relaxed),
             high_max: self.high_max.load(Ordering::Relaxed),
         }
+    }
+
+    /// Notes that this CPU found no frame. Returns whether it is to look on other CPUs' lists: once in as many times as there are
+    /// CPUs. So all CPUs together look through all lists no more often than one of them finds nothing.
+    pub(crate) fn looks_elsewhere(&self) -> bool {
+        // Relaxed, and not in one step: the number need not be exact.
+        let misses = &self.figures[self.stacks.cpu()].misses;
+        let before = misses.load(Ordering::Relaxed);
+        misses.store(before.wrapping_add(1), Ordering::Relaxed);
+        (before as usize + 1).is_multiple_of(self.stacks.cpus())
+    }
+
+    /// Returns whether a CPU has nothing, and starts small.
+    pub(crate) fn is_drained(&self, cpu: usize) -> bool {
+        self.stacks.is_closed(cpu, CLASSES)
     }
 
     /// Takes a block off this CPU's list. The block is in state Cached.

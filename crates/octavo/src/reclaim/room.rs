@@ -50,11 +50,11 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
-        // Pages whose writes were only started are no room yet.
+        // Pages whose writes were only started are no room yet. Free frames are counted last: all CPUs' lists are looked at for that.
         while gone.freed == 0
-            && engine.frames.free_frames() < DIRECT_TARGET
             && engine.transfers.freed_pages() == ended
             && engine.transfers.writing_pages() > 0
+            && engine.frames.free_frames() < DIRECT_TARGET
         {
             if !waiter.until_some_write_ends().await {
                 let has_room = engine.frames.free_frames() > 0;
@@ -62,10 +62,14 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
             }
         }
         if gone.freed > 0
-            || engine.frames.free_frames() >= DIRECT_TARGET
             || engine.transfers.freed_pages() != ended
             || (gone.total() > 0 && !engine.swap.is_failing())
         {
+            return Ok(());
+        }
+        // The access has not always looked on other CPUs' lists.
+        engine.frames.drain();
+        if engine.frames.free_frames() >= DIRECT_TARGET {
             return Ok(());
         }
         // Others may have in hand all frames that could be freed, and their frames will be room for this

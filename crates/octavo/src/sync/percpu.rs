@@ -204,6 +204,13 @@ impl PerCpuStacks {
         self.storage.top(cpu, class)
     }
 
+    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are in nobody's hand, at about this moment.
+    pub(crate) fn is_closed(&self, cpu: usize, classes: usize) -> bool {
+        let is_closed = |class| self.len(cpu, class) == 0 && self.storage.limit(cpu, class) == 0;
+        // Acquire: what a holder left on the stacks is seen.
+        self.storage.stop(cpu).load(Ordering::Acquire) == 0 && (0..classes).all(is_closed)
+    }
+
     /// Values that fast paths have popped so far, and pushed, of one class over all CPUs. Monotone, and exact while no thread
     /// is at work. `None` where a CPU is held.
     pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {

@@ -11,6 +11,7 @@ use crate::frame::percpu::{Pressure, ZEROED_CLASS};
 use crate::frame::state::TakeBack;
 use crate::frame::words::FrameWords;
 use crate::frame::zone::{Backing, Givers, Zone};
+use crate::sync::Ordering;
 use crate::sync::percpu::Push;
 use crate::units::{FrameId, Order};
 
@@ -21,12 +22,26 @@ impl FrameAllocator {
     #[cold]
     #[inline(never)]
     pub(super) fn alloc_slow(&self, order: Order) -> Option<Block> {
+        self.alloc_searching(order, || true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_or_make_room_slow(&self, order: Order) -> Option<Block> {
+        self.alloc_searching(order, || self.lists.looks_elsewhere())
+    }
+
+    /// Looks on all CPUs' lists only where `elsewhere` says so.
+    fn alloc_searching(&self, order: Order, elsewhere: impl FnOnce() -> bool) -> Option<Block> {
         if self.popped_orders == 0
             && let Some(block) = self.alloc_listed(order)
         {
             return Some(block);
         }
         let block = self.search(order).or_else(|| {
+            if !elsewhere() {
+                return None;
+            }
             self.drain();
             self.search(order)
         });
@@ -59,6 +74,10 @@ impl FrameAllocator {
     }
 
     fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
+        // Where memory is full each miss comes here. It leaves the lock to those who bring frames.
+        if zone.free_frames() == 0 {
+            return None;
+        }
         let held = (local && self.lists.holds(order)).then(|| self.lists.stacks().exclusive_here()).flatten();
         let block = match held {
             Some(held) => {
@@ -130,6 +149,9 @@ impl FrameAllocator {
 
     #[cold]
     pub(super) fn alloc_zeroed_slow(&self) -> Option<Block> {
+        if self.zeroed_ahead.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         // The lock is only tried, because a thread that zeroes frames holds it for a while.
         let mut reserve = self.reserve.try_lock()?;
         let first = reserve.frames.pop()?;
@@ -140,6 +162,7 @@ impl FrameAllocator {
                 assert!(held.insert(ZEROED_CLASS, frame.0), "room was made");
             }
         }
+        self.note_zeroed_ahead(&reserve);
         drop(reserve);
         let block = self.hand_out_counted(first, Order::ZERO);
         assert!(block.is_zeroed(), "the reserve held {first:?}, which is not known to be zero");
