@@ -127,9 +127,10 @@ impl Stream {
             {
                 arena.store(start + at, word);
             }
-            arena
-                .send(self.socket.as_fd(), start..start + bytes)
-                .map_err(|error| Failure::system("cannot send to the receiver", error))?;
+            if let Err(error) = arena.send(self.socket.as_fd(), start..start + bytes) {
+                queue.push(held);
+                return Err(Failure::system("cannot send to the receiver", error));
+            }
             messages += 1;
             if part + 1 == place.messages {
                 queue.push(held);
@@ -216,5 +217,25 @@ fn free_all(frames: &FrameAllocator, handed: &Receiver<Block>) {
             Err(TryRecvError::Empty) => thread::park(),
             Err(TryRecvError::Disconnected) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_that_is_gone_is_an_error_and_leaves_no_frame_behind() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(nobody.local_addr().unwrap()).unwrap();
+        drop(nobody);
+        let mut stream = Stream { socket, _receiver: Processes::default(), runs: 0 };
+        let frames = allocator(Mode::Base).unwrap();
+        for bytes in [64, 16384] {
+            let said = stream.run(&frames, bytes, Duration::from_secs(5)).unwrap_err().to_string();
+            assert!(said.contains("cannot send to the receiver"), "{said}");
+        }
+        frames.validate();
     }
 }
