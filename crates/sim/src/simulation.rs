@@ -489,7 +489,10 @@ impl Simulation {
         let writes = state.explorer.as_ref().expect("it explores").writes;
         let running = state.running;
         state.tasks[running].paused_at = writes;
-        if !state.goes_on(None) {
+        if state.goes_on(None) {
+            // It may end or wait before its next operation, and is not the next one then.
+            state.explorer.as_mut().expect("it explores").decided = None;
+        } else {
             drop(state);
             stop();
         }

@@ -28,6 +28,22 @@ fn all_in_turn() -> Exploration {
     exploration(Schedule::Given { path: Vec::new(), preemptions: 0 }, 1)
 }
 
+#[test]
+fn threads_that_pause_last_end_and_sleep_as_others_do() {
+    for seed in 0..50 {
+        let exploration = Exploration { seed, schedule: Schedule::Random, ..all_in_turn() };
+        let pausing = explore(&exploration, || both(|_| thread::yield_now()));
+        assert!(pausing.result.is_ok(), "{:?}", pausing.result);
+        let slept = explore(&exploration, || {
+            let before = now();
+            thread::yield_now();
+            thread::sleep(Duration::from_millis(1));
+            now() - before
+        });
+        assert!(slept.result.is_ok_and(|time| time >= Duration::from_millis(1)), "seed {seed}");
+    }
+}
+
 fn both(work: impl Fn(u64) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let start = |number| {

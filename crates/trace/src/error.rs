@@ -44,6 +44,8 @@ pub enum TraceError {
     UnknownFormat,
     /// There are more pages than a replay has numbers for.
     TooManyPages,
+    /// There are more accesses than anybody has recorded; the file may be damaged.
+    TooManyAccesses,
 }
 
 impl fmt::Display for TraceError {
@@ -71,6 +73,9 @@ impl fmt::Display for TraceError {
             }
             Self::Compressed => f.write_str("it is compressed; unpack it first"),
             Self::UnknownFormat => f.write_str("its format cannot be told; name the format"),
+            Self::TooManyAccesses => {
+                f.write_str("it has more than 2^40 accesses, which nobody has recorded; it may be damaged")
+            }
             Self::TooManyPages => {
                 f.write_str("it has more than 2^31 pages, and no replay has numbers for so many")
             }

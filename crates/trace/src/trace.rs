@@ -6,6 +6,9 @@ use std::hash::Hash;
 
 use crate::TraceError;
 
+/// The most accesses: more than anybody records, and few enough that a damaged file takes no memory by what it says.
+const MOST_ACCESSES: u64 = 1 << 40;
+
 /// The pages that a step has room for.
 const MOST_NUMBERS: u64 = 1 << 31;
 
@@ -92,12 +95,15 @@ impl<K: Eq + Hash> Numbering<K> {
     /// Adds accesses to the page of this name.
     ///
     /// # Errors
-    /// Where there are too many pages.
+    /// Where there are too many pages, or accesses.
     pub fn add<Q>(&mut self, name: &Q, is_write: bool, times: u64) -> Result<(), TraceError>
     where
         K: Borrow<Q>,
         Q: ?Sized + Eq + Hash + ToOwned<Owned = K>,
     {
+        if times > MOST_ACCESSES - self.trace.accesses {
+            return Err(TraceError::TooManyAccesses);
+        }
         let page = match self.numbers.get(name) {
             Some(page) => *page,
             None if u64::from(self.trace.pages) == MOST_NUMBERS => return Err(TraceError::TooManyPages),
@@ -154,5 +160,15 @@ mod tests {
         assert_eq!((trace.accesses(), trace.writes()), ((1 << 33) + 6, (1 << 33) + 5));
         assert_eq!(trace.steps().iter().map(|step| u64::from(step.times())).sum::<u64>(), trace.accesses());
         assert_eq!(trace.steps().len(), 4);
+    }
+
+    #[test]
+    fn what_a_damaged_file_says_takes_no_memory() {
+        let mut numbering = Numbering::<u64>::default();
+        numbering.add(&1, false, 7).unwrap();
+        for times in [MOST_ACCESSES - 6, 1 << 62, u64::MAX] {
+            assert!(matches!(numbering.add(&1, false, times), Err(TraceError::TooManyAccesses)), "{times}");
+        }
+        assert_eq!(numbering.finish().accesses(), 7);
     }
 }
