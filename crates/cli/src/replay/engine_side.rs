@@ -80,6 +80,8 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
     let base = space.map(u64::from(trace.pages()) * PAGE_BYTES, RegionOptions::default())?;
     let mut frames = 0;
     let mut used_pages = 0;
+    // A bit for each page.
+    let mut written = vec![0_u64; trace.pages().div_ceil(64) as usize];
     for batch in trace.steps().chunks(BATCH) {
         for step in batch {
             let (address, word) = (base + u64::from(step.page()) * PAGE_BYTES, u64::from(step.page()) + 1);
@@ -88,10 +90,15 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
             if is_first_use && !step.is_write() {
                 space.store(address, 0_u64)?;
             }
+            let (at, bit) = (step.page() as usize / 64, 1_u64 << (step.page() % 64));
+            if step.is_write() {
+                written[at] |= bit;
+            }
+            let held = if written[at] & bit == 0 { 0 } else { word };
             for _ in u32::from(is_first_use && !step.is_write())..step.times() {
                 match step.is_write() {
                     true => space.store(address, word)?,
-                    false => check(*step, word, space.load::<u64>(address)?)?,
+                    false => check(*step, held, space.load::<u64>(address)?)?,
                 }
             }
         }
@@ -110,11 +117,11 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
 }
 
 /// A page holds its word since it was first written, and zero before.
-fn check(step: Step, word: u64, found: u64) -> Result<(), Failure> {
-    match found == 0 || found == word {
+fn check(step: Step, held: u64, found: u64) -> Result<(), Failure> {
+    match found == held {
         true => Ok(()),
         false => Err(Failure::Said(format!(
-            "page {} held {found:#x}, which nobody wrote there; please report this",
+            "page {} held {found:#x}, and not {held:#x}, which was written there last; please report this",
             step.page()
         ))),
     }
