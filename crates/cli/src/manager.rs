@@ -6,17 +6,26 @@ use octavo::{CounterSnapshot, ManagerBuilder, PercpuOrders, PinPath, SwapCache, 
 
 use crate::choices::Mode;
 
+/// The orders that per-CPU lists keep in this form.
+pub fn percpu_orders(mode: Mode) -> PercpuOrders {
+    match mode {
+        Mode::Base => PercpuOrders::OrderZero,
+        Mode::Patched => PercpuOrders::Costly,
+        Mode::Best => PercpuOrders::All,
+    }
+}
+
 /// The form of each mechanism that the mode stands for.
 pub fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
     match mode {
         Mode::Base => builder
             .zero_page(ZeroPage::PerUse)
-            .percpu_orders(PercpuOrders::OrderZero)
+            .percpu_orders(percpu_orders(mode))
             .pin_path(PinPath::Locked)
             .swap_cache(SwapCache::TaggedTree),
         Mode::Patched => builder
             .zero_page(ZeroPage::PerSpace)
-            .percpu_orders(PercpuOrders::Costly)
+            .percpu_orders(percpu_orders(mode))
             .pin_path(PinPath::LockFree)
             .swap_cache(SwapCache::Tree),
         Mode::Best => builder,

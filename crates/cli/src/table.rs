@@ -13,8 +13,8 @@ pub struct Table {
 
 impl Table {
     /// A table with this header.
-    pub fn new(header: &[&str]) -> Self {
-        Self { rows: vec![header.iter().map(|cell| cell.to_string()).collect()] }
+    pub fn new(header: &[impl ToString]) -> Self {
+        Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
     }
 
     /// Adds a row.

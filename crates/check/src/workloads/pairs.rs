@@ -31,6 +31,14 @@ fn builder() -> ManagerBuilder {
         .swap_area(SwapArea::ram(1 << 20))
 }
 
+/// A manager, and a space of it with a region.
+fn space_at(at: u64, len: u64) -> (Manager, Arc<Space>) {
+    let manager = builder().build().expect("a manager");
+    let space = Arc::new(manager.space().expect("a space"));
+    space.map_at(at, len, RegionOptions::new()).expect("room for a region");
+    (manager, space)
+}
+
 /// Runs one meeting. Panics where something is not as it must be.
 pub(crate) fn run(pair: Pair) {
     match pair {
@@ -54,9 +62,7 @@ pub(crate) fn run(pair: Pair) {
 
 /// A page that holds 1, prepared so; then two threads, of which one makes it 2.
 fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
-    let manager = builder().build().expect("a manager");
-    let space = Arc::new(manager.space().expect("a space"));
-    space.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
+    let (manager, space) = space_at(AT, PAGE);
     space.store(AT, 1_u64).expect("room for a page");
     prepare(&space);
     let threads = [one, other].map(|work| {
@@ -73,9 +79,7 @@ fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
 
 /// A page that holds 1 is loaded while it goes out, and another page gets its frame.
 fn load_and_reuse() {
-    let manager = builder().build().expect("a manager");
-    let space = Arc::new(manager.space().expect("a space"));
-    space.map_at(AT, 2 * PAGE, RegionOptions::new()).expect("room for a region");
+    let (manager, space) = space_at(AT, 2 * PAGE);
     space.store(AT, 1_u64).expect("room for a page");
     bring_back(&space);
     let (loading, reusing) = (Arc::clone(&space), Arc::clone(&space));
@@ -84,13 +88,13 @@ fn load_and_reuse() {
         page_out(&reusing);
         insist(|| reusing.store(AT + PAGE, 9_u64));
     });
-    meet([load, reuse].into_iter());
+    meet([load, reuse]);
     drop(space);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
 }
 
-fn meet(threads: impl Iterator<Item = JoinHandle<()>>) {
-    let threads: Vec<_> = threads.collect();
+fn meet(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    let threads: Vec<_> = threads.into_iter().collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
@@ -128,13 +132,11 @@ fn bring_back(space: &Space) {
 
 /// The first page of a space, made while it is unmapped. The higher it lies, the taller is its table.
 fn first_store_and_unmap(at: u64) {
-    let manager = builder().build().expect("a manager");
-    let space = Arc::new(manager.space().expect("a space"));
-    space.map_at(at, PAGE, RegionOptions::new()).expect("room for a region");
+    let (manager, space) = space_at(at, PAGE);
     let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
     let one = named("writer", move || drop(storing.store(at, 7_u64)));
     let other = named("unmapper", move || insist(|| unmapping.unmap(at, PAGE)));
-    meet([one, other].into_iter());
+    meet([one, other]);
     insist(|| space.map_at(at, PAGE, RegionOptions::new()));
     assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
     drop(space);
@@ -142,14 +144,12 @@ fn first_store_and_unmap(at: u64) {
 }
 
 fn two_first_stores() {
-    let manager = builder().build().expect("a manager");
-    let space = Arc::new(manager.space().expect("a space"));
-    space.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
+    let (manager, space) = space_at(AT, PAGE);
     let lane = |lane: u64| {
         let space = Arc::clone(&space);
         named(&format!("thread {lane}"), move || insist(|| space.store(AT + 8 * lane, lane + 1)))
     };
-    meet([lane(0), lane(1)].into_iter());
+    meet([lane(0), lane(1)]);
     for lane in 0..2 {
         assert_eq!(insist(|| space.load::<u64>(AT + 8 * lane)), lane + 1);
     }
@@ -175,7 +175,7 @@ fn zero_page_and_shrinker() {
         }),
         named("shrinker", move || reclaim_one(&shrinking)),
     ];
-    meet(threads.into_iter());
+    meet(threads);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
 }
 
@@ -217,7 +217,7 @@ fn fork_and_fault() {
         insist(|| right.store(&storing, AT, 2));
         insist(|| right.load(&storing, AT));
     });
-    meet([fork, store].into_iter());
+    meet([fork, store]);
     insist(|| there.load(&parent, AT));
     drop(parent);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
@@ -241,7 +241,7 @@ fn shared_page_and_unmap() {
         named("child", move || assert_eq!(insist(|| wanting.load::<u64>(AT)), 1)),
         named("evictor", move || reclaim_one(&evicting)),
     ];
-    meet(threads.into_iter());
+    meet(threads);
     assert_eq!(insist(|| child.load::<u64>(AT)), 1);
     insist(|| child.protect(AT, PAGE, Protection::READ_WRITE));
     insist(|| child.store(AT, 4_u64));

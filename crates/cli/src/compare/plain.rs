@@ -25,7 +25,7 @@ pub fn table(comparison: &Comparison, all: bool) -> Table {
             header.push("times".into());
         }
     }
-    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = Table::new(&header);
     for metric in comparison
         .metrics
         .iter()

@@ -58,7 +58,7 @@ impl Metric {
         let parts = || self.name.split('_');
         self.kind != Kind::Performance
             || self.name.ends_with("_bytes")
-            || parts().next_back().is_some_and(is_time) && !self.name.ends_with("_per_s")
+            || parts().next_back().is_some_and(is_time)
             || parts().next().is_some_and(is_time)
     }
 }

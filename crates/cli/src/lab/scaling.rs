@@ -87,7 +87,7 @@ pub fn table_of(curves: &[Curve]) -> Table {
     for curve in curves {
         header.extend([format!("{}, ns", curve.form.name()), "of linear".into()]);
     }
-    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = Table::new(&header);
     let linear: Vec<_> = curves.iter().map(Curve::linearity).collect();
     for (at, &(cpus, _)) in curves.first().into_iter().flat_map(|curve| curve.points.iter().enumerate()) {
         let mut row = vec![cpus.to_string()];

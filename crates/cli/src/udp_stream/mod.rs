@@ -29,7 +29,7 @@ use octavo_lab::comparison::{Evidence, Line};
 use octavo_lab::percpu_lists;
 
 use self::sender::{Sent, Stream};
-use crate::choices::{JsonTarget, Mode};
+use crate::choices::{JsonTarget, Mode, ModeChoice};
 use crate::failure::Failure;
 use crate::output::{JsonSink, Text};
 use crate::progress::{Pace, Progress};
@@ -86,7 +86,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
 /// The lines of the lab's experiment: every form and published size, in less time than [`run`] takes.
 pub fn lines() -> Result<Vec<Line>, Failure> {
     let job = Job {
-        modes: vec![Mode::Base, Mode::Patched, Mode::Best],
+        modes: ModeChoice::All.modes(),
         sizes: percpu_lists::PUBLISHED.map(|(bytes, ..)| bytes).to_vec(),
         iterations: 3,
         runs: 3,
@@ -166,7 +166,7 @@ fn table_of(job: &Job, iterations: &[Vec<Iteration>]) -> Table {
             header.push(format!("to {}", job.modes[0].name()));
         }
     }
-    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = Table::new(&header);
     for &size in &job.sizes {
         let means = hmeans(iterations, size);
         let mut row = vec![format!("send-{size}")];

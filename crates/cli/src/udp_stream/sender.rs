@@ -11,14 +11,15 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::thread;
 use std::time::{Duration, Instant};
 
+use octavo::PAGE_BYTES;
 use octavo::frame::{Backing, Block, FrameAllocator, FrameConfig, Order};
-use octavo::{PAGE_BYTES, PercpuOrders};
 use octavo_lab::percpu_lists::{Place, QUEUED};
 
 use super::message::{self, END};
 use super::receiver::{self, Received};
 use crate::choices::Mode;
 use crate::failure::Failure;
+use crate::manager::percpu_orders;
 use crate::processes::Processes;
 
 /// Frames of the sender. The messages on their way need a small part of them.
@@ -52,11 +53,7 @@ pub struct Sent {
 pub fn allocator(mode: Mode) -> Result<FrameAllocator, Failure> {
     let mut config = FrameConfig::one_zone(MEMORY_BYTES, Backing::BasePages);
     config.populate = true;
-    config.percpu_orders = match mode {
-        Mode::Base => PercpuOrders::OrderZero,
-        Mode::Patched => PercpuOrders::Costly,
-        Mode::Best => PercpuOrders::All,
-    };
+    config.percpu_orders = percpu_orders(mode);
     Ok(FrameAllocator::standalone(&config, 2 * MEMORY_BYTES)?)
 }
 
