@@ -14,7 +14,7 @@ mod faces;
 use clap::ValueEnum;
 use octavo_mutants::mutant;
 pub use octavo_mutants::mutant::Mutant;
-use octavo_sim::{Exploration, Explored, Random, Schedule, explore, explore_all};
+use octavo_sim::{Exploration, Explored, NoHeap, Random, Schedule, Stopped, explore, explore_all};
 
 pub use octavo_mutants::mutant::ALL as MUTANTS;
 
@@ -37,6 +37,17 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// About how many operations on shared words a run has.
+    fn steps(self) -> u64 {
+        match self {
+            Self::Lanes => 63_000,
+            Self::OnePage => 120_000,
+            Self::ZeroPage => 29_000,
+            Self::FirstPage => 15_000,
+            Self::Family => 98_000,
+        }
+    }
+
     /// The one that a seed chooses.
     pub fn of_seed(seed: u64) -> Self {
         [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes, Self::Family]
@@ -127,7 +138,7 @@ pub fn run(case: Case, is_traced: bool) -> Explored<()> {
     let schedule = match random.below(8) {
         0 => Schedule::Random,
         1..=6 => Schedule::Delays { places: 1 << random.below(6), rarely: 1 << (1 + random.below(5)) },
-        _ => Schedule::Priorities { changes: 2 + random.below(8) as u32, steps: 100_000 },
+        _ => Schedule::Priorities { changes: 2 + random.below(8) as u32, steps: workload.steps() },
     };
     let exploration = Exploration { cpus, schedule, seed, most_steps: MOST_STEPS, is_traced };
     match case.mutant {
@@ -150,21 +161,28 @@ pub struct Hunt {
 }
 
 /// Runs seeds with a bug until it was found so often.
+///
+/// # Errors
+/// Where a run has no memory of its own.
 pub fn hunt(
     mutant: &'static Mutant,
     workload: Option<Workload>,
     seed: u64,
     most_runs: u64,
     enough: u64,
-) -> Hunt {
+) -> Result<Hunt, NoHeap> {
     let mut hunt = Hunt { runs: 0, found: 0, first: None };
     while hunt.runs < most_runs && hunt.found < enough {
         let explored = run(Case { seed: seed + hunt.runs, workload, mutant: Some(mutant) }, false);
         hunt.runs += 1;
-        if explored.result.is_err() {
-            hunt.found += 1;
-            hunt.first.get_or_insert(hunt.runs);
+        match explored.result {
+            Ok(()) => {}
+            Err(Stopped::NoHeap(reason)) => return Err(reason),
+            Err(_) => {
+                hunt.found += 1;
+                hunt.first.get_or_insert(hunt.runs);
+            }
         }
     }
-    hunt
+    Ok(hunt)
 }

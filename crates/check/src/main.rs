@@ -104,7 +104,13 @@ fn main() -> ExitCode {
         Command::Mutants { seed, runs, workload } => {
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
             for mutant in MUTANTS {
-                let hunt = hunt(mutant, workload, seed, runs, 3);
+                let hunt = match hunt(mutant, workload, seed, runs, 3) {
+                    Ok(hunt) => hunt,
+                    Err(reason) => {
+                        eprintln!("octavo-sim: {reason}");
+                        return ExitCode::FAILURE;
+                    }
+                };
                 let first = hunt.first.map_or("-".into(), |first| first.to_string());
                 println!(
                     "{:<40} {:>8} {:>8} {first:>8}  {}",
@@ -124,7 +130,7 @@ fn check(
     pieces: usize,
 ) -> ExitCode {
     let (mut steps, mut switches) = (0, 0);
-    for seed in first..first.saturating_add(runs) {
+    for seed in (first..=u64::MAX).zip(0..runs).map(|(seed, _)| seed) {
         let case = Case { seed, workload, mutant };
         let explored = run(case, false);
         steps += explored.steps;

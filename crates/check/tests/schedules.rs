@@ -34,7 +34,7 @@ fn mutant(name: &str) -> &'static Mutant {
 
 #[track_caller]
 fn is_found(name: &str, workload: Option<Workload>) {
-    let hunt = hunt(mutant(name), workload, 1, ENOUGH, 1);
+    let hunt = hunt(mutant(name), workload, 1, ENOUGH, 1).unwrap();
     assert_eq!(hunt.found, 1, "{name}: {hunt:?}");
 }
 

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::Serialize;
 
 use crate::comparison::{Comparison, Evidence, Line};
@@ -101,7 +101,7 @@ pub struct Row {
 ///
 /// # Errors
 /// [`Deadlock`] where both ends wait for each other.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
+pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::percpu_lists::run(form, load))?;
     Ok(Row { form, message: per_message(load, &outcome.tasks), profile: Some(outcome.profile) })
@@ -115,7 +115,7 @@ fn per_message(load: Load, ends: &[Duration]) -> f64 {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, message: f64) -> Result<Duration, Deadlock> {
+pub fn calibrate(machine: &Machine, seed: u64, load: Load, message: f64) -> Result<Duration, Stopped> {
     until_it_gives(message, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.message)
     })
@@ -134,7 +134,7 @@ pub struct Options {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
+pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
     let Options { messages, seed } = options;
     let mut lines = Vec::new();
     for (bytes, base, patched) in PUBLISHED {
@@ -142,7 +142,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlo
         lines.push(Line::new(&figure, Evidence::Published).of_two(base, patched));
         let load = Load { place: Place::of(bytes), messages, beside: Duration::ZERO };
         let rate = |message: f64| bytes as f64 * 8.0 * 1000.0 / message;
-        let all = |load: Load| -> Result<[f64; 3], Deadlock> {
+        let all = |load: Load| -> Result<[f64; 3], Stopped> {
             let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
             Ok([base?, patched?, best?].map(|row| rate(row.message)))
         };

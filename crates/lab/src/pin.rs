@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::Serialize;
 
 use crate::comparison::{Comparison, Evidence, Line, in_turns};
@@ -63,8 +63,8 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Deadlock`] where all threads wait for each other.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
+/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) = octavo_sim::run(machine, seed, move || simulated::workloads::pin::run(form, load))?;
     let mut row = row(form, load, &outcome.tasks);
     let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
@@ -99,7 +99,7 @@ fn row(form: Form, load: Load, threads: &[Duration]) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, share: f64) -> Result<Duration, Deadlock> {
+pub fn calibrate(machine: &Machine, seed: u64, load: Load, share: f64) -> Result<Duration, Stopped> {
     // Time over time at the lock grows with the work, about in proportion.
     until_it_gives(1.0 / share, |beside| {
         let row = simulate(machine, seed, Form::Base, Load { beside, ..load })?;
@@ -129,10 +129,10 @@ const READS_HERE: u64 = 200_000;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
+pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
     let Options { threads, reads, pages, seed, here } = options;
     let load = Load { threads, reads, pages, is_shared: true, beside: Duration::ZERO };
-    let all = |load: Load| -> Result<[Row; 3], Deadlock> {
+    let all = |load: Load| -> Result<[Row; 3], Stopped> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])
     };

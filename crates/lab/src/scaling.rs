@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::{Deserialize, Serialize};
 
 use crate::faces::simulated;
@@ -87,14 +87,14 @@ impl Mechanism {
     /// Runs it on so many CPUs. Returns operations a second of all threads, and where the time went.
     ///
     /// # Errors
-    /// [`Deadlock`] where all threads wait for each other.
+    /// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
     pub fn simulate(
         self,
         machine: &Machine,
         seed: u64,
         form: Form,
         cpus: usize,
-    ) -> Result<(f64, Report), Deadlock> {
+    ) -> Result<(f64, Report), Stopped> {
         let beside = Duration::ZERO;
         let (throughput, profile) = match self {
             Self::ZeroPage => {
@@ -182,7 +182,7 @@ impl Curve {
         mechanism: Mechanism,
         form: Form,
         cpus: &[usize],
-    ) -> Result<Self, Deadlock> {
+    ) -> Result<Self, Stopped> {
         let (mut points, mut lines) = (Vec::new(), Vec::new());
         for &cpus in cpus {
             let (throughput, profile) = mechanism.simulate(machine, seed, form, cpus)?;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::Serialize;
 
 use crate::comparison::{Comparison, Evidence, Line, in_turns};
@@ -65,8 +65,8 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Deadlock`] where all threads wait for each other.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
+/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let ((outcome, out), _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::swap_cache::run(form, load))?;
     let mut row = row(form, load, &outcome.tasks, out);
@@ -99,7 +99,7 @@ fn row(form: Form, load: Load, times: &[Duration], out: u64) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, page: f64) -> Result<Duration, Deadlock> {
+pub fn calibrate(machine: &Machine, seed: u64, load: Load, page: f64) -> Result<Duration, Stopped> {
     until_it_gives(page, |beside| Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.page))
 }
 
@@ -122,10 +122,10 @@ pub struct Options {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
+pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, pages, budget_bytes, seed, here } = options;
     let load = Load { tasks, warm_up: 0, pages, budget_bytes, background: true, beside: Duration::ZERO };
-    let all = |load: Load| -> Result<[Row; 3], Deadlock> {
+    let all = |load: Load| -> Result<[Row; 3], Stopped> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])
     };

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::Serialize;
 
 use crate::comparison::{Comparison, Evidence, Line, in_turns};
@@ -76,8 +76,8 @@ const GETS: &[&str] = &["get", "get_for_space", "get_reference", "get_live", "ge
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Deadlock`] where all threads wait for each other.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Deadlock> {
+/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::zero_page::run(form, load))?;
     let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
@@ -113,7 +113,7 @@ fn row(form: Form, load: Load, tasks: &[Duration], elapsed: Duration) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, access: f64) -> Result<Duration, Deadlock> {
+pub fn calibrate(machine: &Machine, seed: u64, load: Load, access: f64) -> Result<Duration, Stopped> {
     until_it_gives(access, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.access)
     })
@@ -141,10 +141,10 @@ const RUNS_OF_ONE: usize = 5;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Deadlock> {
+pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, steps, seed, here } = options;
     let load = Load { tasks, steps, warm_up: 0, beside: Duration::ZERO };
-    let all = |load: Load| -> Result<[Row; 3], Deadlock> {
+    let all = |load: Load| -> Result<[Row; 3], Stopped> {
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])
     };

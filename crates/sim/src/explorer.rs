@@ -17,6 +17,7 @@ use std::panic::Location;
 use std::rc::Rc;
 
 use crate::line::Access;
+use crate::memory::NoHeap;
 use crate::random::Random;
 use crate::state::{Deadlock, TaskId};
 
@@ -33,6 +34,9 @@ const SELDOM: u64 = 256;
 const EARLY: u64 = 1 << 12;
 /// The highest priority falls at least once in so many steps. Otherwise threads that wait for a lower one would wait for ever.
 const PATIENCE: u64 = 20_000;
+/// The least priority of a thread that has not fallen, and the least of one that fell at a change.
+const HIGHEST: u64 = 1 << 62;
+const FALLEN: u64 = 1 << 61;
 
 /// How the next thread is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +76,7 @@ pub struct Choice {
     pub options: u16,
 }
 
-/// Why an exploration stopped before its end.
+/// Why a simulation stopped before its end.
 #[derive(Debug)]
 pub enum Stopped {
     /// Every thread waits.
@@ -86,6 +90,8 @@ pub enum Stopped {
     },
     /// So many steps did not suffice.
     TooLong(u64),
+    /// It has no memory of its own.
+    NoHeap(NoHeap),
 }
 
 impl fmt::Display for Stopped {
@@ -93,12 +99,25 @@ impl fmt::Display for Stopped {
         match self {
             Self::Deadlock(deadlock) => deadlock.fmt(f),
             Self::Panicked { thread, message } => write!(f, "{thread}: {message}"),
+            Self::NoHeap(reason) => reason.fmt(f),
             Self::TooLong(steps) => write!(f, "no end after {steps} operations on shared words"),
         }
     }
 }
 
 impl std::error::Error for Stopped {}
+
+impl From<Deadlock> for Stopped {
+    fn from(deadlock: Deadlock) -> Self {
+        Self::Deadlock(deadlock)
+    }
+}
+
+impl From<NoHeap> for Stopped {
+    fn from(reason: NoHeap) -> Self {
+        Self::NoHeap(reason)
+    }
+}
 
 /// A step of a thread, for people.
 #[derive(Clone, Debug)]
@@ -139,9 +158,10 @@ pub(crate) struct Explorer {
     chosen: u64,
     /// Until which step each thread is held back.
     held_until: Vec<u64>,
-    /// By thread; and the steps at which the highest falls.
+    /// By thread.
     priorities: Vec<u64>,
-    changes: Vec<u64>,
+    /// The steps at which the highest priority falls, and to what. The next one is the last.
+    changes: Vec<(u64, u64)>,
     /// Choices made so far, where they are given.
     at: usize,
     preemptions: u32,
@@ -163,9 +183,11 @@ impl Explorer {
         let mut random = Random::new(seed ^ 0x7363_6865_6475_6c65);
         let changes = match schedule {
             Schedule::Priorities { changes, steps } => {
-                let mut at: Vec<u64> = (0..changes).map(|_| random.below(steps.max(1))).collect();
-                at.sort_unstable_by(|one, other| other.cmp(one));
-                at
+                // What a thread falls to does not follow from when: one that falls later may stay above.
+                let change = |number| (random.below(steps.max(1)), FALLEN + u64::from(number));
+                let mut changes: Vec<_> = (0..changes).map(change).collect();
+                changes.sort_unstable_by(|one, other| other.cmp(one));
+                changes
             }
             _ => Vec::new(),
         };
@@ -283,20 +305,17 @@ impl Explorer {
             Schedule::Priorities { .. } => {
                 let most = active().max().unwrap_or(0);
                 while self.priorities.len() <= most {
-                    let priority = (1 << 32) + self.random.below(1 << 32);
+                    let priority = HIGHEST + self.random.below(1 << 32);
                     self.priorities.push(priority);
                 }
                 let highest =
                     |priorities: &[u64]| active().max_by_key(|task| priorities[*task]).expect("one");
                 let mut task = highest(&self.priorities);
-                let falls = self.changes.last().is_some_and(|at| *at <= self.steps);
-                if falls || self.steps - self.last_fall > PATIENCE {
-                    if falls {
-                        self.changes.pop();
-                    }
+                let change = self.changes.pop_if(|(at, _)| *at <= self.steps).map(|(_, to)| to);
+                if change.is_some() || self.steps - self.last_fall > PATIENCE {
                     self.last_fall = self.steps;
-                    // Below all that fell before.
-                    self.priorities[task] = (1 << 31) - self.steps.min(1 << 30);
+                    // Whoever others wait for in vain falls below all.
+                    self.priorities[task] = change.unwrap_or(FALLEN - self.steps.min(FALLEN));
                     task = highest(&self.priorities);
                 }
                 task
@@ -310,10 +329,11 @@ impl Explorer {
                     if self.at == path.len() {
                         path.push(Choice { taken: 0, options: options.len() as u16 });
                     }
-                    let taken = path[self.at].taken as usize;
+                    let Choice { taken, options: were } = path[self.at];
+                    assert_eq!(options.len(), were.into(), "the same choices lead to the same ones");
                     self.at += 1;
                     self.preemptions += u32::from(current.is_some() && taken > 0);
-                    options[taken.min(options.len() - 1)]
+                    options[usize::from(taken)]
                 }
             }
         };

@@ -44,7 +44,7 @@
 //! })?;
 //! assert_eq!(sum, 7200);
 //! assert!(report.elapsed > 0.0);
-//! # Ok::<(), octavo_sim::Deadlock>(())
+//! # Ok::<(), octavo_sim::Stopped>(())
 //! ```
 
 pub mod atomic;
@@ -62,7 +62,7 @@ pub mod thread;
 
 pub use explorer::{Choice, Schedule, Step, Stopped, interleaving};
 pub use machine::{BadMachine, Costs, MOST_CPUS, Machine, Processors};
-pub use memory::Memory;
+pub use memory::{Memory, NoHeap};
 pub use profile::{LineReport, PlaceReport, Report};
 pub use random::Random;
 pub use simulation::{

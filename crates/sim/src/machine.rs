@@ -170,14 +170,6 @@ impl Machine {
     pub fn socket_of(&self, core: u32) -> u32 {
         core / self.processors.cores
     }
-
-    /// The same machine with so many sockets more or fewer that it has at least `cpus` CPUs.
-    pub fn with_cpus(&self, cpus: u32) -> Self {
-        let mut machine = self.clone();
-        let socket = machine.processors.cores * machine.processors.threads;
-        machine.processors.sockets = cpus.div_ceil(socket).max(1);
-        machine
-    }
 }
 
 impl Costs {
@@ -228,7 +220,6 @@ mod tests {
         assert_eq!(machine.cpus(), 72);
         assert_eq!((machine.core_of(0), machine.core_of(36), machine.core_of(37)), (0, 0, 1));
         assert_eq!((machine.socket_of(17), machine.socket_of(18)), (0, 1));
-        assert_eq!(machine.with_cpus(200).cpus(), 216);
     }
 
     #[test]

@@ -6,23 +6,30 @@
 //! to the system's allocator, as before.
 //!
 //! A heap has a list of free blocks for each size, youngest first, and cuts new ones off its end. It goes back to the system when
-//! its simulation has ended and nothing in it is in use any more.
+//! its simulation has ended and nothing in it is in use any more. So a simulation that failed keeps its own: what its threads hold is
+//! never let go of.
 //!
-//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that all threads read.
+//! A simulation without a heap, or one that needs more than a heap has, would not be the same in every run, and is refused.
+//!
+//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that all threads read, and at
+//! another for each heap that was ever there at the same time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Bytes of addresses of a heap. What a simulation needs beyond goes to the system's allocator.
+/// Bytes of addresses of a heap.
 const HEAP_BYTES: usize = 1 << 30;
 /// Where a heap begins, and the largest alignment that it serves.
 const HEAP_ALIGN: usize = 4096;
-/// The most heaps at a time.
-const MOST_HEAPS: usize = 64;
+/// The most heaps at a time, with those of simulations that failed.
+const MOST_HEAPS: usize = 1024;
 /// Blocks are multiples of this.
 const GRAIN: usize = 16;
+/// A larger block comes from the system, which maps each such block by itself, at the start of a page.
+const LARGEST: usize = HEAP_BYTES / 2;
 /// The largest block that is a plain multiple of [`GRAIN`]. Larger ones, and those with a larger alignment, are powers of two.
 const LARGEST_SMALL: usize = 1024;
 const SMALL_CLASSES: usize = LARGEST_SMALL / GRAIN;
@@ -33,9 +40,9 @@ thread_local! {
     static HEAP: Cell<*mut Heap> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// All heaps, and how many they are.
+/// All heaps, and how many places of the list were ever taken: the first so many.
 static HEAPS: [AtomicPtr<Heap>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static LISTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The allocator of programs that simulate.
 ///
@@ -60,6 +67,8 @@ struct State {
     used: usize,
     /// Blocks in use, and one for the simulation.
     live: usize,
+    /// A block was asked for that the heap has no room for.
+    is_short: bool,
 }
 
 /// A block's class, and its bytes.
@@ -69,7 +78,7 @@ fn class_of(layout: Layout) -> Option<(usize, usize)> {
         return Some((bytes / GRAIN - 1, bytes));
     }
     let bytes = bytes.max(layout.align()).checked_next_power_of_two()?;
-    (layout.align() <= HEAP_ALIGN && bytes <= HEAP_BYTES / 2)
+    (layout.align() <= HEAP_ALIGN && bytes <= LARGEST)
         .then(|| (SMALL_CLASSES + bytes.trailing_zeros() as usize, bytes))
 }
 
@@ -111,6 +120,7 @@ impl Heap {
             let align = if class < SMALL_CLASSES { GRAIN } else { bytes.min(HEAP_ALIGN) };
             let at = state.used.next_multiple_of(align);
             if at + bytes > HEAP_BYTES {
+                state.is_short = true;
                 return None;
             }
             state.used = at + bytes;
@@ -136,66 +146,96 @@ impl Heap {
 /// The heap that has this address.
 fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
     // Relaxed: whoever has an address of a heap has got it after the heap was listed, and by a way that orders the two.
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    let heaps = HEAPS.iter().filter_map(|heap| NonNull::new(heap.load(Ordering::Relaxed)));
-    heaps.into_iter().find(|heap| address.addr().wrapping_sub(heap.addr().get()) < HEAP_BYTES)
+    let listed = &HEAPS[..LISTED.load(Ordering::Relaxed)];
+    let mut heaps = listed.iter().filter_map(|heap| NonNull::new(heap.load(Ordering::Relaxed)));
+    heaps.find(|heap| address.addr().wrapping_sub(heap.addr().get()) < HEAP_BYTES)
 }
 
 /// The heap goes back to the system.
 fn retire(heap: NonNull<Heap>) {
     if let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed) == heap.as_ptr()) {
         slot.store(ptr::null_mut(), Ordering::Relaxed);
-        COUNT.fetch_sub(1, Ordering::Relaxed);
     }
     // SAFETY: the heap was allocated so by `Scope::enter`. Nothing in it is in use, so no address in it is known to anybody.
     unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
 }
 
+/// Why a simulation has no memory of its own. It would lie elsewhere in each run, and the runs would differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHeap {
+    /// The process has no addresses left.
+    NoAddresses,
+    /// So many simulations of this process run, or have failed and left their memory.
+    TooMany,
+    /// The simulation needs more than there is.
+    Full,
+}
+
+impl fmt::Display for NoHeap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gibibytes = HEAP_BYTES >> 30;
+        match self {
+            Self::NoAddresses => write!(
+                f,
+                "a simulation takes {gibibytes} GiB of addresses, which this process does not get; \
+                 raise `ulimit -v`, or set vm.overcommit_memory to 0 or 1"
+            ),
+            Self::TooMany => write!(
+                f,
+                "{MOST_HEAPS} simulations of this process run, or have failed and left their memory; go on in a new process"
+            ),
+            Self::Full => write!(f, "the simulation needs more than {gibibytes} GiB; simulate less"),
+        }
+    }
+}
+
+impl std::error::Error for NoHeap {}
+
 /// A simulation's heap is in use on this thread as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Scope(Option<NonNull<Heap>>);
+pub(crate) struct Scope(NonNull<Heap>);
 
 impl Scope {
-    /// Gives the simulation that begins a heap. Without room for one, or under another allocator, it does without.
-    pub(crate) fn enter() -> Self {
-        let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed).is_null()) else {
-            return Self(None);
-        };
+    /// Gives the simulation that begins a heap. Under another allocator it has no effect.
+    pub(crate) fn enter() -> Result<Self, NoHeap> {
         // SAFETY: the layout has a size. The system gives the memory as it is touched.
-        let Some(heap) = NonNull::new(unsafe { System.alloc(whole()) }.cast::<Heap>()) else {
-            return Self(None);
-        };
+        let heap =
+            NonNull::new(unsafe { System.alloc(whole()) }.cast::<Heap>()).ok_or(NoHeap::NoAddresses)?;
         let used = size_of::<Heap>().next_multiple_of(HEAP_ALIGN);
-        let state = Cell::new(State { free: [ptr::null_mut(); CLASSES], used, live: 1 });
+        let state = Cell::new(State { free: [ptr::null_mut(); CLASSES], used, live: 1, is_short: false });
         // SAFETY: the memory is new, large enough, and aligned to a page.
         unsafe { heap.write(Heap { is_locked: AtomicBool::new(false), state }) };
-        // Another thread may have taken the slot meanwhile.
-        let taken =
-            slot.compare_exchange(ptr::null_mut(), heap.as_ptr(), Ordering::Relaxed, Ordering::Relaxed);
-        if taken.is_err() {
+        let take = |slot: &AtomicPtr<Heap>| {
+            slot.compare_exchange(ptr::null_mut(), heap.as_ptr(), Ordering::Relaxed, Ordering::Relaxed)
+        };
+        let Some(place) = HEAPS.iter().position(|slot| take(slot).is_ok()) else {
             // SAFETY: allocated above, and known to nobody else.
             unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
-            return Self(None);
-        }
-        COUNT.fetch_add(1, Ordering::Relaxed);
+            return Err(NoHeap::TooMany);
+        };
+        LISTED.fetch_max(place + 1, Ordering::Relaxed);
         HEAP.set(heap.as_ptr());
-        Self(Some(heap))
+        Ok(Self(heap))
+    }
+
+    /// Whether the heap had room for all that the simulation asked for until now.
+    pub(crate) fn sufficed(&self) -> Result<(), NoHeap> {
+        // SAFETY: as in `drop`.
+        let is_short = unsafe { self.0.as_ref() }.with(|state| state.is_short);
+        if is_short { Err(NoHeap::Full) } else { Ok(()) }
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        let Some(heap) = self.0 else { return };
         HEAP.set(ptr::null_mut());
         // SAFETY: the heap lives at least until its count falls to zero, and one of the count is this value's.
-        let is_last = unsafe { heap.as_ref() }.with(|state| {
+        let is_last = unsafe { self.0.as_ref() }.with(|state| {
             state.live -= 1;
             state.live == 0
         });
         if is_last {
-            retire(heap);
+            retire(self.0);
         }
     }
 }
@@ -229,6 +269,42 @@ unsafe impl GlobalAlloc for Memory {
             None => unsafe { System.dealloc(block, layout) },
         }
     }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match HEAP.try_with(Cell::get) {
+            Ok(heap) if !heap.is_null() => {
+                // SAFETY: the caller's layout.
+                let block = unsafe { self.alloc(layout) };
+                if !block.is_null() {
+                    // SAFETY: the block is so long, and nobody else's.
+                    unsafe { block.write_bytes(0, layout.size()) };
+                }
+                block
+            }
+            // SAFETY: the caller's layout. The system knows which of its memory is zero.
+            _ => unsafe { System.alloc_zeroed(layout) },
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let is_in_heap = !HEAP.try_with(Cell::get).unwrap_or(ptr::null_mut()).is_null();
+        if !is_in_heap && heap_of(block).is_none() {
+            // SAFETY: it came from there, by the caller's layout; and it stays there.
+            return unsafe { System.realloc(block, layout, size) };
+        }
+        // SAFETY: the caller keeps the contract for sizes.
+        let grown = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        // SAFETY: the size is not 0, by the caller.
+        let new = unsafe { self.alloc(grown) };
+        if !new.is_null() {
+            // SAFETY: both blocks are so long at least, and apart. The caller gives the old one up.
+            unsafe {
+                ptr::copy_nonoverlapping(block, new, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+        }
+        new
+    }
 }
 
 #[cfg(test)]
@@ -239,7 +315,7 @@ mod tests {
     static MEMORY: Memory = Memory;
 
     fn offsets(sizes: &[usize]) -> Vec<usize> {
-        let _scope = Scope::enter();
+        let _scope = Scope::enter().unwrap();
         let base = HEAP.get().addr();
         assert_ne!(base, 0);
         let mut boxes: Vec<Vec<u8>> = Vec::new();
@@ -265,7 +341,7 @@ mod tests {
 
     #[test]
     fn blocks_are_apart_aligned_and_reused() {
-        let _scope = Scope::enter();
+        let _scope = Scope::enter().unwrap();
         let mut taken: Vec<(usize, usize)> = Vec::new();
         let mut blocks = Vec::new();
         for (size, align) in
@@ -291,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_heap_stays_until_the_last_block_is_given_back_by_whatever_thread() {
-        let scope = Scope::enter();
+        let scope = Scope::enter().unwrap();
         let heap = NonNull::new(HEAP.get()).unwrap();
         let left = vec![5_u64; 100];
         drop(scope);
@@ -308,9 +384,34 @@ mod tests {
     }
 
     #[test]
-    fn what_a_heap_has_no_room_for_comes_from_the_system() {
-        let _scope = Scope::enter();
-        let large = vec![0_u8; HEAP_BYTES / 2 + 1];
+    fn a_block_above_half_a_heap_comes_from_the_system() {
+        let scope = Scope::enter().unwrap();
+        let large = vec![0_u8; LARGEST + 1];
         assert_eq!(heap_of(large.as_ptr().cast_mut()), None);
+        assert_eq!(scope.sufficed(), Ok(()));
+    }
+
+    #[test]
+    fn a_heap_that_is_full_says_so() {
+        let scope = Scope::enter().unwrap();
+        // Not touched, so they take no memory.
+        let _blocks: [Vec<u8>; 3] = std::array::from_fn(|_| Vec::with_capacity(LARGEST));
+        assert_eq!(scope.sufficed(), Err(NoHeap::Full));
+    }
+
+    #[test]
+    fn blocks_grow_and_shrink_across_the_ends_of_simulations() {
+        let mut outside = vec![1_u8; 100];
+        let scope = Scope::enter().unwrap();
+        outside.resize(1000, 2);
+        let mut inside = vec![3_u64; 10];
+        inside.extend([4; 1000]);
+        drop(scope);
+        inside.extend([5; 1000]);
+        inside.truncate(1500);
+        inside.shrink_to_fit();
+        assert!(outside[..100].iter().all(|byte| *byte == 1) && outside[100..].iter().all(|byte| *byte == 2));
+        let expected = [3; 10].into_iter().chain([4; 1000]).chain([5; 490]);
+        assert!(inside.into_iter().eq(expected));
     }
 }

@@ -28,20 +28,27 @@ use crate::state::{Deadlock, State, Status, Task, TaskId, What};
 
 const PICOSECONDS: u64 = 1000;
 
+/// Operations of a thread that unwinds, after which it is taken to wait for ever. Nobody else runs meanwhile, so whoever has stopped
+/// with a lock in hand does not let go of it.
+const MOST_UNWOUND: u64 = 1 << 24;
+
 thread_local! {
+    /// Operations of the thread that unwinds.
+    static UNWOUND: Cell<u64> = const { Cell::new(0) };
     static CURRENT: RefCell<Option<Rc<Simulation>>> = const { RefCell::new(None) };
 }
 
 /// A simulation that runs on this thread.
 #[derive(Debug)]
 pub(crate) struct Simulation {
+    seed: u64,
     state: RefCell<State>,
 }
 
 /// Runs `work` as the first thread, on CPU 0, of a simulation. Returns its result, and where the time went.
 ///
 /// # Errors
-/// [`Deadlock`] where all threads wait for each other.
+/// [`Stopped::Deadlock`] where all threads wait for each other, and [`Stopped::NoHeap`] where the run has no memory of its own.
 ///
 /// # Panics
 /// Where `work` does, and inside of another simulation.
@@ -49,9 +56,9 @@ pub fn run<T: 'static>(
     machine: &Machine,
     seed: u64,
     work: impl FnOnce() -> T + 'static,
-) -> Result<(T, Report), Deadlock> {
-    let _memory = Scope::enter();
-    let simulation = Simulation::begin(State::new(machine, seed));
+) -> Result<(T, Report), Stopped> {
+    let memory = Scope::enter()?;
+    let simulation = Simulation::begin(seed, State::new(machine, seed));
     let result = Rc::new(Cell::new(None));
     let hand = Rc::clone(&result);
     let first =
@@ -63,6 +70,7 @@ pub fn run<T: 'static>(
     ended.expect("memory for the first stack")?;
     let value = result.take().expect("the first thread has ended");
     let report = simulation.state.borrow().report();
+    memory.sufficed()?;
     match value {
         Ok(value) => Ok((value, report)),
         Err(panic) => resume_unwind(panic),
@@ -105,12 +113,18 @@ pub struct Exploration {
 /// Inside of another simulation, and where the kernel has no memory for a stack.
 pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T + 'static) -> Explored<T> {
     let Exploration { cpus, ref schedule, seed, most_steps, is_traced } = *exploration;
-    let _memory = Scope::enter();
+    let memory = match Scope::enter() {
+        Ok(memory) => memory,
+        Err(reason) => {
+            let (trace, path) = (Vec::new(), Vec::new());
+            return Explored { result: Err(reason.into()), steps: 0, switches: 0, trace, path };
+        }
+    };
     let mut machine = Machine::named("haswell-ep").expect("it comes along");
     (machine.processors.sockets, machine.processors.cores, machine.processors.threads) = (1, cpus, 1);
     let mut state = State::new(&machine, seed);
     state.explorer = Some(Box::new(Explorer::new(schedule.clone(), seed, most_steps, is_traced)));
-    let simulation = Simulation::begin(state);
+    let simulation = Simulation::begin(seed, state);
     let result = Rc::new(Cell::new(None));
     let hand = Rc::clone(&result);
     let first = simulation
@@ -128,7 +142,9 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
         Err(_) => left.into_iter().for_each(std::mem::forget),
     }
     CURRENT.with_borrow_mut(|current| *current = None);
-    let result = ended.map(|()| result.take().expect("the first thread has ended"));
+    let result = ended
+        .and_then(|()| memory.sufficed().map_err(Stopped::from))
+        .map(|()| result.take().expect("the first thread has ended"));
     let trace = explorer.trace.take().unwrap_or_default();
     let Explorer { steps, switches, .. } = explorer;
     Explored { result, steps, switches, trace, path: explorer.into_path() }
@@ -194,11 +210,26 @@ pub(crate) fn is_exploring() -> bool {
 fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     // A thread that unwinds does not stop any more: its panic is on its stack, and is counted for the real thread.
     if std::thread::panicking() {
+        unwind();
         return None;
     }
     // Not borrowed while `f` runs: its thread may stop in there.
     let current = CURRENT.with_borrow(Option::clone);
     current.as_deref().map(f)
+}
+
+/// A thread that unwinds has come to an operation. The process ends where it would never get on.
+#[cold]
+fn unwind() {
+    let operations = UNWOUND.get() + 1;
+    UNWOUND.set(operations);
+    if operations > MOST_UNWOUND {
+        let seed = CURRENT.with_borrow(|current| current.as_ref().map_or(0, |simulation| simulation.seed));
+        eprintln!(
+            "a thread of the simulation with seed {seed} has panicked, and waits while it unwinds for what another one holds"
+        );
+        std::process::abort();
+    }
 }
 
 /// As [`with`], for what makes no sense outside. A thread that unwinds goes on without.
@@ -419,11 +450,12 @@ fn picoseconds(time: Duration) -> u64 {
 
 impl Simulation {
     /// Begins a simulation on this thread.
-    fn begin(state: State) -> Rc<Self> {
-        let simulation = Rc::new(Self { state: RefCell::new(state) });
+    fn begin(seed: u64, state: State) -> Rc<Self> {
+        let simulation = Rc::new(Self { seed, state: RefCell::new(state) });
         CURRENT.with_borrow_mut(|current| {
             assert!(current.is_none(), "a simulation runs on this thread already");
             *current = Some(Rc::clone(&simulation));
+            UNWOUND.set(0);
         });
         simulation
     }

@@ -44,6 +44,41 @@ fn threads_that_pause_last_end_and_sleep_as_others_do() {
     }
 }
 
+/// What is set for the process that runs [`a_thread_that_unwinds_and_waits_for_ever_ends_the_process`] within itself.
+const INSIDE: &str = "OCTAVO_UNWINDS";
+
+#[test]
+fn a_thread_that_unwinds_and_waits_for_ever_ends_the_process() {
+    struct TakesOnDrop(Arc<Mutex<()>>);
+    impl Drop for TakesOnDrop {
+        fn drop(&mut self) {
+            drop(self.0.lock());
+        }
+    }
+    if std::env::var_os(INSIDE).is_some() {
+        explore(&Exploration { seed: 77, ..all_in_turn() }, || {
+            let lock = Arc::new(Mutex::new(()));
+            let _held = lock.lock();
+            let takes = TakesOnDrop(Arc::clone(&lock));
+            let other = thread::spawn(move || {
+                let _takes = takes;
+                panic!("told");
+            });
+            other.join().unwrap();
+        });
+        return;
+    }
+    let itself = std::env::current_exe().unwrap();
+    let name = "a_thread_that_unwinds_and_waits_for_ever_ends_the_process";
+    let run = std::process::Command::new(itself)
+        .args([name, "--exact", "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success() && said.contains("seed 77 has panicked, and waits"), "{said}");
+}
+
 fn both(work: impl Fn(u64) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let start = |number| {

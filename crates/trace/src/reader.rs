@@ -32,8 +32,10 @@ impl<R: BufRead> TraceReader<R> {
         let mut reader =
             Self { from, page_bytes: 0, task: 0, last_page: HashMap::new(), accesses: 0, has_ended: false };
         let version = u16::from_le_bytes(reader.bytes()?);
-        if version > VERSION {
-            return Err(TraceError::NewerVersion(version));
+        match version {
+            0 => return Err(reader.malformed("its version is 0, and the first one was 1")),
+            1..=VERSION => {}
+            newer => return Err(TraceError::NewerVersion(newer)),
         }
         reader.page_bytes = u32::from_le_bytes(reader.bytes()?);
         Ok(reader)
@@ -220,6 +222,7 @@ mod tests {
             bytes
         };
         assert!(complaint(&with(8, 2)).contains("version 2"), "{}", complaint(&with(8, 2)));
+        assert!(complaint(&with(8, 0)).contains("version is 0"), "{}", complaint(&with(8, 0)));
         assert!(complaint(&good[..good.len() - 1]).contains("ends too early"));
         let end = with(good.len() - 8, 7);
         assert!(complaint(&end).contains("another number of accesses"), "{}", complaint(&end));

@@ -7,7 +7,7 @@ use octavo_lab::comparison::{Comparison, Line};
 use octavo_lab::microbenchmarks::{PUBLISHED, What};
 use octavo_lab::scaling::Mechanism;
 use octavo_lab::{Form, percpu_lists, pin, swap_cache, zero_page};
-use octavo_sim::{Deadlock, Machine, Report};
+use octavo_sim::{Machine, Report, Stopped};
 use serde::{Deserialize, Serialize};
 
 use self::args::{Common, Experiment, LabArgs};
@@ -17,9 +17,9 @@ use crate::output::{JsonSink, Text};
 use crate::table::Table;
 use crate::udp_stream;
 
-impl From<Deadlock> for Failure {
-    fn from(deadlock: Deadlock) -> Self {
-        Self::Said(deadlock.to_string())
+impl From<Stopped> for Failure {
+    fn from(stopped: Stopped) -> Self {
+        Self::Said(stopped.to_string())
     }
 }
 

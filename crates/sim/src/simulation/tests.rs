@@ -224,7 +224,8 @@ fn threads_that_wait_for_each_other_are_named() {
         let waiter = thread::Builder::new().name("waiter".into()).spawn(move || drop(other.lock())).unwrap();
         let _ = waiter.join();
     });
-    assert_eq!(stuck.unwrap_err().waiting, ["main", "waiter"]);
+    let Err(Stopped::Deadlock(deadlock)) = stuck else { panic!("{stuck:?}") };
+    assert_eq!(deadlock.waiting, ["main", "waiter"]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Lines of keys: the first column of a CSV, or one key in each line. Each line is a read of the page that belongs to its key.
 //!
-//! A key is any text, and may stand in double quotes, in which two quotes mean one. Empty lines are skipped. The first line is a header
-//! where it names its column (`key`, `obj_id`, `page` …), or where it is no number and the second one is.
+//! A key is any text, and may stand in double quotes, in which two quotes mean one. Empty lines and a byte order mark are skipped. The
+//! first line is a header where it names its column (`key`, `obj_id`, `page` …), or where it has no digit and the second one is a number.
 
 use std::io::BufRead;
 
 use crate::{Numbering, Trace, TraceError};
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Titles of columns of keys, without what is no letter.
 const TITLES: &[&str] = &[
     "key", "keys", "id", "obj", "object", "objid", "objectid", "page", "pages", "block", "lba", "address",
@@ -22,14 +23,18 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace, TraceError> {
     let mut is_first = true;
     while from.read_until(b'\n', &mut line)? > 0 {
         number += 1;
-        let text = line.trim_ascii();
+        let text = match number {
+            1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line),
+            _ => &line,
+        };
+        let text = text.trim_ascii();
         if !text.is_empty() {
             let key = key_of(text, number)?;
             if is_first {
                 is_first = false;
                 first = (!is_title(&key)).then_some(key);
             } else {
-                if let Some(first) = first.take().filter(|first| is_number(first) || !is_number(&key)) {
+                if let Some(first) = first.take().filter(|first| has_digit(first) || !is_number(&key)) {
                     numbering.add(&*first, false, 1)?;
                 }
                 numbering.add(&*key, false, 1)?;
@@ -66,16 +71,18 @@ fn unquoted(quoted: &[u8]) -> Option<Vec<u8>> {
 fn is_title(key: &[u8]) -> bool {
     let letters = key.iter().filter(|byte| byte.is_ascii_alphabetic());
     let letters: Vec<u8> = letters.map(u8::to_ascii_lowercase).collect();
-    let has_digits = key.iter().any(u8::is_ascii_digit);
-    !has_digits && TITLES.iter().any(|title| title.as_bytes() == letters)
+    !has_digit(key) && TITLES.iter().any(|title| title.as_bytes() == letters)
 }
 
-/// Decimal, or hexadecimal behind 0x.
+/// Decimal with or without a sign, or hexadecimal with or without 0x.
 fn is_number(key: &[u8]) -> bool {
-    match key.strip_prefix(b"0x") {
-        Some(digits) => !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit),
-        None => key.iter().all(u8::is_ascii_digit),
-    }
+    let key = key.strip_prefix(b"-").unwrap_or(key);
+    let digits = key.strip_prefix(b"0x").unwrap_or(key);
+    has_digit(digits) && digits.iter().all(u8::is_ascii_hexdigit)
+}
+
+fn has_digit(key: &[u8]) -> bool {
+    key.iter().any(u8::is_ascii_digit)
 }
 
 #[cfg(test)]
@@ -98,6 +105,11 @@ mod tests {
             "volume\n5\n7\n5\n",
             "a/b\nc\na/b\n",
             "\n0xff\n\n0x10\n0xff\n",
+            "-5\n7\n-5\n",
+            "a3f0\n1234\na3f0\n",
+            "volume\na3f0\n1234\na3f0\n",
+            "\u{feff}5\n7\n5\n",
+            "\u{feff}key\n5\n7\n5\n",
             "\"a, \"\"b\"\"\",1\nb,2\n\"a, \"\"b\"\"\",3\n",
         ] {
             assert_eq!(pages(text), [0, 1, 0], "{text:?}");

@@ -9,7 +9,7 @@ use crate::format::MAGIC;
 use crate::{Numbering, Trace, TraceError, TraceReader};
 
 /// The first bytes of files that were compressed: by Zstandard, gzip, xz, bzip2.
-const COMPRESSED: &[&[u8]] = &[b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\xfd7zXZ", b"BZh"];
+const COMPRESSED: &[&[u8]] = &[b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08", b"\xfd7zXZ", b"BZh"];
 
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Format {
         if head.starts_with(MAGIC) {
             return Ok(Self::Octavo);
         }
-        if COMPRESSED.iter().any(|first| head.starts_with(first)) {
+        if is_compressed(head) {
             return Err(TraceError::Compressed);
         }
         let is_text = |byte: &u8| *byte >= b' ' || matches!(byte, b'\t' | b'\r' | b'\n');
@@ -47,6 +47,10 @@ impl Format {
             false => Err(TraceError::UnknownFormat),
         }
     }
+}
+
+fn is_compressed(head: &[u8]) -> bool {
+    COMPRESSED.iter().any(|first| head.starts_with(first))
 }
 
 /// Reads a trace. `format` is told by the file where it is not given. Returns the trace, its format, and the bytes of a page where the
@@ -63,6 +67,8 @@ pub fn read(
         None => Format::of(from.fill_buf()?)?,
     };
     let (trace, page_bytes) = match format {
+        // Records of oracleGeneral may begin with any bytes; lines of text do not begin so.
+        Format::Csv if is_compressed(from.fill_buf()?) => return Err(TraceError::Compressed),
         Format::Csv => (keys::read(from)?, None),
         Format::OracleGeneral => (oracle::read(from)?, None),
         Format::Octavo => {
@@ -95,8 +101,16 @@ mod tests {
         assert_eq!(Format::of(&oracle::record(1, 2, 3, -1)).unwrap(), Format::OracleGeneral);
         assert!(matches!(Format::of(b""), Err(TraceError::Empty)));
         assert!(matches!(Format::of(b"\x28\xb5\x2f\xfd\x04"), Err(TraceError::Compressed)));
+        assert!(matches!(Format::of(b"\x1f\x8b\x08\x08name"), Err(TraceError::Compressed)));
+        assert_eq!(Format::of(&oracle::record(0x8b1f, 2, 3, -1)).unwrap(), Format::OracleGeneral);
         assert!(matches!(Format::of(&[0; 100]), Err(TraceError::UnknownFormat)));
         assert!(matches!(Format::of(b"\x7fELF\x02\x01\x01\0\0\0"), Err(TraceError::UnknownFormat)));
+    }
+
+    #[test]
+    fn a_compressed_file_is_no_list_of_keys_whatever_the_caller_says() {
+        let gzip = &b"\x1f\x8b\x08\x08name\0\n\n"[..];
+        assert!(matches!(read(gzip, Some(Format::Csv)), Err(TraceError::Compressed)));
     }
 
     #[test]
