@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use octavo::io::{Device, Direction, Submitted, SwapArea, Transfer, Urgency};
-use octavo::{Advice, Compression, Cpus, ErrorKind, Machine, Manager, RegionOptions};
+use octavo::{Advice, Compression, Cpus, ErrorKind, Machine, Manager, RegionOptions, SwapFile};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -135,6 +135,43 @@ fn a_manager_works_on_pretended_cpus() {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page);
     }
     assert!(TURN.load(Ordering::Relaxed) > 0);
+    manager.validate();
+}
+
+#[test]
+fn an_access_gets_the_last_frames_from_whichever_cpu_has_them() {
+    const CPUS: u64 = 8;
+    static CPU: AtomicU64 = AtomicU64::new(0);
+    let cpus = Cpus::pretended(CPUS as usize, || CPU.load(Ordering::Relaxed) as u32);
+    let manager = Manager::builder()
+        .machine(Machine::real().with_cpus(cpus))
+        .budget_bytes(16 * MIB)
+        .swap_file(SwapFile::None)
+        .compression(Compression::Off)
+        .background(false)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
+    let mut next = 0;
+    let full = loop {
+        match space.store(at + next * PAGE, next) {
+            Ok(()) => next += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::OutOfMemory, "{full}");
+    // However many accesses have missed before, and however few frames there are.
+    for turn in 1..=CPUS {
+        CPU.store(1, Ordering::Relaxed);
+        space.unmap(at + (turn - 1) * 8 * PAGE, turn * PAGE).unwrap();
+        CPU.store(0, Ordering::Relaxed);
+        for _ in 0..turn {
+            space.store(at + next * PAGE, next).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+            next += 1;
+        }
+        space.store(at + next * PAGE, next).unwrap_err();
+    }
     manager.validate();
 }
 

@@ -50,15 +50,18 @@ impl Fault<'_> {
             self.engine.counters.count(Counter::FrameZeroedAhead);
             return self.install_ready(walk, region, block);
         }
-        let Some(block) = self.engine.frames.alloc_or_make_room(Order::ZERO) else {
-            return Step::End(Outcome::NeedsFrame);
+        let frames = &self.engine.frames;
+        let found = match self.looks_everywhere {
+            true => frames.alloc(Order::ZERO),
+            false => frames.alloc_or_make_room(Order::ZERO),
         };
+        let Some(block) = found else { return Step::End(Outcome::NeedsFrame) };
         if let Some(bytes) = self.bytes {
             // Release: the steps that made the frame ours come before its new bytes, for loads that still
             // look at an old entry.
             fence(Ordering::Release);
             // The bytes are read before the entry is touched: they may lie where reading takes its time.
-            self.engine.frames.bytes().copy_in(block.frame().home_offset(), bytes);
+            frames.bytes().copy_in(block.frame().home_offset(), bytes);
             return self.install_ready(walk, region, block);
         }
         if block.is_zeroed() {
@@ -67,11 +70,11 @@ impl Fault<'_> {
         let (word, entry) = (walk.word(), walk.entry());
         let busy = entry.to_busy();
         if word.change(entry, busy).is_err() {
-            self.engine.frames.give_back(block);
+            frames.give_back(block);
             return Step::Again;
         }
         self.engine.counters.count(Counter::FrameZeroed);
-        self.engine.frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
+        frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
         let frame = self.adopt(block, self.page, region);
         self.engine.publish(word, busy.to_present(frame, region.options.protection));
         Step::End(Outcome::Usable)

@@ -130,6 +130,8 @@ pub(crate) struct Fault<'a> {
     refused_for: Duration,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
+    /// Room was made, or could not be. What other CPUs have on their lists is asked for from now on.
+    looks_everywhere: bool,
     waiter: Waiter<'a>,
 }
 
@@ -164,6 +166,7 @@ impl<'a> Fault<'a> {
             refused_at,
             refused_for,
             alone,
+            looks_everywhere: false,
             waiter,
         }
     }
@@ -507,7 +510,14 @@ impl Fault<'_> {
                 Outcome::Written => return Ok(Resolved::Written),
                 Outcome::Adopted(pages) => return Ok(Resolved::Adopted(pages)),
                 Outcome::Failed(error) => return Err(error),
-                Outcome::NeedsFrame => reclaim::make_room(self.engine, &mut self.waiter).await?,
+                Outcome::NeedsFrame => {
+                    let made = reclaim::make_room(self.engine, &mut self.waiter).await;
+                    // Where no room can be made, the last frames may lie on other CPUs' lists.
+                    if self.looks_everywhere {
+                        made?;
+                    }
+                    self.looks_everywhere = true;
+                }
                 // The deadline is asked first: the end of a transfer of another device is no room on this one.
                 Outcome::DeviceFull { ends, .. }
                     if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}
