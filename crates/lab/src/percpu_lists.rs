@@ -100,7 +100,7 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Deadlock`] where both ends wait for each other.
+/// [`Stopped`] where both ends wait for each other, or the simulation has no memory.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::percpu_lists::run(form, load))?;

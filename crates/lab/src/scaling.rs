@@ -27,6 +27,8 @@ pub enum Mechanism {
     Pin,
     /// Pins of pages of their own in one space.
     PinShared,
+    /// Pages that go through the swap cache and back, without reclaim and without a device.
+    SwapCache,
     /// Pages written beyond what fits, so that each sends another out, in spaces of their own.
     SwapOut,
 }
@@ -55,10 +57,32 @@ pub struct FramesLoad {
     pub memory_bytes: u64,
 }
 
+/// How much threads of [`Mechanism::SwapCache`] do.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotsLoad {
+    /// Threads.
+    pub threads: usize,
+    /// Pages that go out together.
+    pub pages: u32,
+    /// How often they do before the clock starts.
+    pub warm_up: u32,
+    /// How often they do then.
+    pub turns: u32,
+    /// The memory of the whole machine. The device is as large.
+    pub memory_bytes: u64,
+}
+
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::ZeroPage, Self::Frames, Self::Blocks, Self::Pin, Self::PinShared, Self::SwapOut];
+    pub const ALL: [Self; 7] = [
+        Self::ZeroPage,
+        Self::Frames,
+        Self::Blocks,
+        Self::Pin,
+        Self::PinShared,
+        Self::SwapCache,
+        Self::SwapOut,
+    ];
 
     /// As the command line writes it.
     pub fn name(self) -> &'static str {
@@ -68,6 +92,7 @@ impl Mechanism {
             Self::Blocks => "blocks",
             Self::Pin => "pin",
             Self::PinShared => "pin-shared",
+            Self::SwapCache => "swap-cache",
             Self::SwapOut => "swap-out",
         }
     }
@@ -80,6 +105,7 @@ impl Mechanism {
             Self::Blocks => "Blocks of order 3, allocated and freed",
             Self::Pin => "Pins of a page, in spaces of their own",
             Self::PinShared => "Pins of pages of their own in one space",
+            Self::SwapCache => "Pages that go through the swap cache and back, without reclaim or a device",
             Self::SwapOut => "Pages that go out for each page written, in spaces of their own",
         }
     }
@@ -126,6 +152,14 @@ impl Mechanism {
                 let load = pin::Load { threads: cpus, reads: 1000, pages: 1, is_shared, beside };
                 let row = pin::simulate(machine, seed, form, load)?;
                 (row.throughput, row.profile)
+            }
+            Self::SwapCache => {
+                let memory_bytes = u64::from(machine.cpus()) * CPU_BYTES;
+                let load = SlotsLoad { threads: cpus, pages: 32, warm_up: 20, turns: 40, memory_bytes };
+                let run = move || simulated::workloads::slots::run(form, load);
+                let (outcome, _) = octavo_sim::run(machine, seed, run)?;
+                let rate = |(pages, time): &(u32, Duration)| f64::from(*pages) / time.as_secs_f64();
+                (outcome.tasks.iter().map(rate).sum(), Some(outcome.profile))
             }
             Self::SwapOut => {
                 // As much memory for each number of CPUs, so that the lists of a CPU are as long for each.
@@ -237,5 +271,14 @@ mod tests {
         assert!(base.linearity()[1] < 0.3, "{base:?}");
         assert!(base.lines[0].functions[0].starts_with("frame/zero_page"), "{base:?}");
         assert!(best.linearity()[1] > 0.7, "{best:?}");
+    }
+
+    #[test]
+    fn the_swap_cache_is_linear_in_its_best_form() {
+        let machine = Machine::named("haswell-ep").unwrap();
+        let curve = |form| Curve::simulate(&machine, 1, Mechanism::SwapCache, form, &[1, 8]).unwrap();
+        let (base, best) = (curve(Form::Base), curve(Form::Best));
+        assert!(base.linearity()[1] < 0.3, "{base:?}");
+        assert!(best.linearity()[1] > 0.9, "{best:?}");
     }
 }

@@ -73,9 +73,9 @@ pub use octavo_platform::Word;
 pub use region::{AccessPattern, RegionOptions};
 pub use space::{Advice, Space, SpaceStats};
 #[doc(hidden)]
-pub use swap::StandaloneSlots;
-#[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
+#[doc(hidden)]
+pub use swap::{StandaloneSlots, StandaloneSwapCache};
 pub use sync::machine::{Cpus, Machine};
 pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};

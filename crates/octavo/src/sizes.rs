@@ -38,8 +38,8 @@ sizes! {
     OWNER_LOCKS: usize = 64, small 1;
     /// Slots of a swap cluster: 2 MiB of pages.
     CLUSTER_SLOTS: usize = 512, small 2;
-    /// Locks of swap clusters.
-    CLUSTER_LOCKS: usize = 64, small 4;
+    /// Locks of the swap clusters of an area.
+    CLUSTER_LOCKS: usize = 256, small 4;
     /// log2 of a run of slots that is long enough for a device to be near its speed: 256 KiB.
     GOOD_RUN_CLASS: usize = 6, small 0;
     /// Locks of the swap cache.

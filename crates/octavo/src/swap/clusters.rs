@@ -17,21 +17,22 @@
 //! 7. The current clusters of other CPUs.
 //!
 //! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never used before. The answer
-//! `None` means that all lists that were asked were empty and all current clusters full, with no cluster moving meanwhile. A whole
-//! block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing.
-//! [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
+//! `None` means that all slots of each area that was asked were in use at some moment; or, of who asks not to grow, that all lists were
+//! empty and no current cluster was left, with no cluster moving meanwhile. A CPU leaves its cluster with the last free slot. A whole
+//! block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
 //!
-//! Locking: the clusters with the same number modulo 64 share a lock over their bits. Under it comes the lock of an
+//! Locking: the clusters of an area with the same number modulo 256 share a lock over their bits. Under it comes the lock of the
 //! area's lists, over the state and links of its clusters. No other lock is taken under either. A CPU gets a
 //! current cluster under the lists' lock, and loses it under both. So a thread that finds the cluster still current
 //! under the cluster's lock may take slots from it. A cluster with free slots that is on no list is always some
 //! CPU's current one.
 //!
-//! Cost: a run from the current cluster takes one lock and some ten words. A cluster takes 128 bytes. They are
+//! Cost: a run from the current cluster takes one lock and some ten words, and no line that other CPUs write. A cluster takes 128 bytes. They are
 //! charged to the budget when the cluster is first used, with the bytes that others keep for its slots. Reclaim
 //! must not be refused this memory, so the charge may go over the limit; reclaim then empties a chunk. Nothing is
 //! allocated later.
 
+mod area;
 mod bits;
 mod check;
 mod lists;
@@ -44,12 +45,13 @@ mod tests;
 use crossbeam_utils::CachePadded;
 
 use crate::budget::Budget;
-use crate::sizes::{CLUSTER_LOCKS as LOCKS, GOOD_RUN_CLASS as GOOD_CLASS};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Mutex, MutexGuard, Ordering, WordArray};
+use crate::sizes::GOOD_RUN_CLASS as GOOD_CLASS;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Ordering, WordArray};
 use crate::units::{StoredPage, SwapSlot};
 
+use area::{Area, ClusterLock};
 use bits::{SlotBits, WORDS};
-use lists::{ClusterState, List, ListHints, Lists, RUN_CLASSES};
+use lists::{ClusterState, List, Lists, RUN_CLASSES};
 pub use standalone::StandaloneSlots;
 
 pub(crate) use crate::sizes::CLUSTER_SLOTS;
@@ -91,17 +93,6 @@ struct Cluster {
     /// The neighbours on the list, + 1; 0: none. Under the lists' lock.
     next: AtomicU32,
     previous: AtomicU32,
-}
-
-#[derive(Debug)]
-struct Area {
-    first_cluster: u32,
-    clusters: u32,
-    /// Slots.
-    capacity: u32,
-    used: AtomicU32,
-    lists: Mutex<Lists>,
-    hints: ListHints,
 }
 
 /// Areas of one priority.
@@ -171,8 +162,7 @@ impl Current {
 #[derive(Debug)]
 pub(crate) struct Clusters {
     clusters: WordArray<Cluster>,
-    locks: Box<[CachePadded<Mutex<()>>]>,
-    areas: Box<[CachePadded<Area>]>,
+    areas: Box<[Area]>,
     /// Highest priority first.
     groups: Box<[Group]>,
     capacity: u32,
@@ -198,10 +188,10 @@ impl Clusters {
             .map(|shape| {
                 let first = next;
                 next = next_first_slot(first, shape.capacity_pages);
-                CachePadded::new(Area::new(first, shape.capacity_pages))
+                Area::new(first, shape.capacity_pages)
             })
             .collect();
-        let has_slots = |area: &&CachePadded<Area>| area.capacity > 0;
+        let has_slots = |area: &&Area| area.capacity > 0;
         let last =
             areas.iter().rfind(has_slots).map_or(0, |area| area.first_slot() + u64::from(area.capacity));
         if last > MOST_SLOTS {
@@ -221,7 +211,6 @@ impl Clusters {
         let clusters = areas.iter().rfind(has_slots).map_or(0, |area| area.first_cluster + area.clusters);
         Ok(Self {
             clusters: WordArray::new((clusters as usize).max(1))?,
-            locks: (0..LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
             capacity: areas.iter().map(|area| area.capacity).sum(),
             areas,
             groups: priorities.iter().rev().map(group).collect(),
@@ -231,12 +220,23 @@ impl Clusters {
         })
     }
 
-    /// Slots in use.
+    /// Slots in use. Exact while nobody else is at work.
     pub(crate) fn used(&self) -> u32 {
-        self.areas.iter().map(|area| area.used()).sum()
+        self.areas.iter().map(Area::used).sum()
+    }
+
+    /// Returns whether no slot is free. Each area is asked at another moment.
+    pub(crate) fn is_full(&self) -> bool {
+        self.areas.iter().all(Area::is_full)
+    }
+
+    /// Returns whether no slot of an area is free.
+    pub(crate) fn is_area_full(&self, area: usize) -> bool {
+        self.areas[area].is_full()
     }
 
     /// How many slots there are.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -244,11 +244,6 @@ impl Clusters {
     /// How many areas there are.
     pub(crate) fn areas(&self) -> usize {
         self.areas.len()
-    }
-
-    /// How many slots an area has.
-    pub(crate) fn area_capacity(&self, area: usize) -> u32 {
-        self.areas[area].capacity
     }
 
     /// The index of the area that has a slot.
@@ -261,10 +256,11 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and fewer are
-    /// free than pages in memory may keep.
+    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and fewer are free than pages
+    /// in memory may keep. It may be so with up to an eighth fewer in use, and is never late.
     pub(crate) fn is_crowded(&self) -> bool {
-        let free = self.capacity - self.used().min(self.capacity);
+        let used: u32 = self.areas.iter().map(Area::most_used).sum();
+        let free = self.capacity - used.min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
@@ -306,13 +302,13 @@ impl Clusters {
         let end = first + run.count as usize;
         let area = self.area_of(index);
         assert!(end <= area.slots_of(index), "{run:?} is no run of slots");
-        let _lock = self.lock(index);
+        let mut lock = area.lock(index);
         let cluster = self.cluster(index);
         let mut bits = SlotBits::load(&cluster.bits);
         assert!(bits.all_used(first, end), "{run:?} was freed twice, or never allocated");
         bits.clear(first, end);
         bits.store(&cluster.bits, first, end);
-        area.used.fetch_sub(run.count, Ordering::Relaxed);
+        lock.remove(run.count);
 
         // A cluster leaves Held only under its lock, so Held is true. Any other state may be out of date.
         let before = ClusterState::of(cluster);
@@ -335,8 +331,8 @@ impl Clusters {
         }
     }
 
-    fn lock(&self, cluster: u32) -> MutexGuard<'_, ()> {
-        self.locks[cluster as usize % LOCKS].lock()
+    fn lock(&self, cluster: u32) -> ClusterLock<'_> {
+        self.area_of(cluster).lock(cluster)
     }
 
     fn cluster(&self, cluster: u32) -> &Cluster {
@@ -405,9 +401,9 @@ impl Clusters {
     ) -> Option<SlotRun> {
         loop {
             let Current { cluster, .. } = Current::load(current)?;
-            let _lock = self.lock(cluster);
+            let mut lock = self.lock(cluster);
             let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
-            let bits = SlotBits::load(&self.cluster(cluster).bits);
+            let mut bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
             // If the device may not grow, places between used slots are the safest.
             let leave = self.is_shunned(cluster, ask)
@@ -425,17 +421,28 @@ impl Clusters {
                 return None;
             };
             let len = len.min(count);
-            let run = self.take(cluster, bits, first, len);
-            current.store(Current { next: first + len, ..now }.word(), Ordering::Release);
+            let run = self.take(&mut lock, cluster, &mut bits, first, len);
+            if bits.none_free() {
+                self.leave(current, cluster, &bits);
+            } else {
+                current.store(Current { next: first + len, ..now }.word(), Ordering::Release);
+            }
             return Some(run);
         }
     }
 
     /// Takes slots, under the cluster's lock.
-    fn take(&self, cluster: u32, mut bits: SlotBits, first: usize, len: usize) -> SlotRun {
+    fn take(
+        &self,
+        lock: &mut ClusterLock<'_>,
+        cluster: u32,
+        bits: &mut SlotBits,
+        first: usize,
+        len: usize,
+    ) -> SlotRun {
         bits.set(first, first + len);
         bits.store(&self.cluster(cluster).bits, first, first + len);
-        self.area_of(cluster).used.fetch_add(len as u32, Ordering::Relaxed);
+        lock.add(len as u32);
         SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
     }
 
@@ -556,21 +563,24 @@ impl Clusters {
             return None;
         }
         lists.touched += 1;
-        area.hints.set_never_used(lists.touched < area.clusters);
         self.budget.charge_over(size_of::<Cluster>() as u64 + self.bytes_per_cluster);
         SlotBits::free(slots).store_all(&self.cluster(cluster).bits);
         Some(cluster)
     }
 
-    /// Takes the longest run of some CPU's current cluster.
+    /// Takes the longest run of some CPU's current cluster. The CPU leaves a cluster that is full then.
     fn take_any(&self, current: &AtomicU64, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         loop {
             let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
-            let _lock = self.lock(cluster);
+            let mut lock = self.lock(cluster);
             if Current::load(current).is_some_and(|now| now.cluster == cluster) {
-                let bits = SlotBits::load(&self.cluster(cluster).bits);
+                let mut bits = SlotBits::load(&self.cluster(cluster).bits);
                 let (first, len) = bits.longest()?;
-                return Some(self.take(cluster, bits, first, len.min(count)));
+                let run = self.take(&mut lock, cluster, &mut bits, first, len.min(count));
+                if bits.none_free() {
+                    self.leave(current, cluster, &bits);
+                }
+                return Some(run);
             }
         }
     }
@@ -601,8 +611,8 @@ impl Clusters {
         match found {
             // On no list and nobody's current one: no other thread comes here.
             Some(cluster) => {
-                let _lock = self.lock(cluster);
-                Some(self.take(cluster, SlotBits::free(CLUSTER_SLOTS), 0, CLUSTER_SLOTS).first)
+                let mut free = SlotBits::free(CLUSTER_SLOTS);
+                Some(self.take(&mut self.lock(cluster), cluster, &mut free, 0, CLUSTER_SLOTS).first)
             }
             None => group.currents.iter().find_map(|current| self.take_whole_current(current, ask)),
         }
@@ -611,10 +621,10 @@ impl Clusters {
     /// Takes a CPU's current cluster, if all of it is free.
     fn take_whole_current(&self, current: &AtomicU64, ask: Ask<'_>) -> Option<SwapSlot> {
         let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
-        let _lock = self.lock(cluster);
-        Current::load(current).filter(|now| now.cluster == cluster)?;
-        let bits = SlotBits::load(&self.cluster(cluster).bits);
         let area = self.area_of(cluster);
+        let mut lock = area.lock(cluster);
+        Current::load(current).filter(|now| now.cluster == cluster)?;
+        let mut bits = SlotBits::load(&self.cluster(cluster).bits);
         if !area.is_whole(cluster, &bits) {
             return None;
         }
@@ -622,7 +632,7 @@ impl Clusters {
         current.store(NONE, Ordering::Release);
         lists.move_to(&self.clusters, cluster, ClusterState::FullHuge, &area.hints);
         drop(lists);
-        Some(self.take(cluster, bits, 0, CLUSTER_SLOTS).first)
+        Some(self.take(&mut lock, cluster, &mut bits, 0, CLUSTER_SLOTS).first)
     }
 
     /// The slots in use. Each cluster is read at another moment.
@@ -652,44 +662,4 @@ fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
     let word = Current { cluster, next: 0, class }.word();
     // Release: the cluster's words. Threads of one CPU may meet here, under the locks of different areas.
     current.compare_exchange(NONE, word, Ordering::Release, Ordering::Relaxed).is_ok()
-}
-
-impl Area {
-    fn new(first_slot: u64, capacity: u32) -> Self {
-        let clusters = (capacity as usize).div_ceil(CLUSTER_SLOTS) as u32;
-        let hints = ListHints::default();
-        hints.set_never_used(clusters > 0);
-        Self {
-            // `Clusters::new` refuses more slots than there are numbers for.
-            first_cluster: (first_slot / CLUSTER_SLOTS as u64) as u32,
-            clusters,
-            capacity,
-            used: AtomicU32::new(0),
-            lists: Mutex::new(Lists::default()),
-            hints,
-        }
-    }
-
-    fn first_slot(&self) -> u64 {
-        u64::from(self.first_cluster) * CLUSTER_SLOTS as u64
-    }
-
-    fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn is_full(&self) -> bool {
-        self.used() == self.capacity
-    }
-
-    /// The slots of a cluster: fewer in the last.
-    fn slots_of(&self, cluster: u32) -> usize {
-        let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
-        (self.capacity as usize).saturating_sub(before).min(CLUSTER_SLOTS)
-    }
-
-    /// Returns whether a cluster is one of full size, with no slot in use.
-    fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
-        bits.none_used() && self.slots_of(cluster) == CLUSTER_SLOTS
-    }
 }

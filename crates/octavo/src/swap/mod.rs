@@ -37,6 +37,7 @@ mod slots;
 mod store;
 mod unwritable;
 
+pub use cache::StandaloneSwapCache;
 pub use clusters::StandaloneSlots;
 
 use std::collections::HashMap;

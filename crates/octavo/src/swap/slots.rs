@@ -89,12 +89,12 @@ impl Slots {
 
     /// Returns whether no slot is free. Withheld slots are free: pages get them when there are no others.
     pub(super) fn is_full(&self) -> bool {
-        self.used() >= self.clusters.capacity()
+        self.unwritable.withheld() == 0 && self.clusters.is_full()
     }
 
     /// Returns whether no slot of an area is free, as [`Slots::is_full`] does for all areas.
     pub(super) fn is_area_full(&self, area: usize) -> bool {
-        self.area_used(area) >= self.clusters.area_capacity(area)
+        self.unwritable.withheld_of(area) == 0 && self.clusters.is_area_full(area)
     }
 
     /// Slots in use of an area.

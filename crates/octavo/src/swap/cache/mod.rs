@@ -8,6 +8,7 @@
 //! | `mod` | what can be done with a slot |
 //! | `index` | from a slot to its frame: a tree with tags, a tree, a table |
 //! | `words` | the 16 bytes of a slot |
+//! | `standalone` | a cache without a manager, for measurements |
 //!
 //! Invariants:
 //! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change under it only.
@@ -35,6 +36,7 @@
 //! **Writeback.** `index::start_unlocked` says why the forms without tags need no lock at its start and end.
 
 mod index;
+mod standalone;
 mod words;
 
 use std::collections::HashMap;
@@ -54,6 +56,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
 use crate::units::{FrameId, SwapSlot};
 
 use index::Index;
+pub use standalone::StandaloneSwapCache;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 

@@ -75,6 +75,11 @@ impl SlotBits {
         word * 64 + bits.trailing_zeros() as usize
     }
 
+    /// Returns whether no slot is free.
+    pub(super) fn none_free(&self) -> bool {
+        self.scan(0, u64::MAX) == BITS
+    }
+
     fn next_used(&self, at: usize) -> usize {
         self.scan(at, 0)
     }

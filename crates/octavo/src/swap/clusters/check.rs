@@ -16,8 +16,7 @@ impl Clusters {
             let listed = touched.clone().filter(is_listed).count();
             let linked = lists.contradiction(&self.clusters, &area.hints, listed);
             touched.clone().find_map(|index| self.misplaced(area, index)).or(linked).or_else(|| {
-                let hinted = area.hints.may_have_never_used() == (lists.touched < area.clusters);
-                (used != area.used() as usize || !hinted)
+                (used != area.used() as usize)
                     .then(|| format!("{used} slots are in use, and {} counted", area.used()))
             })
         })
@@ -36,7 +35,7 @@ impl Clusters {
         let is_whole = area.is_whole(index, &bits);
         let is_right = match state {
             ClusterState::NeverUsed => false,
-            ClusterState::Held => true,
+            ClusterState::Held => bits.free_slots() > 0,
             ClusterState::Full | ClusterState::FullHuge => bits.free_slots() == 0,
             ClusterState::On(List::FREE) => is_whole,
             ClusterState::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,

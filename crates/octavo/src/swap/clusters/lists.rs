@@ -86,32 +86,37 @@ impl ClusterState {
     }
 }
 
-/// Which lists have something, for a look without the lock.
-#[derive(Debug, Default)]
+/// Where there may be free slots, for a look without the lock.
+///
+/// ```text
+/// | clusters held by CPUs, 20 | some were never used, 1 | lists that have something, 11 |
+/// ```
+///
+/// The word changes once for each move of a cluster, under the lists' lock. So where it is 0, all clusters were full at that moment.
+#[derive(Debug)]
 pub(super) struct ListHints(AtomicU32);
 
+const NEVER_USED: u32 = 1 << List::COUNT;
+const ONE_HELD: u32 = NEVER_USED << 1;
+/// What the word has room for. There are no more CPUs.
+const MOST_HELD: u32 = u32::MAX / ONE_HELD;
+
 impl ListHints {
-    const NEVER_USED: u32 = 1 << 31;
+    pub(super) fn new(clusters: u32) -> Self {
+        Self(AtomicU32::new(if clusters > 0 { NEVER_USED } else { 0 }))
+    }
+
+    /// Returns whether no cluster is on a list, in a CPU's hands, or never used.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
 
     pub(super) fn may_have(&self, list: List) -> bool {
         self.0.load(Ordering::Relaxed) & list.bit() != 0
     }
 
     pub(super) fn may_have_never_used(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & Self::NEVER_USED != 0
-    }
-
-    /// Under the lists' lock.
-    fn set(&self, bit: u32, present: bool) {
-        let before = self.0.load(Ordering::Relaxed);
-        let after = if present { before | bit } else { before & !bit };
-        if before != after {
-            self.0.store(after, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn set_never_used(&self, present: bool) {
-        self.set(Self::NEVER_USED, present);
+        self.0.load(Ordering::Relaxed) & NEVER_USED != 0
     }
 }
 
@@ -123,9 +128,13 @@ struct Ends {
 }
 
 /// The lists of one area.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lists {
     ends: [Ends; List::COUNT],
+    /// Clusters of the area.
+    clusters: u32,
+    /// Current clusters of CPUs.
+    held: u32,
     /// Clusters of the area that have been used. They come first in it.
     pub(super) touched: u32,
     /// How often clusters came here, or went into another state.
@@ -133,6 +142,18 @@ pub(super) struct Lists {
 }
 
 impl Lists {
+    pub(super) fn new(clusters: u32) -> Self {
+        Self { ends: [Ends::default(); List::COUNT], clusters, held: 0, touched: 0, moves: 0 }
+    }
+
+    /// What the hints say when nobody has the lock.
+    pub(super) fn hints(&self) -> u32 {
+        let listed =
+            self.ends.iter().zip(0..).fold(0, |word, (ends, list)| word | u32::from(ends.head != 0) << list);
+        let never_used = if self.touched < self.clusters { NEVER_USED } else { 0 };
+        listed | never_used | (self.held.min(MOST_HELD) * ONE_HELD)
+    }
+
     /// The cluster that has been on the list longest.
     pub(super) fn head(&self, list: List) -> Option<u32> {
         self.ends[list.0 as usize].head.checked_sub(1)
@@ -146,10 +167,12 @@ impl Lists {
     /// Moves a cluster off its list, if it is on one, and into another state.
     pub(super) fn move_to(&mut self, clusters: &[Cluster], index: u32, to: ClusterState, hints: &ListHints) {
         let cluster = &clusters[index as usize];
-        if let ClusterState::On(list) = ClusterState::of(cluster) {
+        let before = ClusterState::of(cluster);
+        if let ClusterState::On(list) = before {
             self.unlink(clusters, cluster, list);
-            hints.set(list.bit(), self.head(list).is_some());
         }
+        self.held -= u32::from(before == ClusterState::Held);
+        self.held += u32::from(to == ClusterState::Held);
         if let ClusterState::On(list) = to {
             let ends = &mut self.ends[list.0 as usize];
             cluster.next.store(0, Ordering::Relaxed);
@@ -159,10 +182,13 @@ impl Lists {
                 tail => clusters[tail as usize - 1].next.store(index + 1, Ordering::Relaxed),
             }
             ends.tail = index + 1;
-            hints.set(list.bit(), true);
         }
         to.set(cluster);
         self.moves += 1;
+        let said = self.hints();
+        if hints.0.load(Ordering::Relaxed) != said {
+            hints.0.store(said, Ordering::Relaxed);
+        }
     }
 
     fn unlink(&mut self, clusters: &[Cluster], cluster: &Cluster, list: List) {
@@ -199,9 +225,12 @@ impl Lists {
                 (before, at) = (at, cluster.next.load(Ordering::Relaxed));
                 count += 1;
             }
-            if ends.tail != before || hints.may_have(list) != (ends.head != 0) {
-                return Some(format!("{list:?} ends elsewhere, or its hint is wrong"));
+            if ends.tail != before {
+                return Some(format!("{list:?} ends elsewhere"));
             }
+        }
+        if hints.0.load(Ordering::Relaxed) != self.hints() {
+            return Some(format!("the hints {hints:?} are not those of {self:?}"));
         }
         (count != listed).then(|| format!("{count} clusters are on lists, and {listed} say so"))
     }

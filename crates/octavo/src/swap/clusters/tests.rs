@@ -179,7 +179,11 @@ impl Model<'_> {
         assert!(self.clusters.used_slots().map(|slot| slot.0).eq(self.owned.iter().copied()));
         let capacity: u32 = self.shapes.iter().map(|shape| shape.0).sum();
         // A budget without limit may keep any number of pages.
-        assert_eq!(self.clusters.is_crowded(), capacity - (self.owned.len() as u32) < capacity / 2);
+        let free = capacity - self.owned.len() as u32;
+        let is_crowded = self.clusters.is_crowded();
+        assert!(is_crowded || free >= capacity / 2, "{free} of {capacity}");
+        assert!(!is_crowded || free < capacity / 2 + capacity / 8, "{free} of {capacity}");
+        assert_eq!(self.clusters.is_full(), free == 0);
     }
 }
 

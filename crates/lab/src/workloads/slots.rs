@@ -1,0 +1,31 @@
+//! Threads that send pages out and bring them back through one swap cache, whose device takes no time. Each is on a CPU of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::now;
+use super::super::octavo::{StandaloneSwapCache, SwapCache};
+use super::gate::{Outcome, all_at_once};
+use crate::Form;
+use crate::scaling::SlotsLoad;
+
+/// Returns the pages of each thread, and the time that it took for them.
+pub(crate) fn run(form: Form, load: SlotsLoad) -> Outcome<(u32, Duration)> {
+    let form = match form {
+        Form::Base => SwapCache::TaggedTree,
+        Form::Patched => SwapCache::Tree,
+        Form::Best => SwapCache::Table,
+    };
+    let pages = (load.memory_bytes / 4096) as u32;
+    let cache =
+        StandaloneSwapCache::new(form, pages, load.memory_bytes).map(Arc::new).expect("address space");
+    let threads = vec![cache; load.threads];
+    all_at_once(threads, move |_, cache| {
+        // The first turns find the clusters and frames of this CPU.
+        let turns = |turns| (0..turns).map(|_| cache.out_and_back(load.pages)).sum();
+        let _: u32 = turns(load.warm_up);
+        let began = now();
+        let pages = turns(load.turns);
+        ((pages, now() - began), cache)
+    })
+}

@@ -1,0 +1,127 @@
+//! One area: its clusters, the locks over their bits, and how many slots are in use.
+//!
+//! Slots are counted by lock, where no other thread writes. The sum is told to all in steps, so that a word that all CPUs read
+//! changes seldom.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sizes::{CLUSTER_LOCKS as LOCKS, CLUSTER_SLOTS};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+
+use super::bits::SlotBits;
+use super::lists::{ListHints, Lists};
+
+/// The most slots that a lock does not tell of.
+const MOST_UNTOLD: u32 = 64;
+/// All locks together do not tell of more than this part of the area.
+const UNTOLD: u32 = 16;
+
+/// An area's clusters and their state.
+#[derive(Debug)]
+pub(super) struct Area {
+    pub(super) first_cluster: u32,
+    pub(super) clusters: u32,
+    /// Slots.
+    pub(super) capacity: u32,
+    /// Slots that a lock does not tell of.
+    untold: u32,
+    /// Clusters with the same number modulo their number share a lock.
+    locks: Box<[CachePadded<Counted>]>,
+    /// Slots in use, as far as was told.
+    told: CachePadded<AtomicU32>,
+    pub(super) lists: CachePadded<Mutex<Lists>>,
+    pub(super) hints: CachePadded<ListHints>,
+}
+
+/// A lock over the bits of some clusters, and how many of their slots are in use.
+#[derive(Debug, Default)]
+struct Counted {
+    /// How many were told.
+    told: Mutex<u32>,
+    /// Changes under the lock. Relaxed: the lock orders.
+    used: AtomicU32,
+}
+
+/// The lock over the bits of a cluster.
+#[derive(Debug)]
+pub(super) struct ClusterLock<'a> {
+    area: &'a Area,
+    used: &'a AtomicU32,
+    told: MutexGuard<'a, u32>,
+}
+
+impl ClusterLock<'_> {
+    /// Counts slots that are in use now.
+    pub(super) fn add(&mut self, slots: u32) {
+        self.count(self.used.load(Ordering::Relaxed) + slots);
+    }
+
+    /// Counts slots that are free now.
+    pub(super) fn remove(&mut self, slots: u32) {
+        self.count(self.used.load(Ordering::Relaxed) - slots);
+    }
+
+    fn count(&mut self, used: u32) {
+        self.used.store(used, Ordering::Relaxed);
+        if used.abs_diff(*self.told) > self.area.untold {
+            // It may be less than before: the sum wraps, and what was told of is never less than nothing.
+            self.area.told.fetch_add(used.wrapping_sub(*self.told), Ordering::Relaxed);
+            *self.told = used;
+        }
+    }
+}
+
+impl Area {
+    pub(super) fn new(first_slot: u64, capacity: u32) -> Self {
+        let clusters = (capacity as usize).div_ceil(CLUSTER_SLOTS) as u32;
+        let locks = (clusters as usize).clamp(1, LOCKS);
+        Self {
+            // `Clusters::new` refuses more slots than there are numbers for.
+            first_cluster: (first_slot / CLUSTER_SLOTS as u64) as u32,
+            clusters,
+            capacity,
+            untold: (capacity / UNTOLD / locks as u32).min(MOST_UNTOLD),
+            locks: (0..locks).map(|_| CachePadded::default()).collect(),
+            told: CachePadded::default(),
+            lists: CachePadded::new(Mutex::new(Lists::new(clusters))),
+            hints: CachePadded::new(ListHints::new(clusters)),
+        }
+    }
+
+    pub(super) fn first_slot(&self) -> u64 {
+        u64::from(self.first_cluster) * CLUSTER_SLOTS as u64
+    }
+
+    /// Locks the bits of a cluster.
+    pub(super) fn lock(&self, cluster: u32) -> ClusterLock<'_> {
+        let counted = &self.locks[(cluster - self.first_cluster) as usize % self.locks.len()];
+        ClusterLock { area: self, used: &counted.used, told: counted.told.lock() }
+    }
+
+    /// Slots in use. Each lock's are read at another moment. Cost: a cache line for each lock.
+    pub(super) fn used(&self) -> u32 {
+        self.locks.iter().map(|counted| counted.used.load(Ordering::Relaxed)).sum()
+    }
+
+    /// As many slots as may be in use: at least those that are, and up to an eighth of the area more. Cost: a word that changes
+    /// seldom.
+    pub(super) fn most_used(&self) -> u32 {
+        self.told.load(Ordering::Relaxed) + self.untold * self.locks.len() as u32
+    }
+
+    /// Returns whether no slot was free at this moment. Cost: a word that changes as clusters move.
+    pub(super) fn is_full(&self) -> bool {
+        self.hints.are_none()
+    }
+
+    /// The slots of a cluster: fewer in the last.
+    pub(super) fn slots_of(&self, cluster: u32) -> usize {
+        let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
+        (self.capacity as usize).saturating_sub(before).min(CLUSTER_SLOTS)
+    }
+
+    /// Returns whether a cluster is one of full size, with no slot in use.
+    pub(super) fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
+        bits.none_used() && self.slots_of(cluster) == CLUSTER_SLOTS
+    }
+}
