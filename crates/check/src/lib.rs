@@ -32,6 +32,8 @@ pub enum Workload {
     ZeroPage,
     /// The first page of a space
     FirstPage,
+    /// Two ranges that take each other's table nodes
+    Nodes,
     /// A program at the other side of a translation, which forks
     Family,
 }
@@ -45,13 +47,22 @@ impl Workload {
             Self::ZeroPage => 29_000,
             Self::FirstPage => 15_000,
             Self::Family => 98_000,
+            Self::Nodes => 92_000,
         }
     }
 
     /// The one that a seed chooses.
     pub fn of_seed(seed: u64) -> Self {
-        [Self::OnePage, Self::ZeroPage, Self::FirstPage, Self::Lanes, Self::Lanes, Self::Family]
-            [(seed % 6) as usize]
+        let all = [
+            Self::OnePage,
+            Self::ZeroPage,
+            Self::FirstPage,
+            Self::Lanes,
+            Self::Lanes,
+            Self::Family,
+            Self::Nodes,
+        ];
+        all[(seed % all.len() as u64) as usize]
     }
 }
 
@@ -72,6 +83,12 @@ pub enum Pair {
     LoadAndReuse,
     /// Two threads want a page that is out
     TwoReturns,
+    /// A page is unmapped while it goes out
+    UnmapAndPageOut,
+    /// A page that is out is unmapped while it is wanted
+    UnmapAndReturn,
+    /// A page that is out may only be read from now on, while it is wanted
+    ProtectAndReturn,
     /// The first store to a space, and the page is unmapped
     FirstStoreAndUnmap,
     /// The same at a high address, where the table is tall

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use octavo_check::{Case, Exhausted, MUTANTS, Mutant, Pair, Workload, exhaust, hunt, run};
+use octavo_check::{Case, Exhausted, Hunt, MUTANTS, Mutant, Pair, Workload, exhaust, run};
 use octavo_sim::interleaving;
 
 /// Octavo's engine under schedules that are chosen, on virtual CPUs and devices.
@@ -62,6 +62,9 @@ enum Command {
     },
     /// Switches one bug on after the other, and tells how many runs find each
     Mutants {
+        /// The bugs [default: all]
+        #[arg(value_name = "NAME", value_parser = mutant)]
+        names: Vec<&'static Mutant>,
         /// The first seed
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -85,12 +88,27 @@ fn mutant(name: &str) -> Result<&'static Mutant, String> {
 thread_local! {
     /// Where the last panic was.
     static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
+    /// The seed that runs, and how to run it again.
+    static RUNNING: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
+
+/// What the standard library says where a panic meets another one that unwinds. The process would end with that.
+const PANIC_UPON_PANIC: &str = "panic in a destructor during cleanup";
+/// Runs that must find a bug.
+const ENOUGH: u64 = 3;
 
 fn main() -> ExitCode {
     let options = Options::parse();
     // A panic is a finding, and is told as one.
     std::panic::set_hook(Box::new(|info| {
+        if info.payload_as_str() == Some(PANIC_UPON_PANIC) {
+            let (seed, again) = RUNNING.take();
+            println!(
+                "seed {seed} failed: a thread panicked while it unwound\n  at {}\nagain: {again}",
+                PANICKED.take()
+            );
+            std::process::exit(1);
+        }
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         PANICKED.set(place);
     }));
@@ -101,10 +119,10 @@ fn main() -> ExitCode {
         Command::Exhaust { pair, mutant, preemptions, schedules } => {
             exhaust_all(&pair, mutant, preemptions, schedules)
         }
-        Command::Mutants { seed, runs, workload } => {
+        Command::Mutants { names, seed, runs, workload } => {
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
-            for mutant in MUTANTS {
-                let hunt = match hunt(mutant, workload, seed, runs, 3) {
+            for mutant in if names.is_empty() { MUTANTS.iter().collect() } else { names } {
+                let hunt = match hunt_outside(mutant, workload, seed, runs) {
                     Ok(hunt) => hunt,
                     Err(reason) => {
                         eprintln!("octavo-sim: {reason}");
@@ -122,6 +140,55 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs seeds with a bug in other processes, since a bug may end its process, until it was found often enough.
+fn hunt_outside(
+    mutant: &'static Mutant,
+    workload: Option<Workload>,
+    seed: u64,
+    most_runs: u64,
+) -> Result<Hunt, Box<dyn std::error::Error>> {
+    let itself = std::env::current_exe()?;
+    let mut hunt = Hunt { runs: 0, found: 0, first: None };
+    while hunt.runs < most_runs && hunt.found < ENOUGH {
+        let (from, left) = (seed + hunt.runs, most_runs - hunt.runs);
+        let mut check = std::process::Command::new(&itself);
+        check.args([
+            "check",
+            "--seed",
+            &from.to_string(),
+            "--runs",
+            &left.to_string(),
+            "--mutant",
+            mutant.name,
+        ]);
+        check.args(["--interleaving", "0"]);
+        if let Some(choice) = workload.and_then(|choice| choice.to_possible_value()) {
+            check.args(["--workload", choice.get_name()]);
+        }
+        let ended = check.output()?;
+        if ended.status.success() {
+            hunt.runs = most_runs;
+            break;
+        }
+        // Of a thread that waits for ever as it unwinds the simulator tells itself.
+        let said = [ended.stdout, ended.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let seed_of = |line: &str| {
+            let (_, rest) = line.split_once("seed ")?;
+            rest.split_once(" failed").or_else(|| rest.split_once(" has panicked"))?.0.parse::<u64>().ok()
+        };
+        let Some(failed) = said.lines().find_map(seed_of) else {
+            return Err(
+                format!("{} ended with {} and told no seed: {said}", mutant.name, ended.status).into()
+            );
+        };
+        hunt.runs = failed + 1 - seed;
+        hunt.found += 1;
+        hunt.first.get_or_insert(hunt.runs);
+    }
+    Ok(hunt)
+}
+
 fn check(
     first: u64,
     runs: u64,
@@ -130,26 +197,30 @@ fn check(
     pieces: usize,
 ) -> ExitCode {
     let (mut steps, mut switches) = (0, 0);
+    let mut with = mutant.map_or(String::new(), |mutant| format!(" --mutant {}", mutant.name));
+    if let Some(choice) = workload.and_then(|choice| choice.to_possible_value()) {
+        with = format!("{with} --workload {}", choice.get_name());
+    }
+    let repeat = |seed| format!("octavo-sim check --seed {seed} --runs 1{with} --interleaving {pieces}");
     for seed in (first..=u64::MAX).zip(0..runs).map(|(seed, _)| seed) {
+        RUNNING.set((seed, repeat(seed)));
         let case = Case { seed, workload, mutant };
         let explored = run(case, false);
         steps += explored.steps;
         switches += explored.switches;
         let Err(stopped) = explored.result else { continue };
         let place = PANICKED.take();
-        let again = run(case, true);
-        let text = interleaving(&again.trace, place_for_people);
-        let lines: Vec<_> = text.lines().collect();
-        println!("{}", lines[lines.len().saturating_sub(pieces)..].join("\n"));
+        if pieces > 0 {
+            let again = run(case, true);
+            let text = interleaving(&again.trace, place_for_people);
+            let lines: Vec<_> = text.lines().collect();
+            println!("{}", lines[lines.len().saturating_sub(pieces)..].join("\n"));
+        }
         println!("seed {seed} failed after {} steps: {stopped}", explored.steps);
         if !place.is_empty() {
             println!("  at {place}");
         }
-        let mut with = mutant.map_or(String::new(), |mutant| format!(" --mutant {}", mutant.name));
-        if let Some(choice) = workload.and_then(|choice| choice.to_possible_value()) {
-            with = format!("{with} --workload {}", choice.get_name());
-        }
-        println!("again: octavo-sim check --seed {seed} --runs 1{with} --interleaving {pieces}");
+        println!("again: {}", repeat(seed));
         return ExitCode::FAILURE;
     }
     println!("{runs} runs went well: {steps} operations on shared words, {switches} switches of threads");

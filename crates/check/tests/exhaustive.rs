@@ -47,6 +47,12 @@ fn uses_and_references_that_are_kept_are_shown_by_one_preemption() {
 }
 
 #[test]
+fn what_changes_a_page_that_comes_back_and_leaves_it_as_it_is_is_shown_by_one_preemption() {
+    is_shown("protect-leaves-swapped-entries", Pair::ProtectAndReturn, 1);
+    is_shown("read-of-a-slot-that-nothing-leads-to", Pair::UnmapAndReturn, 1);
+}
+
+#[test]
 fn the_huge_zero_pages_bugs_are_shown_by_one_preemption() {
     is_shown("zero-page-torn-down-without-its-lock", Pair::ZeroPageAndShrinker, 1);
     is_shown("zero-page-wiped-late", Pair::ZeroPageAndShrinker, 1);

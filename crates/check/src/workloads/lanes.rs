@@ -179,15 +179,18 @@ impl Common {
         let mut random = Random::new(seed ^ 0x6d61_7073);
         for _ in self.rounds(1) {
             let (count, stamp) = (1 + random.below(4), 1 + random.number() / 2);
-            let address = OWN + random.below(4) * PAGE;
-            self.insist(|| self.space.map_at(address, count * PAGE, RegionOptions::new()));
+            // A range that covers a node of the table: the node goes with it, and others get it.
+            let covers_node = random.below(3) == 0;
+            let address = if covers_node { OWN } else { OWN + random.below(4) * PAGE };
+            let len = if covers_node { HUGE } else { count * PAGE };
+            self.insist(|| self.space.map_at(address, len, RegionOptions::new()));
             for page in 0..count {
                 let at = address + page * PAGE;
                 assert_eq!(self.insist(|| self.space.load::<u64>(at)), 0, "a fresh page");
                 self.insist(|| self.space.store(at, stamp + page));
             }
             if random.below(3) == 0 {
-                self.insist(|| self.space.protect(address, count * PAGE, Protection::READ));
+                self.insist(|| self.space.protect(address, len, Protection::READ));
                 let refused = self.space.store(address, 1_u64).expect_err("a page that may only be read");
                 assert_eq!(refused.kind(), ErrorKind::Protected);
             }
@@ -195,7 +198,7 @@ impl Common {
                 let found = self.insist(|| self.space.load::<u64>(address + page * PAGE));
                 assert_eq!(found, stamp + page, "the mapper's page {page} of {count}");
             }
-            self.insist(|| self.space.unmap(address, count * PAGE));
+            self.insist(|| self.space.unmap(address, len));
             let gone = self.space.load::<u64>(address).expect_err("a page that is not mapped");
             assert_eq!(gone.kind(), ErrorKind::NotMapped);
         }

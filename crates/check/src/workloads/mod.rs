@@ -7,7 +7,7 @@
 //! | `family` | a program at the other side of a translation, which forks |
 //! | `other_side` | that other side |
 //! | `pairs` | two or three threads that meet once |
-//! | `small` | one page, the huge zero page, and the first page of a space |
+//! | `small` | one page, the huge zero page, the first page of a space, and two ranges that take each other's table nodes |
 
 mod device;
 pub(crate) mod family;
@@ -33,6 +33,7 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::OnePage => small::one_page(seed),
         Workload::ZeroPage => small::zero_page(seed),
         Workload::FirstPage => small::first_page(seed),
+        Workload::Nodes => small::nodes(seed),
         Workload::Family => family::run(seed),
         Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use octavo_sim::thread::JoinHandle;
 
 use super::super::octavo::{
-    Access, Advice, Compression, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder, Protection,
-    RegionOptions, Result, Space, SwapArea, ZeroPage,
+    Access, Advice, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder,
+    Protection, RegionOptions, Result, Space, SwapArea, ZeroPage,
 };
 use super::other_side::OtherSide;
 use super::{HUGE, PAGE, assert_nothing_is_left, named};
@@ -51,6 +51,12 @@ pub(crate) fn run(pair: Pair) {
         Pair::TwoReturns => {
             on_a_page(send_out, store, |space| assert!(insist(|| space.load::<u64>(AT)) <= 2))
         }
+        Pair::UnmapAndPageOut => unmap_beside(|_| {}, page_out),
+        Pair::UnmapAndReturn => unmap_beside(send_out, |space| match space.load::<u64>(AT) {
+            Ok(found) => assert_eq!(found, 1),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotMapped),
+        }),
+        Pair::ProtectAndReturn => protect_and_return(),
         Pair::FirstStoreAndUnmap => first_store_and_unmap(AT),
         Pair::FirstStoreFarAndUnmap => first_store_and_unmap(1 << 34),
         Pair::TwoFirstStores => two_first_stores(),
@@ -73,6 +79,41 @@ fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     assert_eq!(insist(|| space.load::<u64>(AT)), 2);
     page_out(&space);
     assert_eq!(insist(|| space.load::<u64>(AT)), 2, "and from the device");
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// A page that holds 1, prepared so, is unmapped beside another thread.
+fn unmap_beside(prepare: fn(&Space), other: fn(&Space)) {
+    let (manager, space) = space_at(AT, PAGE);
+    space.store(AT, 1_u64).expect("room for a page");
+    prepare(&space);
+    let (unmapping, working) = (Arc::clone(&space), Arc::clone(&space));
+    let unmap = named("thread 0", move || insist(|| unmapping.unmap(AT, PAGE)));
+    let work = named("thread 1", move || other(&working));
+    meet([unmap, work]);
+    insist(|| space.map_at(AT, PAGE, RegionOptions::new()));
+    assert_eq!(insist(|| space.load::<u64>(AT)), 0, "a fresh page");
+    drop(space);
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// A page that is out comes back for a thread that stores to it, while another takes the right to do so.
+fn protect_and_return() {
+    let (manager, space) = space_at(AT, PAGE);
+    space.store(AT, 1_u64).expect("room for a page");
+    send_out(&space);
+    let (storing, protecting) = (Arc::clone(&space), Arc::clone(&space));
+    let store = named("thread 0", move || {
+        if let Err(error) = storing.store(AT, 2_u64) {
+            assert_eq!(error.kind(), ErrorKind::Protected);
+        }
+    });
+    let protect = named("thread 1", move || insist(|| protecting.protect(AT, PAGE, Protection::READ)));
+    meet([store, protect]);
+    let refused = space.store(AT, 3_u64).expect_err("a page that may only be read");
+    assert_eq!(refused.kind(), ErrorKind::Protected);
+    assert!([1, 2].contains(&insist(|| space.load::<u64>(AT))));
     drop(space);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
 }

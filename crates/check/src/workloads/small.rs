@@ -8,10 +8,10 @@ use octavo_sim::{Random, thread};
 
 use super::super::octavo::{
     Access, Advice, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder,
-    RegionOptions, Result, SwapArea, SwapCache, ZeroPage,
+    RegionOptions, Result, Space, SwapArea, SwapCache, ZeroPage,
 };
 use super::device::{Manners, SlowDevice};
-use super::{HUGE, PAGE, assert_nothing_is_left, named};
+use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
 
 /// Threads that write the page, and for how many nanoseconds one rests at the most.
 const WRITERS: u64 = 3;
@@ -153,5 +153,74 @@ pub(crate) fn first_page(seed: u64) {
         insist(|| space.map_at(at, PAGE, RegionOptions::new()));
         assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
     }
+    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// Pages of a range that is mapped and unmapped whole, which are used.
+const USED: u64 = 3;
+/// Where the thread that comes late writes in a page.
+const LATE: u64 = 16;
+
+/// Two ranges of one table node each. Both are mapped most of the time, and only one has a node, which goes to the other when it is
+/// unmapped. Others store to both, and look for what belongs to the other range.
+pub(crate) fn nodes(seed: u64) {
+    let mut random = Random::new(seed);
+    let builder = builder(&mut random).huge(HugePolicy::Never).swap_area(SwapArea::ram(1 << 20));
+    let manager = Arc::new(builder.build().expect("a manager"));
+    let space = Arc::new(manager.space().expect("a space"));
+    let ranges = [4 * HUGE, 6 * HUGE];
+    let tag = |range: u64| 1 << 40 | range;
+    let map = |space: &Space, at: u64| insist(|| space.map_at(at, HUGE, RegionOptions::new()));
+    ranges.iter().for_each(|at| map(&space, *at));
+    let left = Arc::new(AtomicU64::new(1));
+    let mut threads = Vec::new();
+    for number in 0..2 {
+        let (space, left) = (Arc::clone(&space), Arc::clone(&left));
+        let mut random = Random::new(seed ^ (number + 1) << 32);
+        threads.push(named(&format!("late {number}"), move || {
+            for _ in 0..400 {
+                let range = ranges[random.below(2) as usize];
+                let at = range + random.below(USED) * PAGE + LATE + 8 * number;
+                let found = match random.below(2) {
+                    0 => space.store(at, tag(range)).map(|()| tag(range)),
+                    _ => space.load::<u64>(at),
+                };
+                match found {
+                    Ok(value) => assert!(value == 0 || value == tag(range), "{value:#x} at {at:#x}"),
+                    Err(error) => {
+                        let is_known = error.kind() == ErrorKind::NotMapped || is_passing(&error, true);
+                        assert!(is_known, "unexpected: {:?}: {error}", error.kind());
+                    }
+                }
+                if left.load(Ordering::Acquire) == 0 {
+                    break;
+                }
+            }
+        }));
+    }
+    let [mut here, mut there] = ranges;
+    for round in 1..=24_u64 {
+        for page in 0..USED {
+            let at = here + page * PAGE;
+            if random.below(3) != 0 {
+                insist(|| space.store(at, round));
+                assert_eq!(insist(|| space.load::<u64>(at)), round, "page {page}");
+            }
+            for late in 0..2 {
+                let found = insist(|| space.load::<u64>(at + LATE + 8 * late));
+                assert!(found == 0 || found == tag(here), "{found:#x} in page {page} of {here:#x}");
+            }
+        }
+        if random.below(4) == 0 {
+            manager.reclaim(2).expect("reclaim gives no error of a device");
+        }
+        insist(|| space.unmap(here, HUGE));
+        map(&space, here);
+        (here, there) = (there, here);
+    }
+    left.store(0, Ordering::Release);
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    manager.validate();
+    drop(space);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
 }
