@@ -14,7 +14,7 @@ mod faces;
 use clap::ValueEnum;
 use octavo_mutants::mutant;
 pub use octavo_mutants::mutant::Mutant;
-use octavo_sim::{Exploration, Explored, NoHeap, Random, Schedule, Stopped, explore, explore_all};
+use octavo_sim::{Exploration, Explored, Random, Schedule, explore, explore_all};
 
 pub use octavo_mutants::mutant::ALL as MUTANTS;
 
@@ -164,42 +164,4 @@ pub fn run(case: Case, is_traced: bool) -> Explored<()> {
             explore(&exploration, move || faces::mutants::workloads::run(workload, seed))
         }),
     }
-}
-
-/// What came of looking for a bug.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hunt {
-    /// Runs.
-    pub runs: u64,
-    /// Those that failed.
-    pub found: u64,
-    /// The first seed that failed, counted from 1.
-    pub first: Option<u64>,
-}
-
-/// Runs seeds with a bug until it was found so often.
-///
-/// # Errors
-/// Where a run has no memory of its own.
-pub fn hunt(
-    mutant: &'static Mutant,
-    workload: Option<Workload>,
-    seed: u64,
-    most_runs: u64,
-    enough: u64,
-) -> Result<Hunt, NoHeap> {
-    let mut hunt = Hunt { runs: 0, found: 0, first: None };
-    while hunt.runs < most_runs && hunt.found < enough {
-        let explored = run(Case { seed: seed + hunt.runs, workload, mutant: Some(mutant) }, false);
-        hunt.runs += 1;
-        match explored.result {
-            Ok(()) => {}
-            Err(Stopped::NoHeap(reason)) => return Err(reason),
-            Err(_) => {
-                hunt.found += 1;
-                hunt.first.get_or_insert(hunt.runs);
-            }
-        }
-    }
-    Ok(hunt)
 }

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use octavo_check::{Case, Exhausted, Hunt, MUTANTS, Mutant, Pair, Workload, exhaust, run};
+use octavo_check::{Case, Exhausted, MUTANTS, Mutant, Pair, Workload, exhaust, run};
 use octavo_sim::interleaving;
 
 /// Octavo's engine under schedules that are chosen, on virtual CPUs and devices.
@@ -122,7 +122,7 @@ fn main() -> ExitCode {
         Command::Mutants { names, seed, runs, workload } => {
             println!("{:<40} {:>8} {:>8} {:>8}  what is wrong", "bug", "runs", "found", "first");
             for mutant in if names.is_empty() { MUTANTS.iter().collect() } else { names } {
-                let hunt = match hunt_outside(mutant, workload, seed, runs) {
+                let hunt = match hunt(mutant, workload, seed, runs) {
                     Ok(hunt) => hunt,
                     Err(reason) => {
                         eprintln!("octavo-sim: {reason}");
@@ -140,8 +140,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// What came of looking for a bug.
+struct Hunt {
+    runs: u64,
+    /// Runs that failed.
+    found: u64,
+    /// The first seed that failed, counted from 1.
+    first: Option<u64>,
+}
+
 /// Runs seeds with a bug in other processes, since a bug may end its process, until it was found often enough.
-fn hunt_outside(
+fn hunt(
     mutant: &'static Mutant,
     workload: Option<Workload>,
     seed: u64,
