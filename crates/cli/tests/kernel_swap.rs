@@ -257,7 +257,10 @@ fn against_memory_the_kernel_swaps_to_zram_and_gives_it_back() {
 /// A run that goes on for long, seen to be swapping; and its keeper.
 fn long_run(folder: &Path) -> (Child, Pid) {
     let line = format!("swap-r-rand {SMALL} --seconds 600 --device {} --against kernel", folder.display());
-    let child = octavo(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // A shell that starts the tests in the background has them ignore the signal that one of them sends.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_octavo")]).args(line.split_whitespace());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let swapping = || fs::read_to_string("/proc/swaps").unwrap().contains(folder.to_str().unwrap());
     wait_until("the kernel's swap is switched on", swapping);
     let keeper = fs::read_dir("/run/octavo").unwrap().find_map(|note| {
