@@ -130,7 +130,7 @@ pub(crate) struct Fault<'a> {
     refused_for: Duration,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
-    /// Room was made, or could not be. What other CPUs have on their lists is asked for from now on.
+    /// Room was made, or could not be. The fault looks on other CPUs' lists from now on.
     looks_everywhere: bool,
     waiter: Waiter<'a>,
 }
@@ -504,18 +504,21 @@ impl Fault<'_> {
     /// poll, since most faults lack nothing.
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
+        let mut no_room = None;
         loop {
+            // What was in the way of room a moment ago, if the fault has found no frame since.
+            let obstacle = no_room.take();
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),
                 Outcome::Adopted(pages) => return Ok(Resolved::Adopted(pages)),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => {
-                    let made = reclaim::make_room(self.engine, &mut self.waiter).await;
-                    // Where no room can be made, the last frames may lie on other CPUs' lists.
-                    if self.looks_everywhere {
-                        made?;
+                    if let Some(error) = obstacle {
+                        return Err(error);
                     }
+                    // Where no room can be made, the last frames may lie on other CPUs' lists.
+                    no_room = reclaim::make_room(self.engine, &mut self.waiter).await.err();
                     self.looks_everywhere = true;
                 }
                 // The deadline is asked first: the end of a transfer of another device is no room on this one.
