@@ -70,8 +70,13 @@ impl JsonSink {
 
 /// One sentence on standard error.
 pub fn complain(failure: &Failure) {
+    tell(format_args!("octavo: {failure}"));
+}
+
+/// A line on standard error.
+pub fn tell(line: impl fmt::Display) {
     // There is nowhere left to say that standard error is closed.
-    let _ = writeln!(io::stderr().lock(), "octavo: {failure}");
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 fn open_for_writing(path: &Path) -> io::Result<File> {

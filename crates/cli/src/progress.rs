@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output::tell;
+
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const NEXT_LOOK: Duration = Duration::from_millis(200);
 /// A command that takes longer is announced.
@@ -45,7 +47,7 @@ impl Pace {
     pub fn new(turns: u32, each: Duration) -> Arc<Self> {
         let pace = Self { turns, over: Mutex::default(), said: AtomicBool::new(false) };
         if let Some(sentence) = pace.announcement(Foreseen::AtLeast(each * turns)) {
-            eprintln!("{sentence}");
+            tell(sentence);
         }
         Arc::new(pace)
     }
@@ -166,7 +168,7 @@ impl Looker {
             if let Some(sentence) = self.announcement() {
                 match &bar {
                     Some(bar) => bar.println(sentence),
-                    None => eprintln!("{sentence}"),
+                    None => tell(sentence),
                 }
             }
             if let Some(bar) = &bar {

@@ -93,6 +93,18 @@ fn a_program_that_fits_is_left_alone_and_its_output_and_exit_code_pass_through()
 }
 
 #[test]
+fn the_exit_code_passes_through_where_nobody_reads_what_is_said() {
+    let mut child = octavo(&["--memory", "64M", "--stats"], "/bin/sh", &["-c", "read line; exit 7"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
+#[test]
 fn without_a_program_a_demonstration_runs_in_a_third_of_its_memory() {
     let json = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(OCTAVO).args(["run", "--json"]).arg(json.path()).output().unwrap();
@@ -118,6 +130,10 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
     let output = octavo(&[], "/nowhere/program", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot run /nowhere/program"), "{}", text(&output.stderr));
+    let mistyped = Command::new(OCTAVO).args(["run", "--memroy", "64M", "--", "true"]).output().unwrap();
+    assert!(text(&mistyped.stderr).contains("there is no option --memroy"), "{}", text(&mistyped.stderr));
+    let output = octavo(&["--swap", "/nowhere/swap"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("give --memory at least 32 MiB"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();

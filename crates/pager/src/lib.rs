@@ -22,6 +22,13 @@
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
 
+/// Says a line on standard error. Whoever has closed it does not want to hear.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($words)*)));
+    }};
+}
+
 mod adopter;
 mod eligible;
 mod fixed;

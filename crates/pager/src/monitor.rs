@@ -329,7 +329,7 @@ impl Monitor {
         let unpaged = self.refused_bytes() + self.fixed.shared + self.fixed.tables;
         if unpaged > self.ledger.limit_bytes() && !self.has_said_impossible {
             self.has_said_impossible = true;
-            eprintln!("octavo: the limit cannot be kept{}", self.unpaged());
+            say!("octavo: the limit cannot be kept{}", self.unpaged());
         }
     }
 
@@ -466,7 +466,7 @@ impl Monitor {
                 managed.refuse();
                 // It may just have ended.
                 if proc::has_memory(pid) {
-                    eprintln!("octavo: a fork's child is served, but its pages cannot go out: {why}");
+                    say!("octavo: a fork's child is served, but its pages cannot go out: {why}");
                 }
             }
         }
@@ -525,7 +525,7 @@ impl Monitor {
             }
             Err(why) => {
                 if proc::has_memory(pid) {
-                    eprintln!("octavo: {} ({pid}) is not managed: {why}", proc::name(pid));
+                    say!("octavo: {} ({pid}) is not managed: {why}", proc::name(pid));
                 }
                 self.refused.insert(pid, stack);
             }

@@ -19,6 +19,7 @@ use octavo_platform::usage;
 
 use crate::choices::{AccessedBitsChoice, JsonTarget};
 use crate::failure::Failure;
+use crate::output::tell;
 use crate::run::args::{Memory, RunArgs, SwapPlace};
 
 /// The least limit in which a program can be served.
@@ -38,6 +39,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (program, arguments) = words.split_first().expect("there is a program");
     let mut command = Command::new(program);
     command.args(arguments);
+    args.swap.iter().try_for_each(check_place)?;
     let builder = builder(args);
     let accessed_bits = args.accessed_bits;
     let make_manager = move |budget_bytes| {
@@ -49,10 +51,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 "somebody listens at {}, or it is no socket; give --socket another path",
                 path.display()
             )),
+            (_, ErrorKind::NotFound) if program.as_encoded_bytes().starts_with(b"-") => Failure::Said(format!(
+                "there is no option {0}, and no program of that name; `octavo run --help` lists the options, which come before the program",
+                program.display()
+            )),
             _ => Failure::system(format!("cannot run {}", program.display()), error),
         })?;
     if args.stats || is_demo {
-        eprintln!("{summary}");
+        tell(&summary);
     }
     if let Some(target) = &args.json {
         write_json(target, &summary)?;
@@ -100,6 +106,17 @@ fn builder(args: &RunArgs) -> ManagerBuilder {
 fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
     if is_known { ReclaimPolicy::S3Fifo } else { ReclaimPolicy::Returns }
+}
+
+/// Swap is opened when the program outgrows its limit, which may be hours later. So a place that is not there is said before.
+fn check_place(place: &SwapPlace) -> Result<(), Failure> {
+    let folder =
+        place.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if place.path.exists() || folder.is_dir() {
+        return Ok(());
+    }
+    let (path, folder) = (place.path.display(), folder.display());
+    Err(Failure::Said(format!("--swap {path}: there is no folder {folder}; make it, or give another path")))
 }
 
 fn area(place: &SwapPlace) -> SwapArea {

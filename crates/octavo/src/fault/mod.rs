@@ -130,7 +130,7 @@ pub(crate) struct Fault<'a> {
     refused_for: Duration,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
-    /// Room was made, or could not be. The fault looks on other CPUs' lists from now on.
+    /// The fault looks for a frame on other CPUs' lists too.
     looks_everywhere: bool,
     waiter: Waiter<'a>,
 }
@@ -504,9 +504,9 @@ impl Fault<'_> {
     /// poll, since most faults lack nothing.
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
-        let mut no_room = None;
+        let (mut no_room, mut misses) = (None::<Error>, 0);
         loop {
-            // What was in the way of room a moment ago, if the fault has found no frame since.
+            // What was in the way of room before the last look.
             let obstacle = no_room.take();
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
@@ -517,9 +517,15 @@ impl Fault<'_> {
                     if let Some(error) = obstacle {
                         return Err(error);
                     }
-                    // Where no room can be made, the last frames may lie on other CPUs' lists.
                     no_room = reclaim::make_room(self.engine, &mut self.waiter).await.err();
-                    self.looks_everywhere = true;
+                    if self.waiter.is_too_late()
+                        && let Some(error) = no_room
+                    {
+                        return Err(error);
+                    }
+                    misses += 1;
+                    // Where no room can be made, or others had it, the frames that are left may lie on other CPUs' lists.
+                    self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
                 // The deadline is asked first: the end of a transfer of another device is no room on this one.
                 Outcome::DeviceFull { ends, .. }

@@ -216,8 +216,8 @@ impl FrameAllocator {
     }
 
     /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room where there is none. What other CPUs have on their
-    /// lists is little then, and is theirs: they have just made room too. So it looks there only now and then. Once room was made, or
-    /// could not be, the caller asks [`FrameAllocator::alloc`].
+    /// lists is little then, and is theirs: they have just made room too. So it looks there only now and then. Where no room could be
+    /// made, or others had it, the caller asks [`FrameAllocator::alloc`].
     #[inline]
     pub(crate) fn alloc_or_make_room(&self, order: Order) -> Option<Block> {
         if self.popped_orders >> order.0 & 1 != 0

@@ -40,7 +40,7 @@ impl Monitor {
         for fork in &mut self.forks {
             if fork.looked_in_vain() {
                 let parent = fork.parent;
-                eprintln!(
+                say!(
                     "octavo: a child that process {parent} or a child of it has forked is served, but its pages cannot go out: \
                      none of the processes is this child"
                 );
