@@ -51,11 +51,13 @@ pub(crate) fn run(pair: Pair) {
         Pair::TwoReturns => {
             on_a_page(send_out, store, |space| assert!(insist(|| space.load::<u64>(AT)) <= 2))
         }
-        Pair::UnmapAndPageOut => unmap_beside(|_| {}, page_out),
-        Pair::UnmapAndReturn => unmap_beside(send_out, |space| match space.load::<u64>(AT) {
-            Ok(found) => assert_eq!(found, 1),
-            Err(error) => assert_eq!(error.kind(), ErrorKind::NotMapped),
-        }),
+        Pair::UnmapAndPageOut => unmap_beside(AT, store_one, page_out),
+        Pair::UnmapAndReturn => {
+            unmap_beside(AT, store_one_and_send_out, |space| match space.load::<u64>(AT) {
+                Ok(found) => assert_eq!(found, 1),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotMapped),
+            })
+        }
         Pair::ProtectAndReturn => protect_and_return(),
         Pair::FirstStoreAndUnmap => first_store_and_unmap(AT),
         Pair::FirstStoreFarAndUnmap => first_store_and_unmap(1 << 34),
@@ -69,7 +71,7 @@ pub(crate) fn run(pair: Pair) {
 /// A page that holds 1, prepared so; then two threads, of which one makes it 2.
 fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     let (manager, space) = space_at(AT, PAGE);
-    space.store(AT, 1_u64).expect("room for a page");
+    store_one(&space);
     prepare(&space);
     let threads = [one, other].map(|work| {
         let space = Arc::clone(&space);
@@ -83,25 +85,35 @@ fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
 }
 
-/// A page that holds 1, prepared so, is unmapped beside another thread.
-fn unmap_beside(prepare: fn(&Space), other: fn(&Space)) {
-    let (manager, space) = space_at(AT, PAGE);
-    space.store(AT, 1_u64).expect("room for a page");
+/// A page, prepared so, is unmapped beside another thread.
+fn unmap_beside(at: u64, prepare: fn(&Space), other: impl FnOnce(&Space) + Send + 'static) {
+    let (manager, space) = space_at(at, PAGE);
     prepare(&space);
-    let (unmapping, working) = (Arc::clone(&space), Arc::clone(&space));
-    let unmap = named("thread 0", move || insist(|| unmapping.unmap(AT, PAGE)));
-    let work = named("thread 1", move || other(&working));
-    meet([unmap, work]);
-    insist(|| space.map_at(AT, PAGE, RegionOptions::new()));
-    assert_eq!(insist(|| space.load::<u64>(AT)), 0, "a fresh page");
+    let (working, unmapping) = (Arc::clone(&space), Arc::clone(&space));
+    let work = named("thread 0", move || other(&working));
+    let unmap = named("thread 1", move || insist(|| unmapping.unmap(at, PAGE)));
+    meet([work, unmap]);
+    insist(|| space.map_at(at, PAGE, RegionOptions::new()));
+    assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
     drop(space);
     assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+}
+
+/// The page holds 1.
+fn store_one(space: &Space) {
+    space.store(AT, 1_u64).expect("room for a page");
+}
+
+/// The page holds 1, and is out.
+fn store_one_and_send_out(space: &Space) {
+    store_one(space);
+    send_out(space);
 }
 
 /// A page that is out comes back for a thread that stores to it, while another takes the right to do so.
 fn protect_and_return() {
     let (manager, space) = space_at(AT, PAGE);
-    space.store(AT, 1_u64).expect("room for a page");
+    store_one(&space);
     send_out(&space);
     let (storing, protecting) = (Arc::clone(&space), Arc::clone(&space));
     let store = named("thread 0", move || {
@@ -121,7 +133,7 @@ fn protect_and_return() {
 /// A page that holds 1 is loaded while it goes out, and another page gets its frame.
 fn load_and_reuse() {
     let (manager, space) = space_at(AT, 2 * PAGE);
-    space.store(AT, 1_u64).expect("room for a page");
+    store_one(&space);
     bring_back(&space);
     let (loading, reusing) = (Arc::clone(&space), Arc::clone(&space));
     let load = named("thread 0", move || assert_eq!(insist(|| loading.load::<u64>(AT)), 1));
@@ -173,15 +185,7 @@ fn bring_back(space: &Space) {
 
 /// The first page of a space, made while it is unmapped. The higher it lies, the taller is its table.
 fn first_store_and_unmap(at: u64) {
-    let (manager, space) = space_at(at, PAGE);
-    let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
-    let one = named("writer", move || drop(storing.store(at, 7_u64)));
-    let other = named("unmapper", move || insist(|| unmapping.unmap(at, PAGE)));
-    meet([one, other]);
-    insist(|| space.map_at(at, PAGE, RegionOptions::new()));
-    assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
-    drop(space);
-    assert_nothing_is_left(&manager, ZeroPage::PerSpace);
+    unmap_beside(at, |_| {}, move |space| drop(space.store(at, 7_u64)));
 }
 
 fn two_first_stores() {
