@@ -175,10 +175,24 @@ fn a_tree_of_forks() {
     measure("forks", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
 
+const JOB: &str = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M count=4 iflag=fullblock status=none & done; wait";
+
 #[test]
 fn a_job_of_several_processes() {
-    let job = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M count=4 iflag=fullblock status=none & done; wait";
-    stays_within_the_budget("job", &["sh", "-c", job]);
+    stays_within_the_budget("job", &["sh", "-c", JOB]);
+}
+
+/// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program.
+#[test]
+fn a_job_beside_sessions_that_are_always_busy() {
+    let busy =
+        || Command::new("setsid").args(["sh", "-c", "while kill -0 $PPID; do :; done"]).spawn().unwrap();
+    let sessions: Vec<_> = std::iter::repeat_with(busy).take(8).collect();
+    stays_within_the_budget("busy", &["sh", "-c", JOB]);
+    for mut session in sessions {
+        session.kill().unwrap();
+        session.wait().unwrap();
+    }
 }
 
 /// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared here.

@@ -403,6 +403,7 @@ impl Managed {
     /// # Errors
     /// A sentence, where the mappings cannot be read or the space cannot map them.
     pub(crate) fn look(&mut self) -> Result<(), String> {
+        self.outside_at_look = self.outside;
         let pid = self.window.reach().pid().ok_or("its process is not known")?;
         let own = self.window.reach().own_range();
         for range in self.find_doubtful(pid, &own)? {
@@ -457,6 +458,7 @@ impl Managed {
         self.growth = 0;
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
         self.outside = anonymous.saturating_sub(resident);
+        self.outside_at_look = self.outside_at_look.min(self.outside);
         if self.is_settled() {
             let now = (anonymous, self.outside);
             let before = std::mem::replace(&mut self.before, now);
@@ -469,12 +471,10 @@ impl Managed {
         self.growth > LEAST_OUTSIDE
     }
 
-    /// Returns whether much more is outside of management than at the last look at the mappings. Then it is to be looked at again.
-    pub(crate) fn has_grown_outside(&mut self) -> bool {
-        let outside = self.outside;
-        let has_grown = outside > self.outside_at_look + LEAST_OUTSIDE;
-        self.outside_at_look = if has_grown { outside } else { self.outside_at_look.min(outside) };
-        has_grown
+    /// Returns whether much more is outside of management than at the last look at the mappings, which can be looked at again.
+    pub(crate) fn has_more_outside(&self) -> bool {
+        let has_more = self.outside > self.outside_at_look + LEAST_OUTSIDE;
+        has_more && self.is_equipped() && self.is_settled()
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {

@@ -25,6 +25,7 @@ use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
 use crate::managed::{Common, Managed, Unequipped};
+use crate::priority;
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::summary::Summary;
@@ -35,18 +36,19 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
 /// The fastest that a tree is expected to grow, in bytes a second.
 const GROWTH: u64 = 4 << 30;
-/// How long it may take from a look at a tree that grows until it stands still. On a busy machine the monitor comes late.
+/// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has come later of late.
 const REACTION: Duration = Duration::from_millis(16);
-/// To start a mover takes at most so many times [`REACTION`] on a busy machine.
-const MOVER_REACTIONS: u64 = 8;
+const LONGEST_REACTION: Duration = Duration::from_millis(500);
 /// Growth outside that has the monitor look as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// From one look at what is left in staging to the next.
 const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// How long processes stand still at most. They may be waiting for what others do.
+/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They may be waiting for what
+/// others do.
 const PATIENCE: Duration = Duration::from_secs(2);
+const MOST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
@@ -59,12 +61,6 @@ const LEAST_ROUNDS: u32 = 8;
 
 fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
-}
-
-/// Returns whether what the manager has, and what it was told is outside, are within its budget. A page that a fork shares is in
-/// each of its spaces, as if each had a copy already. So once they fit, the tree cannot outgrow its limit by writing to them.
-fn fits(manager: &Manager) -> bool {
-    manager.stats().is_ok_and(|stats| stats.used_bytes <= stats.budget_bytes)
 }
 
 /// Why a run ended by itself.
@@ -108,9 +104,9 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Processes that stand still until they are taken over, and since when.
+    /// Processes that stand still until they are taken over.
     stopped: Vec<u32>,
-    stopped_at: Option<Instant>,
+    standstill: Option<Standstill>,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet.
@@ -127,27 +123,53 @@ pub(crate) struct Monitor {
     growth: Growth,
 }
 
+/// Since when processes stand still, and what is still to be adopted or is in memory.
+#[derive(Debug)]
+struct Standstill {
+    began: Instant,
+    went_on: Instant,
+    left: u64,
+}
+
+impl Standstill {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { began: now, went_on: now, left: u64::MAX }
+    }
+
+    /// Takes note of what is left, and returns whether it takes too long to become less.
+    fn is_too_long(&mut self, left: u64) -> bool {
+        if left < self.left {
+            (self.went_on, self.left) = (Instant::now(), left);
+        }
+        self.went_on.elapsed() > PATIENCE || self.began.elapsed() > MOST_PATIENCE
+    }
+}
+
 /// How fast the tree grows.
 #[derive(Debug)]
 struct Growth {
     at: Instant,
     total: u64,
-    /// Bytes within [`REACTION`], at the fastest growth of late.
+    /// The longest time from one look to the next of late, but at least [`REACTION`].
+    reaction: Duration,
+    /// Bytes within that, at the fastest growth of late.
     in_reaction: u64,
 }
 
 impl Growth {
     fn new(now: Instant) -> Self {
-        Self { at: now, total: 0, in_reaction: 0 }
+        Self { at: now, total: 0, reaction: REACTION, in_reaction: 0 }
     }
 
     /// Takes a measurement in, and returns the bytes that the tree may get before it stands still.
     fn take_in(&mut self, now: Instant, total: u64) -> u64 {
-        let passed = (now - self.at).max(SHORTEST / 4).as_nanos() as u64;
+        let passed = (now - self.at).max(SHORTEST / 4);
         let grown = total.saturating_sub(self.total);
-        let at_this_rate = u128::from(grown) * REACTION.as_nanos() / u128::from(passed);
+        self.reaction = passed.clamp(REACTION.max(self.reaction / 8 * 7), LONGEST_REACTION);
+        let at_this_rate = u128::from(grown) * self.reaction.as_nanos() / passed.as_nanos();
         // Estimates of shared memory are mended in steps, which are no growth.
-        let most = u128::from(GROWTH) * REACTION.as_nanos() / Duration::from_secs(1).as_nanos();
+        let most = u128::from(GROWTH) * self.reaction.as_nanos() / Duration::from_secs(1).as_nanos();
         // A program that rests for a moment goes on as fast as before.
         self.in_reaction = (at_this_rate.min(most) as u64).max(self.in_reaction / 8 * 7);
         (self.at, self.total) = (now, total);
@@ -192,7 +214,7 @@ impl Monitor {
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
             stopped: Vec::new(),
-            stopped_at: None,
+            standstill: None,
             stops_none: false,
             forks: Vec::new(),
             ending: Vec::new(),
@@ -263,8 +285,12 @@ impl Monitor {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
             let is_apart = !self.tree.has_families() && total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
-            let fits = is_known && fits(manager);
-            let is_too_long = self.stopped_at.is_some_and(|at| at.elapsed() > PATIENCE);
+            // A page that a fork shares is in each of its spaces, as if each had a copy already. So once they fit, the tree cannot
+            // outgrow its limit by writing to them.
+            let stats = manager.stats();
+            let fits = is_known && stats.as_ref().is_ok_and(|stats| stats.used_bytes <= stats.budget_bytes);
+            let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
+            let is_too_long = self.standstill.as_mut().is_some_and(|standstill| standstill.is_too_long(left));
             // What cannot go out need not stand still again and again.
             self.stops_none = !fits && (self.stops_none || is_too_long);
             if fits || is_too_long {
@@ -337,10 +363,10 @@ impl Monitor {
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         // The manager has threads of its own, and the guardian is a process.
-        crate::priority::lower();
+        priority::lower();
         let guardian = Guardian::start();
         let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make_manager);
-        crate::priority::raise();
+        priority::raise();
         let guardian = guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         self.tree.leave_out(guardian.pid());
         self.guardian = Some(guardian);
@@ -360,9 +386,9 @@ impl Monitor {
         }
         let guardian = self.guardian.as_ref().expect("it has been there");
         self.tree.forget_helper(guardian.pid());
-        crate::priority::lower();
+        priority::lower();
         let started = guardian.start_again();
-        crate::priority::raise();
+        priority::raise();
         self.tree.leave_out(guardian.pid());
         started.map_err(|error| {
             Failed(format!("its guardian has ended, and no other could be started: {error}"))
@@ -387,7 +413,7 @@ impl Monitor {
         if self.stopped.is_empty() {
             return;
         }
-        self.stopped_at = None;
+        self.standstill = None;
         for pid in std::mem::take(&mut self.stopped) {
             crate::signals::kill(pid, rustix::process::Signal::CONT);
         }
@@ -397,52 +423,58 @@ impl Monitor {
     }
 
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
-    /// `coming` more before it stands still. Where these would outgrow the limit, and where pages are shared, processes that are to be
-    /// taken over stand still until they are, and until the manager has made room. So do managed processes that grow outside of
-    /// management: they have new mappings, and a look at these may have to wait. And so do managed processes that are not all
-    /// adopted, once less than `least_room` is left: the manager does not hold the limit by itself yet.
+    /// `coming` more before it stands still. `least_room` is to be left.
     fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<(), Failed> {
-        let limit = self.ledger.limit_bytes();
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
         pids.sort_unstable();
         pids.reverse();
-        let (mut has_stopped, has_families) = (false, self.tree.has_families());
+        self.keep_still(&pids, total, coming, least_room);
         for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
-            if !has_stopped && (total + coming > limit || has_families) {
-                has_stopped = true;
-                // All of them at first: to take one over takes long enough for the others to fill the memory.
-                for (anonymous, pid) in pids[index..].iter().copied() {
-                    if self.is_to_be_equipped(anonymous, pid) || self.find_new(anonymous, pid).is_some() {
-                        self.stop(pid);
-                    }
-                }
-            }
+            // Each of these takes long enough for the others to fill the memory.
             if self.is_to_be_equipped(anonymous, pid) {
                 self.equip(pid);
-                total = self.measure();
             } else if let Some(managed) = self.managed.get_mut(&pid) {
-                let is_known = managed.is_equipped() && managed.is_settled();
-                let has_more = is_known && managed.has_grown_outside();
-                let grows = has_more || managed.grows();
-                let is_full = total + least_room >= limit;
-                if grows && total + coming > limit || is_full && managed.has_more_to_adopt() {
-                    self.stop(pid);
-                }
-                if has_more {
+                if managed.has_more_outside() {
                     // The process may have ended, or look different by now.
-                    let _ = self.managed.get_mut(&pid).map(Managed::look);
+                    let _ = managed.look();
                 }
+                continue;
             } else if let Some(stat) = self.find_new(anonymous, pid) {
-                // The thread that starts the mover takes its turns among the others, which may fill the memory meanwhile.
-                if stat.threads > 1 && total + MOVER_REACTIONS * self.growth.in_reaction > limit {
-                    self.stop(pid);
-                }
                 self.engage(pid, stat.stack)?;
-                total = self.measure();
+            } else {
+                continue;
             }
+            total = self.measure();
+            self.keep_still(&pids[index + 1..], total, coming, least_room);
         }
         Ok(())
+    }
+
+    /// Has processes stand still that could outgrow the limit before they are managed, until they are, and until the manager has made
+    /// room. These are all that are to be taken over: movers wait for their turns of the CPU, and for the manager to be made, and on a
+    /// busy machine a program fills the memory meanwhile. A fork's child gets its pages from the manager. So it stands still only where
+    /// pages are shared, or less is left than what is `coming`. Managed processes that grow outside of management stand still in that case
+    /// as well: they have new mappings, and a look at these may have to wait. And so do those that are not all adopted, once less than
+    /// `least_room` is left: the manager does not hold the limit by itself yet.
+    fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
+        let limit = self.ledger.limit_bytes();
+        let is_short = total + coming > limit;
+        let is_full = total + least_room >= limit;
+        let has_families = self.tree.has_families();
+        for (anonymous, pid) in pids.iter().copied() {
+            let is_to_stop = if self.is_to_be_equipped(anonymous, pid) {
+                is_short || has_families
+            } else if let Some(managed) = self.managed.get(&pid) {
+                let grows = managed.has_more_outside() || managed.grows();
+                grows && is_short || is_full && managed.has_more_to_adopt()
+            } else {
+                self.find_new(anonymous, pid).is_some()
+            };
+            if is_to_stop {
+                self.stop(pid);
+            }
+        }
     }
 
     /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
@@ -494,7 +526,7 @@ impl Monitor {
             }
             crate::signals::stop(pid);
             self.stopped.push(pid);
-            self.stopped_at.get_or_insert_with(Instant::now);
+            self.standstill.get_or_insert_with(Standstill::new);
         }
     }
 

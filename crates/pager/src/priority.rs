@@ -1,8 +1,10 @@
 //! The priority of the monitor. On a busy machine a monitor that waits for its turn lets the tree outgrow its limit, so it
-//! comes before other threads, where the kernel allows that. What it starts has the priority that the runner was given.
+//! comes before all other threads, where the kernel allows that. A nice value would not do: the kernel compares nice values within one
+//! session only, where sessions have equal parts of a CPU (autogroups). What the monitor starts has the priority that the runner was given.
 
 use std::sync::OnceLock;
 
+use octavo_platform::threads::set_real_time;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// What the runner was given.
@@ -11,7 +13,7 @@ static PLAIN: OnceLock<i32> = OnceLock::new();
 const AHEAD: i32 = 15;
 const FOREMOST: i32 = -20;
 
-/// Puts this thread ahead of others. Threads and processes that it starts inherit that.
+/// Puts this thread before all others, or as far ahead as the kernel allows.
 pub(crate) fn raise() {
     // On Linux both calls are about the thread.
     if let Ok(found) = getpriority_process(None) {
@@ -19,10 +21,12 @@ pub(crate) fn raise() {
         // Without the right to it, the monitor stays as it is.
         let _ = setpriority_process(None, (plain - AHEAD).max(FOREMOST));
     }
+    let _ = set_real_time(true);
 }
 
 /// Gives this thread the priority that the runner was given.
 pub(crate) fn lower() {
+    let _ = set_real_time(false);
     if let Some(plain) = PLAIN.get() {
         let _ = setpriority_process(None, *plain);
     }

@@ -1,5 +1,5 @@
-//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them, and threads that give way
-//! to all others.
+//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them, threads that give way
+//! to all others, and threads that come before all others.
 
 use std::io;
 
@@ -34,6 +34,18 @@ pub fn runs(pid: u32, thread: u32) -> bool {
     stat.is_ok_and(|stat| stat_field(&stat, 3) == Some(b"R"))
 }
 
+/// Has this thread run before all others but those of a higher real-time priority (`SCHED_RR`, at its lowest), or as others do. Threads
+/// and processes that it starts run as others do.
+///
+/// # Errors
+/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE`, and a control group that has time for them.
+pub fn set_real_time(on: bool) -> io::Result<()> {
+    let policy = if on { libc::SCHED_RR | libc::SCHED_RESET_ON_FORK } else { libc::SCHED_OTHER };
+    // SAFETY: the call takes a number only.
+    let lowest = if on { unsafe { libc::sched_get_priority_min(libc::SCHED_RR) } } else { 0 };
+    set_policy(0, policy, lowest)
+}
+
 /// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The kernel takes a CPU
 /// that runs such a thread for idle when it looks for one for another thread.
 ///
@@ -41,7 +53,12 @@ pub fn runs(pid: u32, thread: u32) -> bool {
 /// The kernel's: the thread has ended, or this process may not change it back ([`may_leave_idle`]).
 pub fn set_idle(thread: u32, on: bool) -> io::Result<()> {
     let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    let priority = libc::sched_param { sched_priority: 0 };
+    set_policy(thread, policy, 0)
+}
+
+/// 0 is this thread.
+fn set_policy(thread: u32, policy: i32, priority: i32) -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: the kernel reads the number, which is live for the call.
     let answer = unsafe { libc::sched_setscheduler(thread as libc::pid_t, policy, &raw const priority) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -88,6 +105,22 @@ mod tests {
         .join()
         .unwrap();
         assert!(set_idle(u32::MAX >> 1, true).is_err());
+    }
+
+    #[test]
+    fn a_thread_before_all_others_starts_threads_that_are_not() {
+        // SAFETY: the call takes a number only.
+        let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+        std::thread::spawn(move || {
+            if set_real_time(true).is_ok() {
+                assert_eq!(policy(), libc::SCHED_RR);
+                assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
+                set_real_time(false).unwrap();
+            }
+            assert_eq!(policy(), libc::SCHED_OTHER);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

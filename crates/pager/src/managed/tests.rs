@@ -5,7 +5,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use octavo::Advice;
+use octavo::{Advice, Order, RegionOptions};
 use octavo_platform::userfaultfd::Features;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ioctl_fionread;
@@ -14,10 +14,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use super::*;
 
 const BUDGET: u64 = 32 << 20;
-/// The message of a fork, without the number of the descriptor (`UFFD_EVENT_FORK`).
+/// The messages of a fork, of a move and of an unmapping, without their numbers (`UFFD_EVENT_FORK` and others).
 const FORK: u64 = 0x13;
+const REMAP: u64 = 0x14;
+const UNMAP: u64 = 0x16;
 
-/// Tells of forks.
+/// Tells of forks and other changes.
 pub(crate) struct Kernel {
     socket: OwnedFd,
     /// The driver's side.
@@ -28,11 +30,13 @@ impl Kernel {
     /// Tells that a process has forked, and waits until its driver has read that.
     pub(crate) fn fork(&self) {
         let child = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let words = [FORK, child.into_raw_fd() as u64, 0, 0];
+        self.tell([FORK, child.into_raw_fd() as u64, 0, 0]);
+    }
+
+    /// Tells something, and waits until the driver has read that.
+    fn tell(&self, words: [u64; 4]) {
         send(&self.socket, &words.map(u64::to_le_bytes).concat(), SendFlags::empty()).unwrap();
-        while ioctl_fionread(&self.told).unwrap() > 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| ioctl_fionread(&self.told).unwrap() == 0);
     }
 }
 
@@ -128,6 +132,30 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [8, 0]);
     drop(parent);
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
+}
+
+/// While a change is unread, the kernel lets no page go. So one that waits for room would wait in vain.
+#[test]
+fn what_is_told_while_a_move_finds_no_room_is_read_and_taken_in_afterwards() {
+    const TABLE: u64 = 2 << 20;
+    const PAGES: u64 = 600;
+    let commons = Commons::new();
+    let (parent, kernel) = commons.managed(Some(7), 1);
+    let (from, to, other) = (1 << 40, 2 << 40, 3 << 40);
+    parent.space.map_at(from, PAGES * TABLE, RegionOptions::default()).unwrap();
+    parent.space.map_at(other, PAGE, RegionOptions::default()).unwrap();
+    let each = || (0..PAGES).map(|index| index * TABLE);
+    each().for_each(|offset| parent.space.store(from + offset, offset + 1).unwrap());
+    parent.space.store(other, 1_u64).unwrap();
+    let is_there = |address| parent.space.load::<u64>(address).is_ok();
+    let room: Vec<_> = std::iter::from_fn(|| commons.manager.alloc_block(Order::ZERO).unwrap()).collect();
+    kernel.tell([REMAP, from, to, PAGES * TABLE]);
+    kernel.tell([UNMAP, other, other + PAGE, 0]);
+    assert!(is_there(other) && parent.failure().is_none(), "the move has no room yet");
+    room.into_iter().for_each(|block| commons.manager.free_block(block, Order::ZERO).unwrap());
+    wait_until(|| !is_there(other));
+    assert!(parent.failure().is_none(), "{:?}", parent.failure());
+    each().for_each(|offset| assert_eq!(parent.space.load::<u64>(to + offset).unwrap(), offset + 1));
 }
 
 #[test]

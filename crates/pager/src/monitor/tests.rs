@@ -181,6 +181,51 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     assert!(monitor.has_managed() && monitor.managed.is_empty());
 }
 
+fn stands_still(pid: u32) -> bool {
+    proc::stat(pid).unwrap().state == b'T'
+}
+
+/// Otherwise it would fill the memory while its mover waits for a turn of the CPU.
+#[test]
+fn a_process_stands_still_from_before_it_is_taken_over_though_there_is_room() {
+    let commons = Commons::new();
+    let mut monitor = monitor(&commons);
+    let (mut shell, _) = family(&mut monitor, "read word", 0);
+    let pid = shell.id();
+    monitor.keep_still(&[(LEAST_PROCESS - 1, pid)], 0, 0, 0);
+    assert!(monitor.standstill.is_none() && !stands_still(pid), "it is too small to be taken over");
+    monitor.keep_still(&[(LEAST_PROCESS, pid)], 0, 0, 0);
+    wait_until(|| stands_still(pid));
+    assert!(monitor.standstill.is_some());
+    monitor.let_go_on();
+    wait_until(|| !stands_still(pid));
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+}
+
+#[test]
+fn processes_stand_still_as_long_as_that_brings_something_but_not_for_ever() {
+    let mut standstill = Standstill::new();
+    assert!(!standstill.is_too_long(100));
+    standstill.went_on -= PATIENCE + SHORTEST;
+    assert!(!standstill.is_too_long(99), "less is left");
+    standstill.went_on -= PATIENCE + SHORTEST;
+    assert!(standstill.is_too_long(99));
+    standstill.began -= MOST_PATIENCE + SHORTEST;
+    assert!(standstill.is_too_long(98));
+}
+
+#[test]
+fn what_a_tree_may_still_get_follows_from_its_growth_and_from_how_late_the_monitor_comes() {
+    let start = Instant::now();
+    let mut growth = Growth::new(start);
+    assert_eq!(growth.take_in(start + 8 * SHORTEST, 8 << 20), 16 << 20, "within 16 ms");
+    let late = growth.take_in(start + 8 * SHORTEST + Duration::from_millis(100), 108 << 20);
+    assert_eq!(late, 100 << 20, "within the 100 ms that passed");
+    let next = growth.take_in(start + 9 * SHORTEST + Duration::from_millis(100), 109 << 20);
+    assert!(next > 80 << 20 && next < 100 << 20, "it is remembered for a while");
+}
+
 #[test]
 fn a_process_that_runs_another_program_is_asked_again_whether_its_memory_is_watched() {
     let own = std::process::id();
