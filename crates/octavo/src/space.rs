@@ -225,50 +225,33 @@ impl Space {
     /// Whatever the space had there is forgotten as by [`Space::forget_mapping`]. The regions move with their options. No bytes
     /// move.
     ///
-    /// Where a step finds no room for a table node, or a pinned block that it has to split, `again` says whether to try that step once
-    /// more.
-    ///
     /// # Errors
     /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than `InvalidRange` some
     /// pages have moved and others have not, and the space is of no more use.
-    pub fn relocate(
-        &self,
-        from: u64,
-        len: u64,
-        to: u64,
-        mut again: impl FnMut(&Error) -> bool,
-    ) -> Result<()> {
+    pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
         let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
         if old.start < new.end && new.start < old.end {
             let message = format!("the ranges at {from:#x} and {to:#x} overlap; give ranges that do not");
             return Err(Error::new(ErrorKind::InvalidRange, message));
         }
-        let mut insist = |step: &mut dyn FnMut() -> Result<()>| {
-            while let Err(error) = step() {
-                if !again(&error) {
-                    return Err(error);
-                }
-            }
-            Ok(())
-        };
-        insist(&mut || self.forget_mapping(to, len))?;
+        self.forget_mapping(to, len)?;
         let regions = self.state.regions.writer().overlapping(old.start, old.end);
         for region in regions {
             let (start, end) = (region.start.max(old.start), region.end.min(old.end));
             let at = |page: PageNumber| PageNumber(page.0 - old.start.0 + new.start.0);
             let region = Region { start: at(start), end: at(end), ..region };
-            insist(&mut || self.with_room(|| self.state.regions.writer().insert(region)))?;
+            self.with_room(|| self.state.regions.writer().insert(region))?;
         }
-        insist(&mut || self.change_layout(old, |writer| writer.remove(old.start, old.end), |_, _| Ok(())))?;
+        self.change_layout(old, |writer| writer.remove(old.start, old.end), |_, _| Ok(()))?;
         let mut give_up_at = None;
         loop {
             let writer = self.state.regions.writer();
             let Err(obstacle) = relocate_range(&self.engine, &self.state, old, new.start) else { break };
             drop(writer);
-            insist(&mut || self.remove_obstacle(obstacle, &mut give_up_at))?;
+            self.remove_obstacle(obstacle, &mut give_up_at)?;
         }
         // Nodes, zeros, and the versions that faults under way have seen.
-        insist(&mut || self.clear_by(old, forget_range))
+        self.clear_by(old, forget_range)
     }
 
     /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that another thread has begun before may

@@ -103,7 +103,7 @@ fn moved_pages_are_found_at_their_new_addresses_wherever_they_were() {
     assert_eq!(pair.space.load::<u64>(pair.page(20)).unwrap(), 21);
     let (from, to, len) = (pair.page(8), pair.page(1 << 20), 48 * PAGE);
     pair.target.move_range(from, len, to);
-    pair.space.relocate(from, len, to, |_| false).unwrap();
+    pair.space.relocate(from, len, to).unwrap();
     pair.manager.validate();
     for page in 0..64 {
         if (8..56).contains(&page) {
@@ -128,11 +128,11 @@ fn moved_blocks_are_found_and_what_was_there_is_gone() {
     (1024..2048).for_each(|page| pair.store(page, 1));
     let (from, to, len) = (pair.page(100), pair.page(1300), 600 * PAGE);
     pair.target.move_range(from, len, to);
-    pair.space.relocate(from, len, to, |_| false).unwrap();
+    pair.space.relocate(from, len, to).unwrap();
     pair.manager.validate();
     (0..600).for_each(|page| assert_eq!(pair.load(1300 + page), 101 + page));
     assert_eq!((pair.load(99), pair.load(700), pair.load(1299), pair.load(1900)), (100, 701, 1, 1));
-    assert!(pair.space.relocate(from, len, from + PAGE, |_| false).is_err(), "ranges that overlap");
+    assert!(pair.space.relocate(from, len, from + PAGE).is_err(), "ranges that overlap");
     pair.end();
 }
 

@@ -2,15 +2,16 @@
 
 mod common;
 
+use std::thread;
 use std::time::Duration;
 
-use common::device::TestDevice;
+use common::device::{Manner, TestDevice, Whims};
 use common::target::{Able, Ask, BUDGET, Pair, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
 use octavo::{
-    Access, Advice, Answer, Counter, ErrorKind, HugePolicy, HugeZeroWrite, InPlace, Manager, Protection,
-    RegionOptions,
+    Access, Advice, Answer, Compression, Counter, ErrorKind, HugePolicy, HugeZeroWrite, InPlace, Manager,
+    Protection, RegionOptions,
 };
 
 #[test]
@@ -255,6 +256,38 @@ fn without_swap_pages_stay_and_the_error_says_so() {
     pair.target.store(&pair.space, pair.page(full), 9).unwrap();
     pair.manager.validate();
     pair.end();
+}
+
+/// Writes of one thread fail while others wait for room. None of them takes that for progress.
+#[test]
+fn threads_that_wait_for_each_others_writes_end_where_all_writes_fail() {
+    const THREADS: u64 = 8;
+    for (seed, delay) in [(1, 0), (2, 100)] {
+        let whims = Whims { failed_writes: 1000, full: true, delay, ..Whims::default() };
+        let device = TestDevice::simulated(1 << 18, seed, Manner::Threads(2), whims);
+        let builder = Manager::builder().budget_bytes(BUDGET).swap_device(device.boxed());
+        let builder = builder.compression(Compression::Off).huge(HugePolicy::Never);
+        let pair = pair_of(builder, Able::ALL, THREADS * BUDGET);
+        let _watchdog = Watchdog::new(format!("seed {seed}"));
+        let part = THREADS * BUDGET / PAGE / THREADS;
+        thread::scope(|scope| {
+            for first in (0..THREADS).map(|thread| thread * part) {
+                let pair = &pair;
+                scope.spawn(move || {
+                    let store = |page| pair.target.store(&pair.space, pair.page(page), page + 1);
+                    let failed = (first..first + part).find(|page| store(*page).is_err());
+                    let failed = failed.expect("this part alone is as large as the budget");
+                    // One that came home to be written has no room to go back.
+                    let load = |page| pair.target.load(&pair.space, pair.page(page));
+                    for page in first..failed {
+                        let Ok(found) = load(page) else { break };
+                        assert_eq!(found, page + 1);
+                    }
+                });
+            }
+        });
+        pair.manager.validate();
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
 //! | `quarters` | the CPUs that the engine's threads keep off |
+//! | `standstill` | processes that stand still until they are taken over |
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
 
@@ -44,6 +45,7 @@ mod rounds;
 mod shares;
 mod signals;
 mod socket;
+mod standstill;
 mod summary;
 mod tree;
 

@@ -458,8 +458,8 @@ impl Managed {
         self.growth = 0;
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
         self.outside = anonymous.saturating_sub(resident);
-        self.outside_at_look = self.outside_at_look.min(self.outside);
         if self.is_settled() {
+            self.outside_at_look = self.outside_at_look.min(self.outside);
             let now = (anonymous, self.outside);
             let before = std::mem::replace(&mut self.before, now);
             self.growth = now.0.saturating_sub(before.0).min(now.1.saturating_sub(before.1));

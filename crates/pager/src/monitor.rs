@@ -28,6 +28,7 @@ use crate::managed::{Common, Managed, Unequipped};
 use crate::priority;
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
+use crate::standstill::Standstill;
 use crate::summary::Summary;
 use crate::tree::Tree;
 
@@ -39,16 +40,16 @@ const GROWTH: u64 = 4 << 30;
 /// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has come later of late.
 const REACTION: Duration = Duration::from_millis(16);
 const LONGEST_REACTION: Duration = Duration::from_millis(500);
+/// To start movers takes at most so many times that on a busy machine.
+const MOVER_REACTIONS: u64 = 16;
 /// Growth outside that has the monitor look as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// From one look at what is left in staging to the next.
 const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They may be waiting for what
-/// others do.
+/// How long the processes of the tree may not be found, and how long they are killed.
 const PATIENCE: Duration = Duration::from_secs(2);
-const MOST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
@@ -104,9 +105,7 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Processes that stand still until they are taken over.
-    stopped: Vec<u32>,
-    standstill: Option<Standstill>,
+    standstill: Standstill,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet.
@@ -121,29 +120,6 @@ pub(crate) struct Monitor {
     outside: u64,
     calm: Duration,
     growth: Growth,
-}
-
-/// Since when processes stand still, and what is still to be adopted or is in memory.
-#[derive(Debug)]
-struct Standstill {
-    began: Instant,
-    went_on: Instant,
-    left: u64,
-}
-
-impl Standstill {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { began: now, went_on: now, left: u64::MAX }
-    }
-
-    /// Takes note of what is left, and returns whether it takes too long to become less.
-    fn is_too_long(&mut self, left: u64) -> bool {
-        if left < self.left {
-            (self.went_on, self.left) = (Instant::now(), left);
-        }
-        self.went_on.elapsed() > PATIENCE || self.began.elapsed() > MOST_PATIENCE
-    }
 }
 
 /// How fast the tree grows.
@@ -174,6 +150,16 @@ impl Growth {
         self.in_reaction = (at_this_rate.min(most) as u64).max(self.in_reaction / 8 * 7);
         (self.at, self.total) = (now, total);
         self.in_reaction
+    }
+
+    /// Returns the bytes that the tree may get while movers start.
+    fn while_movers_start(&self) -> u64 {
+        MOVER_REACTIONS * self.in_reaction
+    }
+
+    /// The monitor was at work, and the tree has `total` bytes now. That says nothing of when the monitor comes.
+    fn go_on(&mut self, now: Instant, total: u64) {
+        (self.at, self.total) = (now, total);
     }
 }
 
@@ -213,8 +199,7 @@ impl Monitor {
             room: 0,
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
-            stopped: Vec::new(),
-            standstill: None,
+            standstill: Standstill::default(),
             stops_none: false,
             forks: Vec::new(),
             ending: Vec::new(),
@@ -278,6 +263,7 @@ impl Monitor {
         if total + margin > limit {
             self.take_over(total, coming.max(margin / 2), least_room)?;
             total = self.measure();
+            self.growth.go_on(Instant::now(), total);
         }
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
@@ -290,17 +276,21 @@ impl Monitor {
             let stats = manager.stats();
             let fits = is_known && stats.as_ref().is_ok_and(|stats| stats.used_bytes <= stats.budget_bytes);
             let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
-            let is_too_long = self.standstill.as_mut().is_some_and(|standstill| standstill.is_too_long(left));
+            let is_too_long = self.standstill.is_too_long(left);
             // What cannot go out need not stand still again and again.
             self.stops_none = !fits && (self.stops_none || is_too_long);
             if fits || is_too_long {
-                self.let_go_on();
+                self.standstill.end(self.guardian.as_ref());
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
             let grows = outside > self.outside + LEAST_GROWTH;
             self.outside = outside;
             self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
+        } else {
+            // Those that were to be taken over have ended, or could not be looked at.
+            self.standstill.end(self.guardian.as_ref());
         }
+        self.standstill.follow();
         self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
         Ok(time_to_fill(room).clamp(self.calm, LONGEST))
@@ -408,20 +398,6 @@ impl Monitor {
         Ok(())
     }
 
-    /// Lets processes go on that were stopped.
-    fn let_go_on(&mut self) {
-        if self.stopped.is_empty() {
-            return;
-        }
-        self.standstill = None;
-        for pid in std::mem::take(&mut self.stopped) {
-            crate::signals::kill(pid, rustix::process::Signal::CONT);
-        }
-        if let Some(guardian) = &self.guardian {
-            guardian.continued();
-        }
-    }
-
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
     /// `coming` more before it stands still. `least_room` is to be left.
     fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<(), Failed> {
@@ -452,27 +428,35 @@ impl Monitor {
     }
 
     /// Has processes stand still that could outgrow the limit before they are managed, until they are, and until the manager has made
-    /// room. These are all that are to be taken over: movers wait for their turns of the CPU, and for the manager to be made, and on a
-    /// busy machine a program fills the memory meanwhile. A fork's child gets its pages from the manager. So it stands still only where
-    /// pages are shared, or less is left than what is `coming`. Managed processes that grow outside of management stand still in that case
-    /// as well: they have new mappings, and a look at these may have to wait. And so do those that are not all adopted, once less than
-    /// `least_room` is left: the manager does not hold the limit by itself yet.
+    /// room. Where pages are shared, where less is left than what is `coming`, and where nothing can go out yet, these are all that are to
+    /// be taken over. Otherwise, those that have no mover yet, if the tree could fill the memory while movers wait for their turns
+    /// of the CPU. Managed processes that grow outside of management stand still where less is left than what is coming: they have new
+    /// mappings, and a look at these may have to wait. And so do those that are not all adopted, once less than `least_room` is left: the
+    /// manager does not hold the limit by itself yet.
     fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
+        if self.stops_none {
+            return;
+        }
         let limit = self.ledger.limit_bytes();
         let is_short = total + coming > limit;
+        let is_short_for_movers = total + self.growth.while_movers_start() > limit;
         let is_full = total + least_room >= limit;
-        let has_families = self.tree.has_families();
+        let is_ready = self.manager.is_some() || self.making.as_ref().is_some_and(JoinHandle::is_finished);
+        let all = is_short || !is_ready || self.tree.has_families();
         for (anonymous, pid) in pids.iter().copied() {
+            if self.standstill.has(pid) {
+                continue;
+            }
             let is_to_stop = if self.is_to_be_equipped(anonymous, pid) {
-                is_short || has_families
+                all
             } else if let Some(managed) = self.managed.get(&pid) {
                 let grows = managed.has_more_outside() || managed.grows();
                 grows && is_short || is_full && managed.has_more_to_adopt()
             } else {
-                self.find_new(anonymous, pid).is_some()
+                (all || is_short_for_movers) && self.find_new(anonymous, pid).is_some()
             };
-            if is_to_stop {
-                self.stop(pid);
+            if is_to_stop && !self.is_beyond_reach(pid) {
+                self.standstill.stop(pid, self.tree.ancestors(pid), self.guardian.as_ref());
             }
         }
     }
@@ -510,24 +494,6 @@ impl Monitor {
             return None;
         }
         proc::stat(pid).filter(|stat| self.refused.get(&pid) != Some(&stat.stack))
-    }
-
-    /// Has a process stand still until it is taken over.
-    fn stop(&mut self, pid: u32) {
-        if self.stops_none || self.stopped.contains(&pid) {
-            return;
-        }
-        // Whoever has stopped the program itself lets it go on, too.
-        let runs = proc::stat(pid).is_some_and(|stat| stat.state != b'T' && stat.state != b't');
-        if runs && !self.is_beyond_reach(pid) {
-            // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
-            if let Some(guardian) = &self.guardian {
-                guardian.stopped(pid);
-            }
-            crate::signals::stop(pid);
-            self.stopped.push(pid);
-            self.standstill.get_or_insert_with(Standstill::new);
-        }
     }
 
     /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand still in vain.
@@ -656,7 +622,7 @@ impl Monitor {
     pub(crate) fn finish(mut self) -> Summary {
         // A program that has ended early does not care whether it could have been served.
         let _ = self.making.take().map(JoinHandle::join);
-        self.let_go_on();
+        self.standstill.end(self.guardian.as_ref());
         self.figures();
         let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);

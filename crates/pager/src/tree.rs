@@ -123,6 +123,14 @@ impl Tree {
         Ok(found)
     }
 
+    /// Returns the ancestors of a process in the tree, the nearest first.
+    pub(crate) fn ancestors(&self, pid: u32) -> Vec<u32> {
+        let parent = |pid: &u32| self.processes.get(pid).map(|process| process.parent);
+        let known = |pid: &u32| self.processes.contains_key(pid);
+        // A number that a process took over from an ancestor could make a circle.
+        std::iter::successors(parent(&pid), parent).take_while(known).take(self.processes.len()).collect()
+    }
+
     /// Finds out which processes there are.
     ///
     /// # Errors

@@ -38,12 +38,21 @@ pub fn runs(pid: u32, thread: u32) -> bool {
 /// and processes that it starts run as others do.
 ///
 /// # Errors
-/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE`, and a control group that has time for them.
+/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE` or a limit for real-time priorities
+/// (`RLIMIT_RTPRIO`), and a control group that has time for them.
 pub fn set_real_time(on: bool) -> io::Result<()> {
-    let policy = if on { libc::SCHED_RR | libc::SCHED_RESET_ON_FORK } else { libc::SCHED_OTHER };
+    // Without the right to it, a thread cannot give the second flag up.
+    let policy = if on { libc::SCHED_RR } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the call takes a number only.
     let lowest = if on { unsafe { libc::sched_get_priority_min(libc::SCHED_RR) } } else { 0 };
     set_policy(0, policy, lowest)
+}
+
+/// Returns whether this thread runs before others ([`set_real_time`]).
+pub fn is_real_time() -> bool {
+    // SAFETY: the call takes a number only.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    policy >= 0 && policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
 }
 
 /// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The kernel takes a CPU
@@ -109,15 +118,13 @@ mod tests {
 
     #[test]
     fn a_thread_before_all_others_starts_threads_that_are_not() {
-        // SAFETY: the call takes a number only.
-        let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
-        std::thread::spawn(move || {
+        std::thread::spawn(|| {
             if set_real_time(true).is_ok() {
-                assert_eq!(policy(), libc::SCHED_RR);
-                assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
+                assert!(is_real_time());
+                assert!(!std::thread::spawn(is_real_time).join().unwrap());
                 set_real_time(false).unwrap();
             }
-            assert_eq!(policy(), libc::SCHED_OTHER);
+            assert!(!is_real_time());
         })
         .join()
         .unwrap();

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use octavo_platform::threads::{is_real_time, set_real_time};
 use octavo_platform::userfaultfd::{MoveRequest, Userfaultfd, wire};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -76,9 +77,16 @@ impl Mover {
             let sentence = "a staging range has whole pages, at least one and at most 1 GiB";
             return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
         }
+        let is_first = is_real_time();
         let work = std::thread::Builder::new()
             .name("octavo-inject".into())
-            .spawn(move || inject::inject(pid, staging_bytes, inherited))
+            .spawn(move || {
+                if is_first {
+                    // Whoever waits for this comes before others.
+                    let _ = set_real_time(true);
+                }
+                inject::inject(pid, staging_bytes, inherited)
+            })
             .map_err(|error| InjectError::system("starting a thread", error))?;
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

@@ -41,10 +41,8 @@ const LEAST_BEFOREHAND: u64 = 32;
 const RECENT: usize = 64;
 /// Between two looks for a page that arrives with a change which waits.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// How long a change waits for room, or for a pin to go. No page of the process goes out before the thread that made the change has run
-/// again, and on a busy machine it waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(20);
-const BETWEEN_CHANGES: Duration = Duration::from_millis(1);
+/// How long a change waits for room, or for a pin to go.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// The most threads that wait for each other's pages, and that new faults wait for.
 const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
@@ -160,8 +158,6 @@ pub struct Driver<'a, R, L> {
     placement: Option<Placement>,
     served: Served,
     changes: Changes,
-    /// Events that were read while a change waited.
-    later: Vec<Event>,
 }
 
 impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
@@ -194,7 +190,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             placement: None,
             served,
             changes: Changes::default(),
-            later: Vec::new(),
         }
     }
 
@@ -213,15 +208,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     pub fn run(mut self) -> std::io::Result<()> {
         let result = self.serve_until_its_end();
         // A child of the target may go on, and wants what its parent had.
-        loop {
-            self.changes.rest().into_iter().for_each(|change| self.take_in(change));
-            if self.later.is_empty() {
-                break;
-            }
-            for event in std::mem::take(&mut self.later) {
-                self.take(event);
-            }
-        }
+        self.changes.rest().into_iter().for_each(|change| self.take_in(change));
         self.listener.counted(self.served);
         result
     }
@@ -248,14 +235,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             // That may be a fault that wants to look again at a page which somebody holds.
             let asks_again = is_idle && self.bell.is_rung();
             self.wake_all();
-            read(self.window, &mut events)?;
-            let is_alone = events.len() == 1 && waiting.is_empty();
+            let is_alone = self.read(&mut events)? && events.len() == 1 && waiting.is_empty();
             is_idle &= events.is_empty();
-            while !events.is_empty() {
-                for event in events.drain(..) {
-                    again.extend(self.take(event));
-                }
-                std::mem::swap(&mut events, &mut self.later);
+            for event in events.drain(..) {
+                again.extend(self.take(event));
             }
             self.settle();
             if !again.is_empty() {
@@ -387,6 +370,26 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
+    /// Reads events, and notes what they change. Returns whether there were any.
+    fn read(&self, events: &mut Vec<Event>) -> std::io::Result<bool> {
+        self.window.gate().alone(|unsettled| {
+            let count = self.window.reach().read_events(events)?;
+            for event in events.iter() {
+                match *event {
+                    Event::Fault { .. } => {}
+                    Event::Fork(_) => unsettled.add_all(),
+                    Event::Remove { start, end } => unsettled.add_dropped(start, end),
+                    Event::Unmap { start, end } => unsettled.add(start, end),
+                    Event::Remap { from, to, len } => {
+                        unsettled.add(from, from + len);
+                        unsettled.add(to, to + len);
+                    }
+                }
+            }
+            Ok(count > 0)
+        })
+    }
+
     /// Serves a fault, or takes a change in. Returns a fault that has to wait.
     fn take(&mut self, event: Event) -> Option<Fault> {
         if let Event::Fault { address, write, protected, thread } = event {
@@ -427,7 +430,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             Event::Remap { from, to, len } => {
                 self.listener.moved(from, len, to);
-                self.space.relocate(from, len, to, patience(self.window, &mut self.later))
+                self.space.relocate(from, len, to)
             }
             Event::Fault { .. } => unreachable!("it was served"),
         };
@@ -451,15 +454,20 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Changes the space, again and again while there is [`patience`].
-    fn insist(&mut self, change: impl Fn(&Space) -> octavo::Result<()>) -> octavo::Result<()> {
-        let mut again = patience(self.window, &mut self.later);
-        while let Err(error) = change(self.space) {
-            if !again(&error) {
-                return Err(error);
+    /// Changes the space. Where there is no room, or a block is pinned for a moment, this tries again for a while.
+    fn insist(&self, change: impl Fn(&Space) -> octavo::Result<()>) -> octavo::Result<()> {
+        let began = Instant::now();
+        loop {
+            match change(self.space) {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory)
+                        && began.elapsed() < PATIENCE =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
             }
         }
-        Ok(())
     }
 
     fn serve(&mut self, page: u64, write: bool, is_protected: bool) -> Option<Fault> {
@@ -602,43 +610,6 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         });
         self.unread[at].1 += 1;
         self.unread[at].1 < MOST_UNREAD
-    }
-}
-
-/// Reads events, and notes what they change.
-fn read<R: Reach>(window: &Window<R>, events: &mut Vec<Event>) -> std::io::Result<()> {
-    window.gate().alone(|unsettled| {
-        let before = events.len();
-        window.reach().read_events(events)?;
-        for event in &events[before..] {
-            match *event {
-                Event::Fault { .. } => {}
-                Event::Fork(_) => unsettled.add_all(),
-                Event::Remove { start, end } => unsettled.add_dropped(start, end),
-                Event::Unmap { start, end } => unsettled.add(start, end),
-                Event::Remap { from, to, len } => {
-                    unsettled.add(from, from + len);
-                    unsettled.add(to, to + len);
-                }
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Returns whether a change that finds no room, or a block that is pinned for a moment, is to be tried again. Sleeps in between, and
-/// reads what the kernel tells meanwhile: as long as a change is unread, no page of the process goes out, and there would never be room.
-fn patience<R: Reach>(window: &Window<R>, later: &mut Vec<Event>) -> impl FnMut(&octavo::Error) -> bool {
-    let began = Instant::now();
-    move |error| {
-        let may_pass = matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory);
-        let again = may_pass && began.elapsed() < PATIENCE;
-        if again {
-            // The next turn meets the error.
-            let _ = read(window, later);
-            std::thread::sleep(BETWEEN_CHANGES);
-        }
-        again
     }
 }
 

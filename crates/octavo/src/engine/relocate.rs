@@ -6,6 +6,10 @@
 //! faults see the page at one of the two addresses, and never at both.
 //!
 //! Zeros do not move. They become empty, which reads the same.
+//!
+//! Nodes for the new range may go over the budget, by one in 512 of what moves, until the old range's are given back. The other side has
+//! made the move already. It may be so that its pages do not go out before all of the move is told and taken in, so whoever waited for
+//! room would wait in vain.
 
 use crate::engine::{Engine, Obstacle, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;
@@ -70,7 +74,7 @@ fn relocate_page(
         }
         let there = engine.table.walk(space.id, to);
         if there.level > 0 {
-            match engine.table.grow(&there, to) {
+            match engine.table.grow_over_budget(&there, to) {
                 Grown::Retry => continue,
                 Grown::NoNode => return Err(Obstacle::NoNode),
             }

@@ -50,10 +50,13 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
-        // Pages whose writes were only started are no room yet. Free frames are counted last: all CPUs' lists are looked at for that.
+        // Pages whose writes were only started are no room yet. As many writes as are under way are waited for: where all of them fail,
+        // others begin new ones for ever. Free frames are counted last: all CPUs' lists are looked at for that.
+        let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
         while gone.freed == 0
             && engine.transfers.freed_pages() == ended
             && engine.transfers.writing_pages() > 0
+            && engine.transfers.ended_pages() < last
             && engine.frames.free_frames() < DIRECT_TARGET
         {
             if !waiter.until_some_write_ends().await {
@@ -115,17 +118,23 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
         }
         // The pages of a chunk need frames to move to.
         wanted_pages = u64::from(CHUNK_FRAMES);
+        let ended = engine.transfers.freed_pages();
         if gone.freed == 0 && engine.transfers.writing_pages() > 0 {
             // Frames at home that are being written may be all that is missing.
             if !waiter.until_some_write_ends().await {
                 return Err(engine.swap.areas.timed_out());
             }
-            continue;
+            // A write that fails is no progress. Others may begin one after the other.
+            if !engine.swap.is_failing() {
+                continue;
+            }
         }
         if waiter.has_given_up() {
             return Err(engine.swap.areas.timed_out());
         }
-        fruitless = if gone.total() > 0 { 0 } else { fruitless + 1 };
+        let has_freed = gone.freed > 0 || engine.transfers.freed_pages() != ended;
+        let is_progress = has_freed || gone.total() > 0 && !engine.swap.is_failing();
+        fruitless = if is_progress { 0 } else { fruitless + 1 };
         if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
             if !pool.is_smaller(engine, waiter).await {
                 return Err(obstacle(engine, failures));

@@ -1,6 +1,8 @@
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+
+const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 use crate::managed::tests::{Commons, wait_until};
 
 fn monitor(commons: &Commons) -> Monitor {
@@ -187,32 +189,28 @@ fn stands_still(pid: u32) -> bool {
 
 /// Otherwise it would fill the memory while its mover waits for a turn of the CPU.
 #[test]
-fn a_process_stands_still_from_before_it_is_taken_over_though_there_is_room() {
+fn a_process_stands_still_while_it_is_taken_over_if_it_could_fill_the_memory_meanwhile() {
     let commons = Commons::new();
     let mut monitor = monitor(&commons);
+    monitor.manager = Some(commons.manager.clone());
     let (mut shell, _) = family(&mut monitor, "read word", 0);
     let pid = shell.id();
-    monitor.keep_still(&[(LEAST_PROCESS - 1, pid)], 0, 0, 0);
-    assert!(monitor.standstill.is_none() && !stands_still(pid), "it is too small to be taken over");
+    monitor.growth.in_reaction = monitor.ledger.limit_bytes() / MOVER_REACTIONS;
+    monitor.keep_still(&[(LEAST_PROCESS - 1, pid)], PAGE_BYTES, 0, 0);
+    monitor.keep_still(&[(LEAST_PROCESS, pid)], 0, 0, 0);
+    assert!(!monitor.standstill.has(pid), "it is too small to be taken over, or there is room");
+    monitor.keep_still(&[(LEAST_PROCESS, pid)], PAGE_BYTES, 0, 0);
+    wait_until(|| stands_still(pid));
+    monitor.standstill.end(None);
+    wait_until(|| !stands_still(pid));
+    // Without a manager, its pages cannot go out at all.
+    monitor.manager = None;
+    monitor.growth.in_reaction = 0;
     monitor.keep_still(&[(LEAST_PROCESS, pid)], 0, 0, 0);
     wait_until(|| stands_still(pid));
-    assert!(monitor.standstill.is_some());
-    monitor.let_go_on();
-    wait_until(|| !stands_still(pid));
+    monitor.standstill.end(None);
     drop(shell.stdin.take());
     shell.wait().unwrap();
-}
-
-#[test]
-fn processes_stand_still_as_long_as_that_brings_something_but_not_for_ever() {
-    let mut standstill = Standstill::new();
-    assert!(!standstill.is_too_long(100));
-    standstill.went_on -= PATIENCE + SHORTEST;
-    assert!(!standstill.is_too_long(99), "less is left");
-    standstill.went_on -= PATIENCE + SHORTEST;
-    assert!(standstill.is_too_long(99));
-    standstill.began -= MOST_PATIENCE + SHORTEST;
-    assert!(standstill.is_too_long(98));
 }
 
 #[test]
@@ -224,6 +222,9 @@ fn what_a_tree_may_still_get_follows_from_its_growth_and_from_how_late_the_monit
     assert_eq!(late, 100 << 20, "within the 100 ms that passed");
     let next = growth.take_in(start + 9 * SHORTEST + Duration::from_millis(100), 109 << 20);
     assert!(next > 80 << 20 && next < 100 << 20, "it is remembered for a while");
+    let later = start + Duration::from_secs(9);
+    growth.go_on(later, 109 << 20);
+    assert!(growth.take_in(later + SHORTEST, 109 << 20) < next, "work of its own does not count");
 }
 
 #[test]

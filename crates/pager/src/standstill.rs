@@ -1,0 +1,163 @@
+//! Processes that stand still until they are taken over.
+//!
+//! ```text
+//!   stopped (SIGSTOP) ─► nothing is left to wait for, or it takes too long ─► go on (SIGCONT) ─► parents that have stopped as well go on
+//! ```
+//!
+//! Some programs stop themselves when their child stops, as `su` does, and wait for whoever starts both again. So for a while after a
+//! process goes on, its ancestors are looked at, but for those that stood still before.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::guardian::Guardian;
+use crate::{proc, signals};
+
+/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They may be waiting for what
+/// others do.
+const PATIENCE: Duration = Duration::from_secs(2);
+const MOST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long ancestors are looked at.
+const FOLLOWED: Duration = Duration::from_secs(10);
+
+/// Who stands still, and whom that may have stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Standstill {
+    stopped: Vec<Stopped>,
+    waiting: Option<Waiting>,
+    /// Those that went on, and until when their ancestors are looked at.
+    going_on: Vec<(Stopped, Instant)>,
+}
+
+#[derive(Debug)]
+struct Stopped {
+    pid: u32,
+    /// Those that ran when it was stopped.
+    ancestors: Vec<u32>,
+}
+
+/// Since when processes stand still, and what was still to be adopted or is in memory at the last look.
+#[derive(Debug)]
+struct Waiting {
+    began: Instant,
+    went_on: Instant,
+    left: u64,
+}
+
+impl Waiting {
+    fn new(now: Instant) -> Self {
+        Self { began: now, went_on: now, left: u64::MAX }
+    }
+
+    fn is_too_long(&mut self, now: Instant, left: u64) -> bool {
+        if left < self.left {
+            self.went_on = now;
+        }
+        self.left = left;
+        now - self.went_on > PATIENCE || now - self.began > MOST_PATIENCE
+    }
+}
+
+fn is_stopped(pid: u32) -> bool {
+    proc::stat(pid).is_some_and(|stat| stat.state == b'T' || stat.state == b't')
+}
+
+impl Standstill {
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.stopped.iter().any(|stopped| stopped.pid == pid)
+    }
+
+    /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
+    pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
+        if is_stopped(pid) || proc::stat(pid).is_none() {
+            return;
+        }
+        let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
+        // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
+        guardian.iter().for_each(|guardian| guardian.stopped(pid));
+        signals::stop(pid);
+        self.stopped.push(Stopped { pid, ancestors });
+        self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
+    }
+
+    /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for too long.
+    pub(crate) fn is_too_long(&mut self, left: u64) -> bool {
+        self.waiting.as_mut().is_some_and(|waiting| waiting.is_too_long(Instant::now(), left))
+    }
+
+    /// Lets all go on.
+    pub(crate) fn end(&mut self, guardian: Option<&Guardian>) {
+        self.waiting = None;
+        if self.stopped.is_empty() {
+            return;
+        }
+        let until = Instant::now() + FOLLOWED;
+        for stopped in self.stopped.drain(..) {
+            signals::kill(stopped.pid, Signal::CONT);
+            self.going_on.push((stopped, until));
+        }
+        guardian.iter().for_each(|guardian| guardian.continued());
+    }
+
+    /// Lets ancestors go on that have stopped since their descendants were. A terminal stops both, and then neither goes on.
+    pub(crate) fn follow(&mut self) {
+        let now = Instant::now();
+        self.going_on.retain(|(_, until)| now < *until);
+        for (going, _) in &self.going_on {
+            if self.stopped.iter().any(|stopped| stopped.pid == going.pid) || is_stopped(going.pid) {
+                continue;
+            }
+            for ancestor in going.ancestors.iter().filter(|pid| !self.has(**pid) && is_stopped(**pid)) {
+                signals::kill(*ancestor, Signal::CONT);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::managed::tests::wait_until;
+
+    #[test]
+    fn processes_stand_still_as_long_as_that_brings_something_but_not_for_ever() {
+        let start = Instant::now();
+        let mut waiting = Waiting::new(start);
+        let mut is_too_long = |seconds, left| waiting.is_too_long(start + Duration::from_secs(seconds), left);
+        assert!(!is_too_long(1, 100));
+        assert!(!is_too_long(3, 99), "less is left");
+        assert!(!is_too_long(4, 200), "another one is adopted");
+        assert!(!is_too_long(5, 199));
+        assert!(is_too_long(8, 199));
+        assert!((9..20).all(|second| !is_too_long(second, 100 - second)));
+        assert!(is_too_long(21, 1));
+    }
+
+    #[test]
+    fn a_parent_that_stops_with_its_child_goes_on_with_it() {
+        let mut shell = Command::new("sh");
+        // As `su` does: it stops itself once its child has stopped.
+        let script = "(read word <&3) 3<&0 & while ! grep -q 'State:.*T' /proc/$!/status; do :; done; kill -STOP $$; wait $!";
+        let mut shell = shell.args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut children = Vec::new();
+        wait_until(|| {
+            proc::children(shell.id(), &mut children).unwrap();
+            !children.is_empty()
+        });
+        let mut standstill = Standstill::default();
+        standstill.stop(children[0], vec![shell.id()], None);
+        wait_until(|| is_stopped(shell.id()));
+        standstill.follow();
+        assert!(is_stopped(shell.id()), "its child stands still");
+        standstill.end(None);
+        wait_until(|| {
+            standstill.follow();
+            !is_stopped(shell.id())
+        });
+        drop(shell.stdin.take());
+        assert!(shell.wait().unwrap().success() || !is_stopped(shell.id()));
+    }
+}
