@@ -252,6 +252,17 @@ impl FrameAllocator {
         block
     }
 
+    /// Does what [`FrameAllocator::alloc`] does, but brings no chunk online. It is for pages that leave a chunk which is to go: if
+    /// another came online for them, they would go from one to the other for ever.
+    pub(crate) fn alloc_online(&self, order: Order) -> Option<Block> {
+        let block = self.alloc_listed(order).or_else(|| self.search_online(order)).or_else(|| {
+            self.drain();
+            self.search_online(order)
+        });
+        self.check_watermark();
+        block
+    }
+
     /// Frees a block that [`FrameAllocator::alloc`] returned, or an order-0 frame of one that was split.
     ///
     /// # Errors

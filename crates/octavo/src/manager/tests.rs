@@ -6,12 +6,13 @@ mod stores;
 
 use super::Manager;
 use crate::config::{Compression, HugePolicy};
+use crate::counters::Counter;
 use crate::engine::{Engine, Obstacle, split_edges};
 use crate::error::ErrorKind;
 use crate::frame::PinnedFrame;
 use crate::io::SwapFile;
 use crate::lru::IsolatedFrame;
-use crate::reclaim::{Migrated, block_for_pool, migrate};
+use crate::reclaim::{Migrated, block_for_pool, migrate, try_shrink};
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::space::Space;
@@ -62,6 +63,22 @@ fn blocks_for_the_pool_that_cannot_be_made_do_not_keep_pages_from_blocks() {
     }
     assert!(engine.blocks_for_pool.turns_away());
     assert!(!engine.blocks_for_faults.turns_away());
+}
+
+/// Another chunk could come for them, and the pages would go to and fro for ever.
+#[test]
+fn no_chunk_comes_online_for_the_pages_of_one_that_is_to_go() {
+    let manager = manager(HugePolicy::Never);
+    let space = manager.space().unwrap();
+    let at = space.map(3 * MIB, RegionOptions::default()).unwrap();
+    space.populate(at, 3 * MIB, Access::Write).unwrap();
+    let engine = manager.engine();
+    let online = || engine.counters.snapshot().get(Counter::ChunkOnline);
+    let (before, room) = (online(), engine.budget.room_bytes() as u64);
+    assert!(room > engine.budget.headroom_bytes() + 4 * MIB, "another chunk could come");
+    assert!(!try_shrink(engine, room + PAGE), "what the chunks hold has no room elsewhere");
+    assert_eq!(online(), before);
+    manager.validate();
 }
 
 // --- frames with two owners ---

@@ -16,7 +16,7 @@ pub(crate) enum Migrated {
     Moved,
     /// The page stays, because somebody uses it just now.
     Kept,
-    /// There is no frame to move the page to.
+    /// There is no frame to move the page to among those that are online.
     NoFrame,
 }
 
@@ -45,7 +45,7 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     if owners.is_empty() || words.order() != Order::ZERO {
         return Migrated::Kept;
     }
-    let Some(fresh) = engine.frames.alloc(Order::ZERO) else { return Migrated::NoFrame };
+    let Some(fresh) = engine.frames.alloc_online(Order::ZERO) else { return Migrated::NoFrame };
     let Some(busy) = AllBusy::make(engine, frame, 0, &owners) else {
         engine.frames.give_back(fresh);
         return Migrated::Kept;

@@ -50,4 +50,6 @@ pub(crate) use room::{make_room, make_room_away, make_room_for_node};
 pub(crate) use scan::{Reclaimer, reclaim, reclaim_and_wait};
 pub(crate) use shrink::shrink_to_budget;
 #[cfg(all(test, not(loom)))]
+pub(crate) use shrink::try_shrink;
+#[cfg(all(test, not(loom)))]
 pub(crate) use shrink_pool::shrink_pool;

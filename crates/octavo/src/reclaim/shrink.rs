@@ -44,7 +44,7 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
 
 /// Does what [`shrink_to_budget`] does, as far as it goes without waiting. Pages move to frames that are
 /// free. If another thread shrinks just now, this one leaves the work to it.
-pub(super) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
+pub(crate) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
     let Some(_single) = engine.shrinking.try_lock() else { return false };
     loop {
         let missing = room_bytes as i64 - engine.budget.room_bytes();

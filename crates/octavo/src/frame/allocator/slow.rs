@@ -49,8 +49,16 @@ impl FrameAllocator {
         block
     }
 
-    /// Tries each zone in order of preference: first its lists, then a chunk that it brings online.
     pub(super) fn search(&self, order: Order) -> Option<Block> {
+        self.search_zones(order, |zone| zone.bring_online(&self.arena, order) != Online::Refused)
+    }
+
+    pub(super) fn search_online(&self, order: Order) -> Option<Block> {
+        self.search_zones(order, |_| false)
+    }
+
+    /// Tries each zone in order of preference: first its lists, then what `grow` brings online.
+    fn search_zones(&self, order: Order, grow: impl Fn(&Zone) -> bool) -> Option<Block> {
         let node = self.cpu_nodes[self.lists.stacks().cpu()];
         let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
         for rank in 0..4u8 {
@@ -64,7 +72,7 @@ impl FrameAllocator {
                     if let Some(block) = self.take_from(zone, order, other_node == 0) {
                         return Some(block);
                     }
-                    if zone.bring_online(&self.arena, order) == Online::Refused {
+                    if !grow(zone) {
                         break;
                     }
                 }
