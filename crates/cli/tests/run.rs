@@ -2,12 +2,13 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
-use common::runs::{OCTAVO, assert_passed, octavo, text, torture};
+use common::runs::{OCTAVO, assert_passed, octavo, signal, text, torture};
 
 /// Runs the torture program in half of what it needs, and returns the summary.
 #[track_caller]
@@ -71,6 +72,11 @@ fn children_of_programs_that_end_right_after_a_fork_lose_nothing() {
 }
 
 #[test]
+fn threads_that_come_and_go_lose_nothing_and_mutexes_of_those_that_end_are_handed_on() {
+    endure("threads", "6", "7");
+}
+
+#[test]
 fn direct_reads_and_registered_buffers_lose_nothing() {
     endure("io", "5", "5");
 }
@@ -125,15 +131,39 @@ fn a_program_that_a_signal_ends_ends_the_runner_by_the_same_signal() {
     assert_eq!(output.status.signal(), Some(10));
 }
 
+/// A terminal sends it to the program as well. Others may send it to the runner only.
+#[test]
+fn an_interrupt_that_somebody_sends_to_the_runner_reaches_the_program() {
+    let script = "trap 'exit 3' INT; echo ready; while :; do sleep 0.01; done";
+    let mut runner =
+        octavo(&["--memory", "512M"], "/bin/sh", &["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(runner.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    signal(runner.id(), "-INT");
+    assert_eq!(runner.wait().unwrap().code(), Some(3));
+}
+
 #[test]
 fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
     let output = octavo(&[], "/nowhere/program", &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(127), "as a shell says it");
     assert!(text(&output.stderr).contains("cannot run /nowhere/program"), "{}", text(&output.stderr));
+    let output = octavo(&[], "/etc/passwd", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(
+        text(&output.stderr).contains("cannot run /etc/passwd: Permission denied"),
+        "{}",
+        text(&output.stderr)
+    );
     let mistyped = Command::new(OCTAVO).args(["run", "--memroy", "64M", "--", "true"]).output().unwrap();
     assert!(text(&mistyped.stderr).contains("there is no option --memroy"), "{}", text(&mistyped.stderr));
     let output = octavo(&["--swap", "/nowhere/swap"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
+    let output = octavo(&["--swap", "/dev/shm"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("the file system there is memory"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "100T"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("give --memory less, or `auto`"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("give --memory at least 32 MiB"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();

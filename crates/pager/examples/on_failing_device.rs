@@ -3,10 +3,8 @@
 //! ```text
 //! cargo build --release -p octavo-torture
 //! cargo run --release -p octavo-pager --example on_failing_device -- --seed 1 --rounds 100 -- \
-//!     target/release/octavo-torture --memory 192M --seconds 10 --only writers,layout,brk,protect,fork,orphans,io,shared
+//!     target/release/octavo-torture --memory 192M --seconds 10
 //! ```
-//!
-//! The kind `threads` is left out: robust mutexes are not covered (docs/pager.md).
 //!
 //! Each round runs the program in 96 MiB over a device of its own. A round is good if the program ends well, or if it was stopped
 //! and told why. It is bad if the program ends badly, since it checks what it reads, or if it does not end. A bad round prints its
@@ -131,6 +129,7 @@ fn one_round(options: &Options) -> ExitCode {
         octavo_pager::run(command, LIMIT_BYTES, None, make_manager).expect("the program starts");
     let how = match &end {
         End::Program(status) => status.to_string(),
+        End::NotStarted(error) => format!("not started: {error}"),
         End::Stopped(why) => format!("stopped: {why}"),
     };
     println!(
@@ -142,7 +141,7 @@ fn one_round(options: &Options) -> ExitCode {
     );
     match end {
         End::Program(status) if status.success() => ExitCode::SUCCESS,
-        End::Program(_) => ExitCode::FAILURE,
+        End::Program(_) | End::NotStarted(_) => ExitCode::FAILURE,
         End::Stopped(_) => ExitCode::from(STOPPED),
     }
 }

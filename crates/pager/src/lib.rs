@@ -58,13 +58,13 @@ use std::time::Duration;
 use octavo::Manager;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, set_child_subreaper, setrlimit,
+    Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, set_child_subreaper, setrlimit,
 };
-use signal_hook::iterator::Signals;
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 use ledger::Ledger;
 use monitor::{Failed, Monitor};
+use signals::Signals;
 pub use signals::end_by_signal;
 use socket::Socket;
 pub use summary::{Faults, Summary};
@@ -74,6 +74,8 @@ pub use summary::{Faults, Summary};
 pub enum End {
     /// The program ended by itself, or by a signal.
     Program(ExitStatus),
+    /// The program could not be started.
+    NotStarted(io::Error),
     /// The tree was stopped, for this reason.
     Stopped(String),
 }
@@ -83,7 +85,7 @@ pub enum End {
 /// figures up to then, as a line of JSON. Blocks until the program has ended.
 ///
 /// # Errors
-/// The kernel's, where the program cannot be started or watched, and `AddrInUse` where the socket's path is taken.
+/// The kernel's, where the program cannot be watched, and `AddrInUse` where the socket's path is taken.
 pub fn run(
     mut command: Command,
     limit_bytes: u64,
@@ -92,14 +94,16 @@ pub fn run(
 ) -> io::Result<(End, Summary)> {
     // Children whose parents end become the runner's, so that none gets lost.
     set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut signals = Signals::new(signals::PASSED_ON.iter().chain(&signals::LEFT_TO_THE_PROGRAM))?;
+    let mut signals = Signals::new()?;
     let socket = socket.map(Socket::listen).transpose()?;
     let ledger = Arc::new(Ledger::new(limit_bytes));
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make)?;
-    let child = command.spawn()?;
-    let program = child.id();
+    let program = match command.spawn() {
+        Ok(child) => child.id(),
+        Err(error) => return Ok((End::NotStarted(error), monitor.finish())),
+    };
     // Each process that is managed takes descriptors. The program has the limit that it was given.
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) });
@@ -108,13 +112,7 @@ pub fn run(
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
     let end = loop {
-        for signal in signals.pending() {
-            if signals::PASSED_ON.contains(&signal)
-                && let Some(signal) = Signal::from_named_raw(signal)
-            {
-                signals::kill(program, signal);
-            }
-        }
+        signals.pass_on(program);
         status = signals::reap(program, |pid| monitor.note_end(pid)).or(status);
         // One at a time: the tree is looked at in between.
         if let Some(reader) = socket.as_ref().and_then(Socket::reader) {

@@ -388,8 +388,11 @@ impl Managed {
         self.watch.beside_on()
     }
 
-    /// Sees to it that the driver gets its CPU, if it is awaited.
+    /// Sees to it that the driver gets its CPU, if it is awaited, and that it looks after pages that have left.
     pub(crate) fn watch(&self) {
+        if self.window.reach().has_moved() {
+            self.bell.ring();
+        }
         self.watch.look(|| self.bell.is_awaited(self.window.reach().events().as_fd()));
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::threads::{robust_list, stat_field};
+use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
 use rustix::io::Errno;
 use rustix::system::sysinfo;
@@ -208,8 +208,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
 /// # Errors
 /// The kernel's, for want of descriptors.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let threads = answer(fs::read_dir(format!("/proc/{pid}/task")))?.into_iter().flatten().flatten();
-    Ok(threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect())
+    Ok(answer(of_process(pid))?.unwrap_or_default())
 }
 
 /// Where the threads of a process have what the kernel writes to at their ends.

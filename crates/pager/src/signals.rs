@@ -1,16 +1,18 @@
 //! Signals and ends of processes, passed through between whoever started the runner and the program.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use octavo_platform::threads::{runs, signal_thread};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use crate::proc;
 
-/// Signals that the program gets as the runner gets them. Those that a terminal sends go to both by
-/// themselves.
-pub(crate) const PASSED_ON: [i32; 5] = [
+/// Signals that the program gets as the runner gets them.
+const PASSED_ON: [i32; 5] = [
     signal_hook::consts::SIGTERM,
     signal_hook::consts::SIGHUP,
     signal_hook::consts::SIGUSR1,
@@ -18,8 +20,35 @@ pub(crate) const PASSED_ON: [i32; 5] = [
     signal_hook::consts::SIGWINCH,
 ];
 
-/// Signals that a terminal sends to the program as well, which decides what to do.
-pub(crate) const LEFT_TO_THE_PROGRAM: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT];
+/// Signals that a terminal sends to the program as well, which decides what to do. From elsewhere they may reach the runner only.
+const KEYS: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT];
+
+/// Signals that came to the runner.
+#[derive(Debug)]
+pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
+
+impl Signals {
+    /// From now on, none of them ends the runner.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn new() -> io::Result<Self> {
+        SignalsInfo::new(PASSED_ON.iter().chain(&KEYS)).map(Self)
+    }
+
+    /// Passes on what has come.
+    pub(crate) fn pass_on(&mut self, program: u32) {
+        for information in self.0.pending() {
+            // The kernel's own codes are positive: a key was pressed at the terminal.
+            let is_sent = information.si_code <= 0;
+            if (is_sent || PASSED_ON.contains(&information.si_signo))
+                && let Some(signal) = Signal::from_named_raw(information.si_signo)
+            {
+                kill(program, signal);
+            }
+        }
+    }
+}
 
 /// Sends a signal. A process that has ended gets none.
 pub(crate) fn kill(pid: u32, signal: Signal) {

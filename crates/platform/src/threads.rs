@@ -12,6 +12,15 @@ pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) == 0 }
 }
 
+/// Returns the threads of a process.
+///
+/// # Errors
+/// The kernel's: the process has ended, or there are no descriptors left.
+pub fn of_process(pid: u32) -> io::Result<Vec<u32>> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// Returns where a thread keeps its list of robust mutexes, if it has one. The GNU C library keeps it in the thread's descriptor,
 /// right behind the number that the kernel clears at the thread's end. The kernel tells whoever may trace the thread.
 pub fn robust_list(tid: u32) -> Option<u64> {

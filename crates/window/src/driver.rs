@@ -217,7 +217,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
-        let (mut events, mut again) = (Vec::new(), Vec::new());
+        let (mut events, mut again, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
         // The last turn found nothing to do, but for a fault that wanted to look again.
         let mut asked_again = false;
         while !self.bell.begin_turn() && !self.window.reach().is_gone() {
@@ -240,6 +240,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             for event in events.drain(..) {
                 again.extend(self.take(event));
             }
+            self.window.reach().add_wanted(&mut wanted);
+            again.extend(wanted.drain(..).filter_map(|page| self.bring(page)));
             self.settle();
             if !again.is_empty() {
                 self.attends = self.attending.is_worth_it();
@@ -478,6 +480,16 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
         let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
         if self.waiting.contains(&fault) || !is_suspicious && self.show(fault) {
+            return None;
+        }
+        self.waiting.push(fault);
+        Some(fault)
+    }
+
+    /// Begins a fault that no thread has met, for a page that has to be open to stores. Returns one that has to wait.
+    fn bring(&mut self, page: u64) -> Option<Fault> {
+        let fault = Fault { page, access: Access::Write, is_protected: true };
+        if !self.listener.is_mapped(page, page + PAGE) || self.waiting.contains(&fault) {
             return None;
         }
         self.waiting.push(fault);

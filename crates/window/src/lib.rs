@@ -10,6 +10,7 @@
 //! | `gate` | no event is read while pages are on their way |
 //! | `reach` | what a window needs of whoever reaches its target: the seam |
 //! | `target` | a process, reached by userfaultfd and a mover inside |
+//! | `robust` | the mutexes that the kernel marks when a thread ends: their pages stay |
 //! | `own`, `windows` | this process as a target; arrays in its windows |
 //! | `used` | which pages of a target were used |
 //! | `changes` | the order in which changes of mappings are taken in |
@@ -32,6 +33,7 @@ mod global;
 mod own;
 mod placement;
 mod reach;
+mod robust;
 mod sync;
 mod target;
 mod used;

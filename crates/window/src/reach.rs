@@ -74,6 +74,10 @@ pub trait Reach: Send + Sync {
     /// Unsupported where nobody knows; the kernel's.
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()>;
 
+    /// Adds pages that the kernel will want to write to, and that will not be waited for then. They have to come back, open to stores.
+    /// Costs a load where nothing has left since the last call.
+    fn add_wanted(&self, _pages: &mut Vec<u64>) {}
+
     /// Wakes threads that wait at pages, so that they try again.
     fn wake(&self, start: u64, len: u64);
 

@@ -36,6 +36,7 @@ use octavo_stub::{Mover, Run, Staging};
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
+use crate::robust::RobustMutexes;
 use crate::used::Used;
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
@@ -52,8 +53,10 @@ pub struct Target {
     events: Userfaultfd,
     /// What is known of the process. A fork's child is served before anybody knows which process it is.
     process: OnceLock<Process>,
-    /// The second staging range holds pages that have been read. Whoever has pages moved holds this.
-    is_staged: Mutex<bool>,
+    /// Whoever has pages moved holds this.
+    moving: Mutex<Moving>,
+    /// Pages have left since it was looked which of them hold mutexes.
+    has_moved: AtomicBool,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -65,11 +68,31 @@ struct Process {
     pagemap: Pagemap,
 }
 
+#[derive(Debug)]
+struct Moving {
+    /// The second staging range holds pages that have been read.
+    is_staged: bool,
+    /// `None`: the program may not be looked at.
+    mutexes: Option<RobustMutexes>,
+}
+
+impl Moving {
+    /// Returns how many bytes of each run may go. `None`: all.
+    fn may_go(&mut self, runs: &[Taking]) -> Option<Vec<u64>> {
+        let mutexes = self.mutexes.as_mut()?;
+        // What was not written since it came has not been locked since.
+        if runs.iter().any(Taking::may_be_opened) {
+            mutexes.look();
+        }
+        mutexes.has_any().then(|| runs.iter().map(|run| mutexes.may_go(run.address, run.len)).collect())
+    }
+}
+
 /// The mover, and staging, in the hands of one thread.
 #[derive(Debug)]
 struct Equipment<'a> {
     mover: &'a Mover,
-    is_staged: MutexGuard<'a, bool>,
+    moving: MutexGuard<'a, Moving>,
 }
 
 /// Pages of one batch that lie together, and where they are in staging.
@@ -86,8 +109,9 @@ impl Target {
     /// Makes a target of whatever process the descriptor is for. Its faults can be served. Until it is
     /// [equipped](Self::equip) with a mover, nothing can be taken out.
     pub fn new(events: Userfaultfd) -> Self {
-        let (process, is_staged) = (OnceLock::new(), Mutex::new(true));
-        Self { events, process, is_staged, is_gone: AtomicBool::new(false), failure: OnceLock::new() }
+        let moving = Mutex::new(Moving { is_staged: true, mutexes: None });
+        let (has_moved, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { events, process: OnceLock::new(), moving, has_moved, is_gone, failure: OnceLock::new() }
     }
 
     /// Puts the mover of the process to use, which has the descriptor.
@@ -96,6 +120,7 @@ impl Target {
     /// The kernel's, where the process has ended or may not be looked at.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
         let process = Process { pid, mover, pagemap: Pagemap::of(pid)? };
+        self.moving.lock().expect("nobody panics here").mutexes = RobustMutexes::of(pid).ok();
         self.process.set(process).map_err(|_| io::Error::other("the target has a mover already"))
     }
 
@@ -142,12 +167,17 @@ impl Target {
     pub fn tidy(&self) {
         // A batch under way discards it by itself.
         if let Some(process) = self.process.get()
-            && let Ok(mut is_staged) = self.is_staged.try_lock()
-            && std::mem::take(&mut *is_staged)
+            && let Ok(mut moving) = self.moving.try_lock()
+            && std::mem::take(&mut moving.is_staged)
             && process.mover.discard().is_err()
         {
             self.fail("its mover does not answer");
         }
+    }
+
+    /// Returns whether the driver should look which of the pages that have left are wanted back. Costs a load.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved.load(Ordering::Relaxed)
     }
 
     /// Returns why the target can be served no longer though it lives. It must not go on: pages of it may be nowhere else.
@@ -179,15 +209,15 @@ impl Target {
     /// Returns the mover, if there is one, when no batch is under way.
     fn equipment(&self) -> Option<Equipment<'_>> {
         let mover = &self.process.get()?.mover;
-        Some(Equipment { mover, is_staged: self.is_staged.lock().expect("nobody panics here") })
+        Some(Equipment { mover, moving: self.moving.lock().expect("nobody panics here") })
     }
 
     /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
     fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [Part]) -> bool {
         let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
-        let staging = if *equipment.is_staged { Staging::DiscardFirst } else { Staging::Keep };
+        let staging = if equipment.moving.is_staged { Staging::DiscardFirst } else { Staging::Keep };
         let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
-        *equipment.is_staged = true;
+        equipment.moving.is_staged = true;
         if moved.discarded.is_some() {
             // Old pages are in the way of new ones, so nothing can be known to be moved.
             return false;
@@ -355,6 +385,49 @@ impl Target {
         read.is_ok_and(|read| read as u64 == wanted)
     }
 
+    /// Takes runs out, batch by batch.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`].
+    unsafe fn take_all(&self, equipment: &mut Equipment<'_>, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+        let before = outcomes.len();
+        let room = equipment.mover.staging().1;
+        let mut rest = runs;
+        while !rest.is_empty() {
+            // As much as staging holds, in as many moves as a batch has.
+            let (mut count, mut bytes) = (0, 0);
+            while count < rest.len().min(MOST_MOVES) && bytes + rest[count].len <= room {
+                bytes += rest[count].len;
+                count += 1;
+            }
+            let (batch, later) = rest.split_at(count);
+            // SAFETY: as of this call.
+            let mut is_taken = count > 0 && unsafe { self.take_batch(equipment, batch, outcomes) };
+            let first = outcomes.len().saturating_sub(count);
+            for (index, run) in batch.iter().enumerate() {
+                let is_single = batch.len() == 1 && run.len == PAGE;
+                if is_taken && outcomes[first + index] == Taken::Never && !is_single {
+                    // SAFETY: as of this call.
+                    match unsafe { self.take_singly(equipment, *run) } {
+                        Some(outcome) => outcomes[first + index] = outcome,
+                        None => is_taken = false,
+                    }
+                }
+            }
+            if !is_taken {
+                self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
+                outcomes.truncate(before);
+                break;
+            }
+            rest = later;
+        }
+        outcomes.resize(before + runs.len(), Taken::Part(0));
+        if equipment.moving.mutexes.as_ref().is_some_and(RobustMutexes::has_threads) {
+            // Relaxed: whoever sees it later looks later.
+            self.has_moved.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they need no protection any
     /// more.
     fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
@@ -388,41 +461,41 @@ impl Reach for Target {
     }
 
     unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
-        let before = outcomes.len();
         let Some(mut equipment) = self.equipment().filter(|_| self.failure().is_none()) else {
-            return outcomes.resize(before + runs.len(), Taken::Part(0));
+            return outcomes.resize(outcomes.len() + runs.len(), Taken::Part(0));
         };
-        let room = equipment.mover.staging().1;
-        let mut rest = runs;
-        while !rest.is_empty() {
-            // As much as staging holds, in as many moves as a batch has.
-            let (mut count, mut bytes) = (0, 0);
-            while count < rest.len().min(MOST_MOVES) && bytes + rest[count].len <= room {
-                bytes += rest[count].len;
-                count += 1;
-            }
-            let (batch, later) = rest.split_at(count);
+        let Some(lens) = equipment.moving.may_go(runs) else {
             // SAFETY: as of this call.
-            let mut is_taken = count > 0 && unsafe { self.take_batch(&mut equipment, batch, outcomes) };
-            let first = outcomes.len().saturating_sub(count);
-            for (index, run) in batch.iter().enumerate() {
-                let is_single = batch.len() == 1 && run.len == PAGE;
-                if is_taken && outcomes[first + index] == Taken::Never && !is_single {
-                    // SAFETY: as of this call.
-                    match unsafe { self.take_singly(&mut equipment, *run) } {
-                        Some(outcome) => outcomes[first + index] = outcome,
-                        None => is_taken = false,
-                    }
-                }
+            return unsafe { self.take_all(&mut equipment, runs, outcomes) };
+        };
+        let cut = |(run, len): (&Taking, &u64)| (*len > 0).then_some(Taking { len: *len, ..*run });
+        let parts: Vec<_> = runs.iter().zip(&lens).filter_map(cut).collect();
+        let mut taken = Vec::with_capacity(parts.len());
+        // SAFETY: as of this call; these are the starts of its runs.
+        unsafe { self.take_all(&mut equipment, &parts, &mut taken) };
+        let mut taken = taken.into_iter();
+        outcomes.extend(runs.iter().zip(lens).map(|(run, len)| {
+            match if len > 0 { taken.next() } else { None } {
+                None => Taken::Part(0),
+                Some(Taken::All) if len < run.len => Taken::Part(len),
+                Some(outcome) => outcome,
             }
-            if !is_taken {
-                self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
-                outcomes.truncate(before);
-                break;
-            }
-            rest = later;
+        }));
+    }
+
+    fn add_wanted(&self, pages: &mut Vec<u64>) {
+        if !self.has_moved() {
+            return;
         }
-        outcomes.resize(before + runs.len(), Taken::Part(0));
+        // A batch under way looks by itself.
+        if let Ok(mut moving) = self.moving.try_lock()
+            && let Some(mutexes) = &mut moving.mutexes
+        {
+            if mutexes.look() {
+                self.has_moved.store(false, Ordering::Relaxed);
+            }
+            mutexes.take_found(pages);
+        }
     }
 
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {

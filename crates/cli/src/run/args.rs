@@ -44,7 +44,8 @@ pub struct RunArgs {
     /// A socket: whoever connects to it gets the figures up to then, as one line of JSON
     #[arg(long, env = "OCTAVO_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The program, and its arguments. Without it, a program of Octavo's own that needs 768 MiB runs in 256 MiB, with --stats
+    /// The program, and its arguments. Without it, a program of Octavo's own that needs 768 MiB runs, with
+    /// --stats, in 256 MiB or what --memory says
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }

@@ -3,9 +3,9 @@
 pub mod args;
 pub mod demo;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -24,6 +24,9 @@ use crate::run::args::{Memory, RunArgs, SwapPlace};
 
 /// The least limit in which a program can be served.
 const LEAST_BYTES: u64 = 32 << 20;
+/// The exit codes of shells for a program that is not there, and for one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
 /// What `auto` leaves of a limit to the kernel: page tables, sockets, and what comes before it is noticed.
 const MARGIN_BYTES: u64 = 32 << 20;
 
@@ -39,7 +42,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (program, arguments) = words.split_first().expect("there is a program");
     let mut command = Command::new(program);
     command.args(arguments);
-    args.swap.iter().try_for_each(check_place)?;
+    // Swap is opened when the program outgrows its limit, which may be hours later.
+    args.swap.iter().try_for_each(|place| area(place).check())?;
     let builder = builder(args);
     let accessed_bits = args.accessed_bits;
     let make_manager = move |budget_bytes| {
@@ -51,13 +55,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
                 "somebody listens at {}, or it is no socket; give --socket another path",
                 path.display()
             )),
-            (_, ErrorKind::NotFound) if program.as_encoded_bytes().starts_with(b"-") => Failure::Said(format!(
-                "there is no option {0}, and no program of that name; `octavo run --help` lists the options, which come before the program",
-                program.display()
-            )),
-            _ => Failure::system(format!("cannot run {}", program.display()), error),
+            _ => Failure::system(format!("cannot watch {}", program.display()), error),
         })?;
-    if args.stats || is_demo {
+    let has_started = !matches!(end, End::NotStarted(_));
+    if (args.stats || is_demo) && has_started {
         tell(&summary);
     }
     if let Some(target) = &args.json {
@@ -65,6 +66,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
     match end {
         End::Program(status) => Ok(end_as(status)),
+        End::NotStarted(error) => Ok(not_started(program, &error)),
         End::Stopped(why) => Err(Failure::Said(format!("the program was stopped: {why}"))),
     }
 }
@@ -77,6 +79,14 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
             limit.saturating_sub(limit / 32 + MARGIN_BYTES)
         }
     };
+    let most_bytes = usage::usable_memory_bytes();
+    if bytes > most_bytes {
+        let (wanted, most) = (bytes >> 20, most_bytes >> 20);
+        let message = format!(
+            "a limit of {wanted} MiB is more than the {most} MiB that there are; give --memory less, or `auto`"
+        );
+        return Err(Failure::Said(message));
+    }
     if bytes < LEAST_BYTES {
         let message = format!(
             "a limit of {bytes} bytes is too small to serve a program in; give --memory at least {} MiB",
@@ -108,17 +118,6 @@ fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     if is_known { ReclaimPolicy::S3Fifo } else { ReclaimPolicy::Returns }
 }
 
-/// Swap is opened when the program outgrows its limit, which may be hours later. So a place that is not there is said before.
-fn check_place(place: &SwapPlace) -> Result<(), Failure> {
-    let folder =
-        place.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if place.path.exists() || folder.is_dir() {
-        return Ok(());
-    }
-    let (path, folder) = (place.path.display(), folder.display());
-    Err(Failure::Said(format!("--swap {path}: there is no folder {folder}; make it, or give another path")))
-}
-
 fn area(place: &SwapPlace) -> SwapArea {
     let kind = fs::metadata(&place.path).map(|metadata| metadata.file_type());
     let area = match kind {
@@ -142,6 +141,26 @@ fn write_json(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, format!("{text}\n"))
         .map_err(|error| Failure::system(format!("cannot write the summary to {}", path.display()), error))
+}
+
+/// Says why the program could not be started. Returns the exit code, which is a shell's.
+fn not_started(program: &OsStr, error: &io::Error) -> u8 {
+    let is_option = program.as_encoded_bytes().starts_with(b"-");
+    let program = program.display();
+    if error.kind() != ErrorKind::NotFound {
+        tell(format_args!("octavo: cannot run {program}: {error}"));
+        return NOT_EXECUTABLE;
+    }
+    if is_option {
+        tell(format_args!(
+            "octavo: there is no option {program}, and no program of that name; `octavo run --help` lists the options, which come before the program"
+        ));
+    } else {
+        tell(format_args!(
+            "octavo: cannot run {program}: there is no such program, or what it is to be run by is not there"
+        ));
+    }
+    NOT_FOUND
 }
 
 /// Ends as the program has ended: by the same signal, or with the code to be returned.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::block;
 use super::device::{self, Device};
 use super::engine::IoEngine;
-use super::file::{FileDevice, FileOptions, SwapFile};
+use super::file::{self, FileDevice, FileOptions, SwapFile};
 use super::ram::RamDevice;
 use crate::error::Result;
 
@@ -103,6 +103,17 @@ impl SwapArea {
     pub fn allow_tmpfs(mut self, allow: bool) -> Self {
         self.allow_tmpfs = allow;
         self
+    }
+
+    /// Says what is wrong with the place, as far as that shows without opening it: for those who open it later. Costs two system calls.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, or is memory.
+    pub fn check(&self) -> Result<()> {
+        match &self.backend {
+            Backend::Temporary(path) | Backend::File(path) => file::check(path, self.allow_tmpfs),
+            Backend::BlockDevice(_) | Backend::Ram(_) | Backend::Device(_) => Ok(()),
+        }
     }
 
     /// Opens it.

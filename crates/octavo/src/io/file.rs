@@ -118,12 +118,7 @@ impl FileDevice {
 
     fn new(file: File, path: &Path, name: String, present_bytes: u64, options: FileOptions) -> Result<Self> {
         if !options.allow_tmpfs && is_memory(&file) {
-            let why = "the file system there is memory (tmpfs), so swapping to it frees nothing; \
-                       choose a directory on a disk, or force it with `allow_tmpfs(true)`";
-            return Err(Error::new(
-                ErrorKind::SwapUnavailable,
-                format!("no swap at {}: {why}", path.display()),
-            ));
+            return Err(in_memory(path));
         }
         let direct = bypass_page_cache(&file);
         // The process could not write places beyond this limit of its own. The limit may be lowered later, too.
@@ -277,6 +272,30 @@ fn is_memory(file: &File) -> bool {
 fn names_memory(status: &rustix::fs::StatFs) -> bool {
     const MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     MEMORY.contains(&status.f_type)
+}
+
+/// Says what is wrong with a place for a file, as far as that shows without making one.
+///
+/// # Errors
+/// `SwapUnavailable`.
+pub(super) fn check(path: &Path, allow_tmpfs: bool) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let place = if path.exists() { path } else { folder };
+    match rustix::fs::statfs(place) {
+        Err(_) if !folder.is_dir() => {
+            Err(unavailable_because(path, &format!("there is no folder {}", folder.display())))
+        }
+        Err(error) => Err(unavailable(path, &error.into())),
+        Ok(status) if !allow_tmpfs && names_memory(&status) => Err(in_memory(path)),
+        Ok(_) => Ok(()),
+    }
+}
+
+#[cold]
+fn in_memory(path: &Path) -> Error {
+    let why = "the file system there is memory (tmpfs), so swapping to it frees nothing; \
+               choose a directory on a disk, or force it with `allow_tmpfs(true)`";
+    Error::new(ErrorKind::SwapUnavailable, format!("no swap at {}: {why}", path.display()))
 }
 
 #[cold]
