@@ -11,6 +11,10 @@
 //!               last            half            ahead
 //! ```
 //!
+//! **Order beats stride.** Of the pages that a reader in order meets, some may be in memory, and the others look as if they had a stride.
+//! So a fault belongs to the stream of the least stride among those that it continues, and a few faults of neighbours in a row make
+//! a stream of a longer stride one in order.
+//!
 //! **Waste shuts the window.** A stream counts the pages that were read for it, and those that a fault then wanted. When less
 //! than three quarters were wanted, the stream starts again without a window. The counts also go into the account of their
 //! stretch of addresses ([`Stretches`]), when the next window is planned, and when another stream takes the place of this one.
@@ -36,6 +40,8 @@ const STREAMS: usize = 16;
 const FIRST_WINDOW: u32 = 8;
 /// How much a window grows.
 const GROWTH: u32 = 4;
+/// Faults of neighbours in a row, after which a stream of a longer stride is one in order.
+const IN_ORDER: u32 = 3;
 /// Faults in a row that are believed to go on where readahead did not pay.
 const LONG_RUN: u32 = 8;
 /// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number has a bound.
@@ -124,8 +130,29 @@ enum Worth {
     Waste,
 }
 
+/// Faults in a row, each at the neighbour of the one before, in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Order {
+    last: u64,
+    step: i64,
+    faults: u32,
+}
+
+impl Order {
+    fn note(&mut self, page: u64) {
+        let step = page.wrapping_sub(self.last) as i64;
+        self.faults = match step {
+            _ if step.abs() != 1 => 1,
+            _ if step == self.step => self.faults.saturating_add(1),
+            _ => 2,
+        };
+        (self.last, self.step) = (page, step);
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
+    order: Order,
     streams: [Stream; STREAMS],
     stretches: Stretches,
     faults: u64,
@@ -189,9 +216,22 @@ impl State {
     /// The place of the stream that the fault belongs to, or begins.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> usize {
         self.faults += 1;
+        self.order.note(page);
         let streams = &mut self.streams;
-        let continues = |stream: &Stream| stream.used_at > 0 && stream.continues_at(page);
-        let at = if let Some(at) = streams.iter().position(continues) {
+        // Of several streams, the one of the nearest pages: a reader in order meets the pages of all strides.
+        let continuing = (0..STREAMS).filter(|&at| streams[at].used_at > 0 && streams[at].continues_at(page));
+        let found = continuing.min_by_key(|&at| streams[at].stride.unsigned_abs());
+        let at = if let Some(at) = found
+            && streams[at].stride.abs() > 1
+            && self.order.faults > IN_ORDER
+        {
+            // What looked like a stride were the pages of a reader in order that were out.
+            let Stream { last, read, used, .. } = streams[at];
+            self.stretches.note(last, read, used + u32::from(hit == Hit::ReadAhead));
+            let (stride, run) = (self.order.step, self.order.faults);
+            streams[at] = Stream { stride, run, began_at: self.faults, ..Stream::default() };
+            at
+        } else if let Some(at) = found {
             streams[at].run = streams[at].run.saturating_add(1);
             if hit == Hit::ReadAhead && streams[at].window == 0 {
                 // The stream was shut, and its pages went into the account then.
@@ -205,7 +245,8 @@ impl State {
                 self.stretches.note(page, 0, 1);
             }
             // The page after one fault fixes the stride of its stream; else a new one takes the place of the oldest.
-            match streams.iter().position(|stream| stream.may_turn_to(page)) {
+            let turning = (0..STREAMS).filter(|&at| streams[at].may_turn_to(page));
+            match turning.min_by_key(|&at| streams[at].last.abs_diff(page)) {
                 Some(at) => {
                     streams[at].stride = page.wrapping_sub(streams[at].last) as i64;
                     streams[at].run = 2;

@@ -165,6 +165,38 @@ fn pages_that_are_wanted_after_their_stream_is_gone_count() {
     assert!(windows.len() >= 100, "{}", windows.len());
 }
 
+/// Pages of a program in order are in memory here and there, and the others look as if they had a stride. Streams of such strides shared
+/// the pages of a reader in order among them for as long as it went on.
+#[test]
+fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
+    for strides in [&[2][..], &[2, 4], &[4, 5, 35], &[3, 2, 10, 32]] {
+        let mut start = 1000;
+        let mut pages = Vec::new();
+        for stride in strides {
+            // Streams of one stride each, next to each other and long enough to be believed.
+            pages.extend((0..40).map(|index| start + index * stride));
+            start += 40;
+        }
+        let streams = Streams::default();
+        run_on(&streams, pages, AccessPattern::Normal);
+        let (windows, misses) = run_on(&streams, start..start + 20_000, AccessPattern::Normal);
+        assert!(misses < 200, "{strides:?}: {misses} misses");
+        let last = windows.last().unwrap();
+        assert_eq!((last.stride, last.count), (1, MOST), "{strides:?}");
+    }
+}
+
+#[test]
+fn a_stride_beside_a_reader_in_order_is_still_followed() {
+    let in_order = 0..4000_u64;
+    let pages = in_order.flat_map(|index| [index, 1_000_000 + 7 * index]);
+    let (windows, misses) = run(pages, AccessPattern::Normal);
+    assert!(misses < 20, "{misses} misses");
+    for stride in [1, 7] {
+        assert!(windows.iter().any(|window| (window.stride, window.count) == (stride, MOST)), "{stride}");
+    }
+}
+
 #[test]
 fn a_region_read_in_order_is_not_judged() {
     let streams = Streams::default();
