@@ -216,7 +216,10 @@ fn devices_of_a_second_store_end_what_they_only_collect_and_what_nobody_waits_fo
         let shown = shown(manner);
         shown.evict();
         assert_eq!(shown.double().in_memory(), 0, "{manner:?}: every page went");
-        assert_eq!(shown.device().under_way(), 0);
+        // A device of its own threads tells of an end before it counts it.
+        while shown.device().under_way() > 0 {
+            crate::sync::thread::yield_now();
+        }
         assert!(shown.device().writes().begun() > 0);
         shown.manager.validate();
     }
