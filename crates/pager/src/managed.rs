@@ -623,7 +623,8 @@ pub(crate) fn take(
 /// # Errors
 /// `AGAIN` where an event is unread, and `NOENT` where the page is not watched.
 fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
-    let protected = window.reach().events().write_protect(page, PAGE, true);
+    // A mover that makes pages of a fork its own must not meet the protection: it would wait for the driver, and the driver for it.
+    let protected = window.hold_still(|| window.reach().events().write_protect(page, PAGE, true));
     protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 

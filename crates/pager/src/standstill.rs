@@ -93,23 +93,33 @@ impl Standstill {
             return;
         }
         let until = Instant::now() + FOLLOWED;
-        for stopped in self.stopped.drain(..) {
+        for mut stopped in self.stopped.drain(..) {
             signals::kill(stopped.pid, Signal::CONT);
+            // An ancestor that has stopped with it the last time is not among those that ran this time.
+            if let Some(at) = self.going_on.iter().position(|(going, _)| going.pid == stopped.pid) {
+                let (before, _) = self.going_on.swap_remove(at);
+                stopped.ancestors.extend(before.ancestors);
+                stopped.ancestors.sort_unstable();
+                stopped.ancestors.dedup();
+            }
             self.going_on.push((stopped, until));
         }
         guardian.iter().for_each(|guardian| guardian.continued());
     }
 
-    /// Lets ancestors go on that have stopped since their descendants were. A terminal stops both, and then neither goes on.
+    /// Lets ancestors go on that have stopped since their descendants were: each once, since whoever stops it again means it. A terminal
+    /// stops both, and then neither goes on.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
         self.going_on.retain(|(_, until)| now < *until);
-        for (going, _) in &self.going_on {
-            if self.stopped.iter().any(|stopped| stopped.pid == going.pid) || is_stopped(going.pid) {
+        let stopped = &self.stopped;
+        let stands_still = |pid: u32| stopped.iter().any(|stopped| stopped.pid == pid);
+        for (going, _) in &mut self.going_on {
+            if stands_still(going.pid) || is_stopped(going.pid) {
                 continue;
             }
-            for ancestor in going.ancestors.iter().filter(|pid| !self.has(**pid) && is_stopped(**pid)) {
-                signals::kill(*ancestor, Signal::CONT);
+            for ancestor in going.ancestors.extract_if(.., |pid| !stands_still(*pid) && is_stopped(*pid)) {
+                signals::kill(ancestor, Signal::CONT);
             }
         }
     }
@@ -159,5 +169,35 @@ mod tests {
         });
         drop(shell.stdin.take());
         assert!(shell.wait().unwrap().success());
+    }
+
+    #[test]
+    fn an_ancestor_goes_on_once_and_is_remembered_once() {
+        let sleeper = || Command::new("sleep").arg("1000").spawn().unwrap();
+        let (mut child, mut parent) = (sleeper(), sleeper());
+        let mut standstill = Standstill::default();
+        let stop_parent = || {
+            signals::stop(parent.id());
+            wait_until(|| is_stopped(parent.id()));
+        };
+        for _ in 0..3 {
+            standstill.stop(child.id(), vec![parent.id()], None);
+            wait_until(|| is_stopped(child.id()));
+            standstill.end(None);
+            wait_until(|| !is_stopped(child.id()));
+        }
+        assert_eq!((standstill.going_on.len(), standstill.going_on[0].0.ancestors.len()), (1, 1));
+        stop_parent();
+        wait_until(|| {
+            standstill.follow();
+            !is_stopped(parent.id())
+        });
+        stop_parent();
+        standstill.follow();
+        assert!(is_stopped(parent.id()), "somebody means it");
+        for process in [&mut child, &mut parent] {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
     }
 }

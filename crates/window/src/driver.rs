@@ -128,6 +128,8 @@ struct Fault {
     page: u64,
     access: Access,
     is_protected: bool,
+    /// A thread waits. Otherwise it is the kernel that will want the page.
+    is_met: bool,
 }
 
 /// Serves one target.
@@ -476,7 +478,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let count = if is_protected { &mut self.served.stores } else { &mut self.served.missing };
         *count += 1;
         let access = if write || is_protected { Access::Write } else { Access::Read };
-        let fault = Fault { page, access, is_protected };
+        let fault = Fault { page, access, is_protected, is_met: true };
         let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
         let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
         if self.waiting.contains(&fault) || !is_suspicious && self.show(fault) {
@@ -488,7 +490,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Begins a fault that no thread has met, for a page that has to be open to stores. Returns one that has to wait.
     fn bring(&mut self, page: u64) -> Option<Fault> {
-        let fault = Fault { page, access: Access::Write, is_protected: true };
+        let fault = Fault { page, access: Access::Write, is_protected: true, is_met: false };
         if !self.listener.is_mapped(page, page + PAGE) || self.waiting.contains(&fault) {
             return None;
         }
@@ -508,7 +510,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Shows the page of a fault, and those that come next, as far as they are at hand.
     fn show(&mut self, fault: Fault) -> bool {
-        let Fault { page, access, is_protected } = fault;
+        let Fault { page, access, is_protected, .. } = fault;
         let advice = self.ahead.advise(page / PAGE, is_protected);
         let access = if advice.writes { Access::Write } else { access };
         let is_open = access == Access::Write;
@@ -538,11 +540,15 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Wakes the threads that wait for pages which are usable now. A page that a fork has left to its child may be protected, though
-    /// it may be stored to unnoticed. Only this thread protects pages, so none is protected since.
+    /// it may be stored to unnoticed. Whoever has protected it since
+    /// counts it as written.
     fn wake(&mut self, fault: Fault, start: u64, len: u64) {
         if fault.is_protected {
-            // A refusal is met by the next fault.
-            let _ = self.window.reach().protect(fault.page, PAGE, false);
+            let opened = self.window.reach().protect(fault.page, PAGE, false);
+            // Where a thread waits, a refusal is met by its next fault.
+            if opened.is_err() && !fault.is_met {
+                self.window.reach().still_wanted(fault.page);
+            }
         }
         self.wake_later(start, len);
     }
@@ -571,7 +577,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// A fault has waited, and its page is there, or cannot be had. Returns whether it is to be tried again.
     fn end_wait(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
-        self.served.waited += 1;
+        self.served.waited += u64::from(fault.is_met);
         let again = self.answer(fault, result);
         if !again {
             self.waiting.retain(|waiting| *waiting != fault);
@@ -597,6 +603,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             ErrorKind::NotMapped if self.changes.bring(fault.page) => {
                 std::thread::sleep(BETWEEN_LOOKS);
                 return true;
+            }
+            // Nobody waits there, and what was wanted has gone.
+            ErrorKind::NotMapped if !fault.is_met => {}
+            ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy if !fault.is_met => {
+                self.window.reach().still_wanted(fault.page);
             }
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
             // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.

@@ -78,6 +78,9 @@ pub trait Reach: Send + Sync {
     /// Costs a load where nothing has left since the last call.
     fn add_wanted(&self, _pages: &mut Vec<u64>) {}
 
+    /// A page that was [wanted](Self::add_wanted) could not be had just now.
+    fn still_wanted(&self, _page: u64) {}
+
     /// Wakes threads that wait at pages, so that they try again.
     fn wake(&self, start: u64, len: u64);
 

@@ -11,10 +11,15 @@
 //! A mutex that was locked after the last look may go for a moment. So one may stay locked whose thread ends right after it has locked
 //! it: within a few milliseconds, or later on a machine that is busy.
 //!
-//! A process of one thread is not looked at: whoever would get the mutex ends with it.
+//! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes through the list then comes to
+//! nowhere. A thread that ends while the kernel tells of the others may hide one of them. So pages stay that this look or the one before
+//! has found. A look that was cut short drops none of the earlier ones, and there has to be another.
 //!
-//! Costs of a look: for one thread, one system call (0.4 µs). For more, about 5 µs and 1 µs a thread, once a millisecond, or for a
-//! fiftieth of the time where that is less.
+//! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and there the kernel also
+//! clears the thread's number at its end, for those that wait for it.
+//!
+//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the time, but for
+//! hundreds of threads, where it takes a tenth.
 //!
 //! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of Linux.
 
@@ -30,9 +35,15 @@ const PAGE: u64 = octavo::PAGE_BYTES as u64;
 const MOST_HELD: usize = 2048;
 /// The lowest bit of an address in a list tells mutexes that inherit priorities.
 const KIND_BIT: u64 = 1;
-/// A look may take one in so many parts of the time, but the next one is not put off for longer than this.
+/// A look may take one in so many parts of the time, but the next one is not put off for longer than this, or than this many times the
+/// look.
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE_LOOKS: u32 = 9;
+/// After so many looks in a row that were cut short, a list is taken as it is: it may lead nowhere for ever.
+const MOST_CUT: u32 = 16;
+/// Addresses of programs are below this, and none is in the first page.
+const ADDRESSES: u64 = 1 << 56;
 /// The links of a folder that are none of a thread's: the two of an empty one.
 const OWN_LINKS: u64 = 2;
 
@@ -42,14 +53,26 @@ pub(crate) struct RobustMutexes {
     pid: u32,
     tasks: File,
     memory: File,
-    /// There was more than one at the last look.
-    has_threads: bool,
+    /// At the last look there was more than one thread, or a thread held something.
+    may_hold: bool,
     /// When the next look may be.
     next: Instant,
-    /// Pages of held mutexes, in order.
+    /// Pages that the last look has found, and those found before that it cannot speak for. In order.
+    seen: Vec<u64>,
+    /// These and the ones before, in order: they stay.
     pages: Vec<u64>,
     /// Those of them that nobody has made usable since they were found.
     found: Vec<u64>,
+    /// Looks in a row that were cut short.
+    cut: u32,
+}
+
+/// What a look finds.
+#[derive(Debug, Default)]
+struct Look {
+    pages: Vec<u64>,
+    /// Something could not be read.
+    is_cut: bool,
 }
 
 /// The head of a thread's list, as the kernel defines it.
@@ -68,45 +91,66 @@ impl RobustMutexes {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let tasks = File::open(format!("/proc/{pid}/task"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
-        let (next, pages, found) = (Instant::now(), Vec::new(), Vec::new());
-        Ok(Self { pid, tasks, memory, has_threads: false, next, pages, found })
+        let (next, seen, pages, found) = (Instant::now(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { pid, tasks, memory, may_hold: false, next, seen, pages, found, cut: 0 })
     }
 
-    /// Looks, unless the last look was a moment ago. Returns whether it did.
+    /// Looks, unless the last look was a moment ago. Returns whether it did, and saw all that there is.
     pub(crate) fn look(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next {
             return false;
         }
-        let pages = self.held();
-        self.note(pages);
-        let now = Instant::now();
-        self.next = now + ((now - began) * (TIME_SHARE - 1)).min(LONGEST_PAUSE);
-        true
+        let look = self.held();
+        let is_whole = self.note(look);
+        let took = began.elapsed();
+        let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS);
+        self.next = began + took + (took * (TIME_SHARE - 1)).min(longest);
+        is_whole
     }
 
-    fn held(&mut self) -> Vec<u64> {
-        let mut pages = Vec::new();
+    fn held(&mut self) -> Look {
+        let mut look = Look::default();
         // A process that has ended has no threads.
-        self.has_threads = self.tasks.metadata().is_ok_and(|tasks| tasks.nlink() > OWN_LINKS + 1);
-        if self.has_threads {
-            let threads = of_process(self.pid).unwrap_or_default();
-            threads.into_iter().filter_map(robust_list).for_each(|head| self.add_held(head, &mut pages));
-        }
-        pages
+        let has_threads = self.tasks.metadata().is_ok_and(|tasks| tasks.nlink() > OWN_LINKS + 1);
+        let threads = if has_threads { of_process(self.pid) } else { Ok(vec![self.pid]) };
+        let is_cut = threads.is_err();
+        let lists = threads.into_iter().flatten().filter_map(robust_list);
+        let holds = lists.map(|at| self.add_held(at, &mut look)).fold(false, |any, holds| any | holds);
+        look.is_cut |= is_cut;
+        self.may_hold = has_threads || holds;
+        look
     }
 
-    fn note(&mut self, mut pages: Vec<u64>) {
+    /// Returns whether the look counts as whole.
+    fn note(&mut self, Look { pages: mut seen, is_cut }: Look) -> bool {
+        self.cut = if is_cut { self.cut + 1 } else { 0 };
+        let is_whole = self.cut == 0 || self.cut > MOST_CUT;
+        if !is_whole {
+            seen.extend(&self.seen);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        let mut pages = std::mem::replace(&mut self.seen, seen);
+        pages.extend(&self.seen);
         pages.sort_unstable();
         pages.dedup();
         self.found.retain(|page| pages.binary_search(page).is_ok());
         self.found.extend(pages.iter().filter(|page| self.pages.binary_search(page).is_err()));
         self.pages = pages;
+        is_whole
     }
 
-    /// Returns whether the process had more than one thread at the last look.
-    pub(crate) fn has_threads(&self) -> bool {
-        self.has_threads
+    /// Takes note that a page could not be made usable. It is found anew if it is still held.
+    pub(crate) fn is_not_usable(&mut self, page: u64) {
+        for pages in [&mut self.seen, &mut self.pages, &mut self.found] {
+            pages.retain(|other| *other != page);
+        }
+    }
+
+    /// Returns whether pages that go may hold mutexes soon: at the last look the process had threads, or held any.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.may_hold
     }
 
     pub(crate) fn has_any(&self) -> bool {
@@ -124,32 +168,42 @@ impl RobustMutexes {
         pages.append(&mut self.found);
     }
 
-    fn add_held(&self, at: u64, pages: &mut Vec<u64>) {
+    /// Adds what a thread holds whose list is at an address. Returns whether that is anything.
+    fn add_held(&self, at: u64, look: &mut Look) -> bool {
+        add(&mut look.pages, at);
         // A thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is read before the list. The other way
         // round it unlists the mutex first, and so the note is read after the list as well.
-        let Some(before) = self.head(at) else { return };
-        let Some(Head { first, word_offset, pending }) = self.head(at) else { return };
-        let mut add = |entry: u64| {
-            for address in [entry, entry.wrapping_add(word_offset)] {
-                // Also where the end of a word is the next page's.
-                pages.extend([address, address.wrapping_add(7)].map(|byte| byte & !(PAGE - 1)));
-            }
+        let (Some(before), Some(Head { first, word_offset, pending })) = (self.head(at), self.head(at))
+        else {
+            look.is_cut = true;
+            return true;
         };
-        for pending in [before.pending, pending] {
-            if pending & !KIND_BIT != 0 {
-                add(pending & !KIND_BIT);
-            }
-        }
-        let mut entry = first;
+        let mut add_entry = |entry: u64| {
+            add(&mut look.pages, entry);
+            add(&mut look.pages, entry.wrapping_add(word_offset));
+        };
+        let mut entry = first & !KIND_BIT;
         for _ in 0..MOST_HELD {
-            if entry & !KIND_BIT == at {
+            if entry == at {
                 break;
             }
-            add(entry & !KIND_BIT);
-            // A page that is out is an error, and nobody waits for it. The rest is found when it is back.
-            let Some(next) = self.word(entry & !KIND_BIT) else { break };
-            entry = next;
+            add_entry(entry);
+            // A page that is out is an error, and the thread is not waited for. The rest is found when it is back.
+            let Some(next) = self.word(entry) else {
+                look.is_cut = true;
+                break;
+            };
+            entry = next & !KIND_BIT;
         }
+        let after = self.head(at).map_or(0, |head| head.pending);
+        let mut holds = first & !KIND_BIT != at;
+        for pending in [before.pending, pending, after].map(|pending| pending & !KIND_BIT) {
+            if pending != 0 {
+                add_entry(pending);
+                holds = true;
+            }
+        }
+        holds
     }
 
     fn head(&self, at: u64) -> Option<Head> {
@@ -167,10 +221,19 @@ impl RobustMutexes {
     }
 }
 
+/// Adds the page of a word, also where its end is the next page's.
+fn add(pages: &mut Vec<u64>, address: u64) {
+    if (PAGE..ADDRESSES).contains(&address) {
+        pages.extend([address, address + 7].map(|byte| byte & !(PAGE - 1)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use octavo_platform::run_in_forked_child;
 
     /// Three pages of words, of which the first is the head's.
     #[repr(align(4096))]
@@ -186,55 +249,127 @@ mod tests {
         words.iter().for_each(|(word, value)| WORDS.0[*word].store(*value, Ordering::SeqCst));
     }
 
+    fn list_at(words: &[(usize, u64)]) -> (RobustMutexes, Look, bool) {
+        set(words);
+        let (mutexes, mut look) = (RobustMutexes::of(std::process::id()).unwrap(), Look::default());
+        let holds = mutexes.add_held(at(0), &mut look);
+        look.pages.sort_unstable();
+        look.pages.dedup();
+        (mutexes, look, holds)
+    }
+
     #[test]
-    fn pages_of_what_a_thread_holds_or_is_about_to_lock_stay_and_each_is_told_once() {
-        let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+    fn pages_of_what_a_thread_holds_or_is_about_to_lock_stay() {
         let (page, second, third) = (at(0), at(512), at(1024));
-        let mut check = |held: &[u64], news: &[u64]| {
-            let mut pages = Vec::new();
-            mutexes.add_held(page, &mut pages);
-            mutexes.note(pages);
-            assert_eq!((mutexes.pages.as_slice(), mutexes.has_any()), (held, !held.is_empty()));
-            let mut told = Vec::new();
-            mutexes.take_found(&mut told);
-            assert_eq!(told, news);
-            (mutexes.may_go(page, 3 * PAGE), mutexes.may_go(second, PAGE), mutexes.may_go(third, PAGE))
+        let check = |words: &[(usize, u64)], held: &[u64], is_cut, holds| {
+            let (_, look, found) = list_at(words);
+            let others: Vec<_> = look.pages.iter().copied().filter(|other| *other != page).collect();
+            assert!(look.pages.contains(&page), "the page of the head stays");
+            assert_eq!((others.as_slice(), look.is_cut, found), (held, is_cut, holds));
         };
         // An empty list leads to itself.
-        set(&[(0, at(0))]);
-        assert_eq!(check(&[], &[]), (3 * PAGE, PAGE, PAGE));
+        check(&[(0, at(0))], &[], false, false);
         // One mutex in the list, whose word lies before its entry.
-        set(&[(0, at(512 + 2)), (1, (-16_i64) as u64), (512 + 2, at(0))]);
-        assert_eq!(check(&[second], &[second]), (PAGE, 0, PAGE));
-        assert_eq!(check(&[second], &[]), (PAGE, 0, PAGE));
+        check(&[(0, at(512 + 2)), (1, (-16_i64) as u64), (512 + 2, at(0))], &[second], false, true);
         // Another one is about to be locked. The lowest bit says of what kind it is.
-        set(&[(2, at(1024 + 2) | KIND_BIT)]);
-        assert_eq!(check(&[second, third], &[third]), (PAGE, 0, 0));
+        check(&[(2, at(1024 + 2) | KIND_BIT)], &[second, third], false, true);
         // It is locked, and the list goes on at an address that cannot be read.
-        set(&[(2, 0), (0, at(1024 + 2)), (1024 + 2, at(512 + 2)), (512 + 2, (64 << 46) + 32)]);
-        assert_eq!(check(&[second, third, 64 << 46], &[64 << 46]), (PAGE, 0, 0));
-        // A list that leads nowhere ends.
-        set(&[(512 + 2, at(512 + 2))]);
-        assert_eq!(check(&[second, third], &[]), (PAGE, 0, 0));
-        set(&[(0, at(0))]);
-        assert_eq!(check(&[], &[]), (3 * PAGE, PAGE, PAGE));
+        let (far, unreadable) = (64 << 46, (64 << 46) + 32);
+        let entries = [(2, 0), (0, at(1024 + 2)), (1024 + 2, at(512 + 2)), (512 + 2, unreadable)];
+        check(&entries, &[second, third, far], true, true);
+        // Or it leads nowhere, as the list of a thread that takes this entry out just now.
+        check(&[(512 + 2, 0)], &[second, third], true, true);
+        // A list that leads to itself ends.
+        check(&[(512 + 2, at(512 + 2))], &[second, third], false, true);
+        check(&[(0, at(0))], &[], false, false);
+    }
+
+    fn noted(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool) -> Vec<u64> {
+        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), is_cut });
+        mutexes.pages.iter().map(|page| page / PAGE).collect()
+    }
+
+    fn told(mutexes: &mut RobustMutexes) -> Vec<u64> {
+        let mut told = Vec::new();
+        mutexes.take_found(&mut told);
+        told.into_iter().map(|page| page / PAGE).collect()
+    }
+
+    #[test]
+    fn a_page_stays_that_one_look_has_missed() {
+        let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+        assert_eq!(noted(&mut mutexes, &[7, 3, 3], false), [3, 7]);
+        assert_eq!(noted(&mut mutexes, &[3], false), [3, 7]);
+        assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7]);
+        assert_eq!(told(&mut mutexes), [3, 7]);
+        assert_eq!(noted(&mut mutexes, &[3], false), [3, 7]);
+        assert_eq!(noted(&mut mutexes, &[3], false), [3]);
+        assert_eq!((mutexes.may_go(0, 9 * PAGE), mutexes.may_go(3 * PAGE, PAGE)), (3 * PAGE, 0));
+        assert_eq!((mutexes.may_go(4 * PAGE, PAGE), mutexes.has_any()), (PAGE, true));
+        assert_eq!(told(&mut mutexes), [0; 0], "each is told once");
+    }
+
+    #[test]
+    fn a_look_that_was_cut_short_drops_nothing_and_is_not_the_last() {
+        let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+        assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7]);
+        for _ in 0..MOST_CUT {
+            assert!(!mutexes.note(Look { pages: vec![3 * PAGE], is_cut: true }));
+            assert_eq!(mutexes.pages, [3 * PAGE, 7 * PAGE]);
+        }
+        // A list that leads nowhere for ever.
+        assert!(mutexes.note(Look { pages: vec![3 * PAGE], is_cut: true }));
+        assert_eq!(noted(&mut mutexes, &[3], true), [3]);
+    }
+
+    #[test]
+    fn a_page_that_could_not_be_made_usable_is_told_again() {
+        let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+        noted(&mut mutexes, &[3, 7], false);
+        assert_eq!(told(&mut mutexes), [3, 7]);
+        mutexes.is_not_usable(7 * PAGE);
+        noted(&mut mutexes, &[3, 7], false);
+        assert_eq!(told(&mut mutexes), [7]);
     }
 
     #[test]
     fn what_was_let_go_before_it_was_told_is_not_told() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
-        let mut told = Vec::new();
-        mutexes.note(vec![3 * PAGE, PAGE, PAGE]);
-        mutexes.note(vec![PAGE, 5 * PAGE]);
-        mutexes.take_found(&mut told);
-        assert_eq!(told, [PAGE, 5 * PAGE]);
+        noted(&mut mutexes, &[3, 1, 1], false);
+        noted(&mut mutexes, &[1, 5], false);
+        noted(&mut mutexes, &[1, 5], false);
+        assert_eq!(told(&mut mutexes), [1, 5]);
+    }
+
+    #[test]
+    fn a_thread_that_holds_something_is_looked_after_also_where_it_is_the_only_one() {
+        let child = std::thread::spawn(|| {
+            run_in_forked_child(|| {
+                let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+                mutexes.look();
+                let before = mutexes.may_hold();
+                let head = robust_list(std::process::id()).unwrap() as *const AtomicU64;
+                // SAFETY: the head is this thread's, and its third word says which mutex it is about to lock.
+                let pending = unsafe { &*head.add(2) };
+                pending.store(at(512), Ordering::SeqCst);
+                mutexes.next = Instant::now();
+                mutexes.look();
+                pending.store(0, Ordering::SeqCst);
+                u8::from(before || !mutexes.may_hold() || mutexes.may_go(at(512), PAGE) != 0)
+            })
+        });
+        assert_eq!(child.join().unwrap().unwrap(), 0);
     }
 
     #[test]
     fn there_is_no_look_before_its_time() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
-        assert!(mutexes.look());
         mutexes.next = Instant::now() + Duration::from_secs(60);
-        assert!(!mutexes.look());
+        mutexes.may_hold = false;
+        let _other = std::thread::spawn(|| std::thread::sleep(Duration::from_secs(1)));
+        assert!(!mutexes.look() && !mutexes.may_hold);
+        mutexes.next = Instant::now();
+        mutexes.look();
+        assert!(mutexes.may_hold);
     }
 }

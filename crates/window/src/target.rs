@@ -16,9 +16,8 @@
 //! the pages that are found there are the ones that were moved.
 //!
 //! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
-//! again. Such a page is protected first, and then asked about: the kernel's page map knows whether it still
-//! is shared. If it is not, the mover makes it the program's own again, and moves it. Its copy has taken memory, so it moves
-//! within the same batch.
+//! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's own, by a copy where it is still
+//! shared. The copy has taken memory, so it moves within the same batch.
 //!
 //! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes two more round
 //! trips, and a scan and a change of protection for each stretch of them.
@@ -57,6 +56,8 @@ pub struct Target {
     moving: Mutex<Moving>,
     /// Pages have left since it was looked which of them hold mutexes.
     has_moved: AtomicBool,
+    /// Pages with mutexes that could not be made usable.
+    unusable: Mutex<Vec<u64>>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -72,7 +73,7 @@ struct Process {
 struct Moving {
     /// The second staging range holds pages that have been read.
     is_staged: bool,
-    /// `None`: the program may not be looked at.
+    /// `None`: the process is not known yet.
     mutexes: Option<RobustMutexes>,
 }
 
@@ -110,8 +111,15 @@ impl Target {
     /// [equipped](Self::equip) with a mover, nothing can be taken out.
     pub fn new(events: Userfaultfd) -> Self {
         let moving = Mutex::new(Moving { is_staged: true, mutexes: None });
-        let (has_moved, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { events, process: OnceLock::new(), moving, has_moved, is_gone, failure: OnceLock::new() }
+        Self {
+            events,
+            process: OnceLock::new(),
+            moving,
+            has_moved: AtomicBool::new(false),
+            unusable: Mutex::default(),
+            is_gone: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        }
     }
 
     /// Puts the mover of the process to use, which has the descriptor.
@@ -120,7 +128,7 @@ impl Target {
     /// The kernel's, where the process has ended or may not be looked at.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
         let process = Process { pid, mover, pagemap: Pagemap::of(pid)? };
-        self.moving.lock().expect("nobody panics here").mutexes = RobustMutexes::of(pid).ok();
+        self.moving.lock().expect("nobody panics here").mutexes = Some(RobustMutexes::of(pid)?);
         self.process.set(process).map_err(|_| io::Error::other("the target has a mover already"))
     }
 
@@ -422,7 +430,7 @@ impl Target {
             rest = later;
         }
         outcomes.resize(before + runs.len(), Taken::Part(0));
-        if equipment.moving.mutexes.as_ref().is_some_and(RobustMutexes::has_threads) {
+        if equipment.moving.mutexes.as_ref().is_some_and(RobustMutexes::may_hold) {
             // Relaxed: whoever sees it later looks later.
             self.has_moved.store(true, Ordering::Relaxed);
         }
@@ -441,8 +449,8 @@ impl Target {
                     next = run.end;
                 }
             });
-        // A missing page would keep the mover waiting for a fault, so only pages that are there are touched. They stay there: an
-        // event that drops them cannot be read meanwhile.
+        // A missing page would keep the mover waiting for a fault, so only pages that are there are touched. Pages that the program drops
+        // stay there until the event is read, which nobody does meanwhile. But it may put another mapping in their place.
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
         // A refusal leaves the pages where they are.
@@ -491,11 +499,19 @@ impl Reach for Target {
         if let Ok(mut moving) = self.moving.try_lock()
             && let Some(mutexes) = &mut moving.mutexes
         {
+            let unusable = std::mem::take(&mut *self.unusable.lock().expect("nobody panics here"));
+            unusable.into_iter().for_each(|page| mutexes.is_not_usable(page));
             if mutexes.look() {
                 self.has_moved.store(false, Ordering::Relaxed);
             }
             mutexes.take_found(pages);
         }
+    }
+
+    fn still_wanted(&self, page: u64) {
+        self.unusable.lock().expect("nobody panics here").push(page);
+        // The driver is rung for, and looks again.
+        self.has_moved.store(true, Ordering::Relaxed);
     }
 
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {
