@@ -42,6 +42,8 @@ const FIRST_WINDOW: u32 = 8;
 const GROWTH: u32 = 4;
 /// Faults of neighbours in a row, after which a stream of a longer stride is one in order.
 const IN_ORDER: u32 = 3;
+/// Faults in a row, after which a stream keeps its stride.
+const SETTLED: u32 = 3;
 /// Faults in a row that are believed to go on where readahead did not pay.
 const LONG_RUN: u32 = 8;
 /// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number has a bound.
@@ -116,8 +118,9 @@ impl Stream {
     }
 
     fn continues_at(&self, page: u64) -> bool {
-        // With nothing read ahead only the very next page will do.
-        self.steps_to(page).is_some_and(|steps| steps > 0 && steps <= i64::from(self.window).max(1) + 1)
+        // While its stride may still change, only the very next page will do: a reader of twice the stride would never get its own.
+        let most = if self.may_turn() { 1 } else { i64::from(self.window).max(1) + 1 };
+        self.steps_to(page).is_some_and(|steps| steps > 0 && steps <= most)
     }
 }
 
@@ -271,13 +274,13 @@ impl State {
 }
 
 impl Stream {
+    fn may_turn(&self) -> bool {
+        self.window == 0 && self.run < SETTLED
+    }
+
     /// Whether its stride may still be the one to `page`.
     fn may_turn_to(&self, page: u64) -> bool {
-        self.used_at > 0
-            && self.window == 0
-            && self.run < 3
-            && self.last != page
-            && self.last.abs_diff(page) <= MAX_STRIDE
+        self.used_at > 0 && self.may_turn() && self.last != page && self.last.abs_diff(page) <= MAX_STRIDE
     }
 
     fn plan(

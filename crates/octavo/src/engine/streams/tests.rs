@@ -186,6 +186,29 @@ fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
     }
 }
 
+/// The window of the first stride was shut for waste, and then its stream took each page of the new one as its own.
+#[test]
+fn a_reader_that_doubles_its_stride_is_followed() {
+    for stride in [1, 3, -2] {
+        let first = [1_000_000_i64, 1_000_000 + stride];
+        let twice = (1..4000).map(|index| 1_000_000 + stride * (1 + 2 * index));
+        let pages = first.into_iter().chain(twice).map(|page| page as u64);
+        let (windows, misses) = run(pages, AccessPattern::Normal);
+        assert!(misses < 20, "stride {stride}: {misses} misses");
+        let last = windows.last().unwrap();
+        assert_eq!((last.stride, last.count), (2 * stride, MOST));
+    }
+}
+
+/// A page of a stream without a window may be in memory. The run goes on behind it.
+#[test]
+fn one_page_passed_over_does_not_end_a_long_run() {
+    let streams = Streams::default();
+    run_on(&streams, bursts(1000, 2), AccessPattern::Normal);
+    let (windows, _) = run_on(&streams, [0, 1, 2, 4, 5, 7, 8, 9], AccessPattern::Normal);
+    assert_eq!(windows.into_iter().map(place).collect::<Vec<_>>(), [(10, FIRST_WINDOW, 1)]);
+}
+
 #[test]
 fn a_stride_beside_a_reader_in_order_is_still_followed() {
     let in_order = 0..4000_u64;
