@@ -29,6 +29,8 @@
 //! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If that page had
 //! been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
 
+use std::cmp::Reverse;
+
 use crate::engine::stretches::{Stretches, pays};
 use crate::region::AccessPattern;
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -221,9 +223,13 @@ impl State {
         self.faults += 1;
         self.order.note(page);
         let streams = &mut self.streams;
-        // Of several streams, the one of the nearest pages: a reader in order meets the pages of all strides.
+        // Of several streams, the one of the least stride: a reader in order meets the pages of all strides. Then the nearest, since
+        // blocks of several readers may lie within each other's windows. Where two have come to one page, the reader is in the later one.
         let continuing = (0..STREAMS).filter(|&at| streams[at].used_at > 0 && streams[at].continues_at(page));
-        let found = continuing.min_by_key(|&at| streams[at].stride.unsigned_abs());
+        let found = continuing.min_by_key(|&at| {
+            let Stream { stride, last, used_at, .. } = streams[at];
+            (stride.unsigned_abs(), last.abs_diff(page), Reverse(used_at))
+        });
         let at = if let Some(at) = found
             && streams[at].stride.abs() > 1
             && self.order.faults > IN_ORDER

@@ -235,6 +235,31 @@ fn several_tasks_in_one_space_are_followed_apart() {
     assert!(misses <= 8 * 3, "{misses}");
 }
 
+/// The last page, the faults and the stride of each stream that is in use.
+fn in_use(streams: &Streams) -> Vec<(u64, u32, i64)> {
+    let state = streams.state.lock();
+    let used = state.streams.iter().filter(|stream| stream.used_at > 0);
+    used.map(|stream| (stream.last, stream.run, stream.stride)).collect()
+}
+
+#[test]
+fn readers_within_each_others_windows_keep_their_streams() {
+    const PAGES: u32 = 250;
+    let starts = [0, 300, 600, 900_u64];
+    let streams = Streams::default();
+    let pages = (0..u64::from(PAGES)).flat_map(|index| starts.map(|start| start + index));
+    let (windows, _) = run_on(&streams, pages, AccessPattern::Normal);
+    assert!(windows.iter().any(|window| u64::from(window.count) > starts[1]), "{windows:?}");
+    assert_eq!(in_use(&streams), starts.map(|start| (start + u64::from(PAGES) - 1, PAGES, 1)));
+}
+
+#[test]
+fn a_reader_keeps_its_stream_where_another_ended() {
+    let streams = Streams::default();
+    run_on(&streams, [100, 101].into_iter().chain(0..200), AccessPattern::Normal);
+    assert_eq!(in_use(&streams), [(101, 2, 1), (199, 200, 1)]);
+}
+
 #[test]
 fn pages_gone_before_they_were_used_shrink_the_window() {
     let streams = Streams::default();
