@@ -191,7 +191,7 @@ impl Streams {
             }
             return None;
         };
-        let at = state.follow(page.0, hit, pattern);
+        let at = state.follow(page.0, hit, pattern)?;
         let State { streams, stretches, .. } = &mut **state;
         let stream = &mut streams[at];
         if stream.read > 0 {
@@ -218,10 +218,9 @@ impl Streams {
 }
 
 impl State {
-    /// The place of the stream that the fault belongs to, or begins.
-    fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> usize {
-        self.faults += 1;
-        self.order.note(page);
+    /// The place of the stream that the fault belongs to, or begins. `None`: a stream is at this page already, and nothing changes.
+    /// Another thread wanted the page too, or a page that was wanted alone went out and came back.
+    fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> Option<usize> {
         let streams = &mut self.streams;
         // Of several streams, the one of the least stride: a reader in order meets the pages of all strides. Then the nearest, since
         // blocks of several readers may lie within each other's windows. Where two have come to one page, the reader is in the later one.
@@ -230,6 +229,14 @@ impl State {
             let Stream { stride, last, used_at, .. } = streams[at];
             (stride.unsigned_abs(), last.abs_diff(page), Reverse(used_at))
         });
+        // A reader may well come to the page where another ended, or turn round at its last page when that has gone.
+        let before = found.map_or(0, |at| streams[at].used_at);
+        let is_here = |stream: &Stream| stream.used_at > before && stream.last == page;
+        if streams.iter().any(|stream| is_here(stream) && (hit != Hit::None || stream.run == 1)) {
+            return None;
+        }
+        self.faults += 1;
+        self.order.note(page);
         let at = if let Some(at) = found
             && streams[at].stride.abs() > 1
             && self.order.faults > IN_ORDER
@@ -275,7 +282,7 @@ impl State {
         };
         streams[at].last = page;
         streams[at].used_at = self.faults;
-        at
+        Some(at)
     }
 }
 

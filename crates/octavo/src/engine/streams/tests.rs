@@ -261,6 +261,50 @@ fn a_reader_keeps_its_stream_where_another_ended() {
 }
 
 #[test]
+fn a_second_fault_on_a_page_changes_nothing() {
+    let twice = Streams::default();
+    // In order, at a stride, and without any: other streams would be pushed out.
+    let pages = |base: u64| {
+        (0..5).map(move |index| base + index).chain((0..5).map(move |index| base + 1000 + 7 * index))
+    };
+    let pages: Vec<_> = pages(0).chain((1..30).map(|stretch| stretch << 20)).chain(pages(5000)).collect();
+    let mut second = Vec::new();
+    let windows: Vec<_> = pages
+        .iter()
+        .filter_map(|&page| {
+            let first = twice.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
+            second.extend(twice.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST));
+            first
+        })
+        .collect();
+    let once = Streams::default();
+    let expected = |page: &u64| once.on_fault(PageNumber(*page), Hit::None, AccessPattern::Normal, MOST);
+    assert_eq!(windows, pages.iter().filter_map(expected).collect::<Vec<_>>());
+    assert_eq!(second, []);
+    assert_eq!(in_use(&twice), in_use(&once));
+    assert!(windows.iter().any(|window| window.stride == 7), "{windows:?}");
+}
+
+#[test]
+fn a_second_fault_on_a_page_moves_no_reader_whose_window_reaches_there() {
+    let streams = Streams::default();
+    run_on(&streams, [300, 301], AccessPattern::Normal);
+    warm(&streams, 0..300);
+    let (reader, _, _) = in_use(&streams)[1];
+    for hit in [Hit::None, Hit::ReadAhead] {
+        streams.on_fault(PageNumber(302), hit, AccessPattern::Normal, MOST);
+    }
+    assert_eq!(in_use(&streams).into_iter().map(|(last, ..)| last).collect::<Vec<_>>(), [302, reader]);
+}
+
+#[test]
+fn a_page_that_goes_out_again_and_again_takes_one_place() {
+    let streams = Streams::default();
+    run_on(&streams, [0, 1, 2].into_iter().chain([500; 2 * STREAMS]), AccessPattern::Normal);
+    assert_eq!(in_use(&streams), [(2, 3, 1), (500, 1, 0)]);
+}
+
+#[test]
 fn pages_gone_before_they_were_used_shrink_the_window() {
     let streams = Streams::default();
     let mut last = 0;
