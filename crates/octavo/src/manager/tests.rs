@@ -1,5 +1,6 @@
 //! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will make.
 
+mod chunks;
 mod copies;
 mod pool_share;
 mod stores;

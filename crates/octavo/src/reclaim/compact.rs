@@ -7,7 +7,7 @@
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::frame::Block;
-use crate::reclaim::empty_chunk::{Elsewhere, emptiest_chunks, empty_chunk};
+use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::units::{CHUNK_FRAMES, Order};
 
@@ -53,19 +53,19 @@ fn compact(engine: &Engine) -> Option<Block> {
     // Moving a chunk's pages takes as many frames elsewhere. Without those frames it would be eviction, which
     // is worse than base pages.
     let room = engine.frames.free_frames();
-    let block = emptiest_chunks(engine)
-        .into_iter()
-        // To empty a full chunk would break one block to make another.
-        .filter(|movable| movable.used_frames < CHUNK_FRAMES && u64::from(movable.used_frames) * 2 < room)
-        .find_map(|movable| {
-            let block = empty_chunk(engine, movable.chunk, Elsewhere::Free)
-                .then(|| engine.frames.claim_isolated(movable.chunk))
-                .flatten();
-            if block.is_none() {
-                engine.frames.putback(movable.chunk);
-            }
-            block
-        });
+    // To empty a full chunk would break one block to make another.
+    let is_suitable = |movable: &MovableChunk| {
+        movable.used_frames < CHUNK_FRAMES && u64::from(movable.used_frames) * 2 < room
+    };
+    let block = emptiest_chunks(engine, is_suitable).into_iter().find_map(|movable| {
+        let block = empty_chunk(engine, movable.chunk, Elsewhere::Free)
+            .then(|| engine.frames.claim_isolated(movable.chunk))
+            .flatten();
+        if block.is_none() {
+            engine.frames.putback(movable.chunk);
+        }
+        block
+    });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
     block
 }

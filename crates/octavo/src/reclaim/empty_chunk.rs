@@ -22,19 +22,34 @@ const ROUNDS: usize = 6;
 /// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
 
-/// A chunk that can be emptied, and how many frames would have to move.
+/// A chunk that can be emptied, and what it holds. The numbers are a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MovableChunk {
+    /// Frames that show pages.
     pub(super) used_frames: u32,
     pub(super) chunk: ChunkId,
+    /// Frames whose pages would have to move: all that are used, but for pages that just go.
+    moving_frames: u32,
+    free_frames: u32,
+    /// Blocks do not move. Eviction splits them.
+    has_blocks: bool,
 }
 
-/// Returns online chunks that hold only free frames and pages, emptiest first.
-pub(super) fn emptiest_chunks(engine: &Engine) -> SmallVec<[MovableChunk; TRIED]> {
+impl MovableChunk {
+    /// Whether all its pages can move where `free_frames` are free, those of this chunk among them.
+    pub(super) fn can_move_into(&self, free_frames: u64) -> bool {
+        !self.has_blocks && u64::from(self.moving_frames + self.free_frames) <= free_frames
+    }
+}
+
+/// Returns online chunks that hold only free frames and pages and that the caller finds suitable, emptiest first.
+pub(super) fn emptiest_chunks(
+    engine: &Engine,
+    is_suitable: impl Fn(&MovableChunk) -> bool,
+) -> SmallVec<[MovableChunk; TRIED]> {
     let mut best = SmallVec::<[MovableChunk; TRIED]>::new();
     for chunk in engine.frames.reached_chunks() {
-        let Some(used_frames) = movable_frames(engine, chunk) else { continue };
-        let chunk = MovableChunk { used_frames, chunk };
+        let Some(chunk) = movable(engine, chunk).filter(&is_suitable) else { continue };
         if best.len() < TRIED {
             best.push(chunk);
         } else if chunk < best[TRIED - 1] {
@@ -45,26 +60,35 @@ pub(super) fn emptiest_chunks(engine: &Engine) -> SmallVec<[MovableChunk; TRIED]
     best
 }
 
-/// Returns how many frames of an online chunk show pages. `None` means that the chunk is offline, or holds a
-/// block that cannot move.
-fn movable_frames(engine: &Engine, chunk: ChunkId) -> Option<u32> {
-    let (mut index, mut used) = (0, 0);
+/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot move.
+fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
+    let mut found =
+        MovableChunk { used_frames: 0, chunk, moving_frames: 0, free_frames: 0, has_blocks: false };
+    let mut index = 0;
     while index < CHUNK_FRAMES {
-        let words = engine.frames.words(chunk.first().plus(index));
+        let frame = chunk.first().plus(index);
+        let words = engine.frames.words(frame);
         let state = words.state.load();
+        let frames = state.order().frames();
         index += match state.kind() {
             Kind::Offline => return None,
             // A block is changing hands.
             Kind::Tail => 1,
-            Kind::Free | Kind::Cached | Kind::Isolated => state.order().frames(),
+            Kind::Free | Kind::Cached => {
+                found.free_frames += frames;
+                frames
+            }
+            Kind::Isolated => frames,
             Kind::Owned if words.holds.load().is_live() => {
-                used += state.order().frames();
-                state.order().frames()
+                found.used_frames += frames;
+                found.has_blocks |= frames > 1;
+                found.moving_frames += if was_read_for_nobody(engine, frame) { 0 } else { frames };
+                frames
             }
             Kind::Owned => return None,
         };
     }
-    Some(used)
+    Some(found)
 }
 
 /// The destination of a chunk's pages.

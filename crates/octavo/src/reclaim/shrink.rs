@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Waiter};
 use crate::error::Result;
-use crate::reclaim::empty_chunk::{Elsewhere, emptiest_chunks, empty_chunk};
+use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
 use crate::reclaim::scan::{Reclaimer, reclaim, reclaim_and_wait};
 use crate::reclaim::shrink_pool::fit_pool;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
@@ -60,7 +60,10 @@ pub(crate) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
 }
 
 fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
-    emptiest_chunks(engine).into_iter().any(|movable| {
+    // Where too few frames are free for a chunk's pages, those that did move would move in vain, from chunk to chunk.
+    let free = engine.frames.free_frames();
+    let is_suitable = |chunk: &MovableChunk| elsewhere == Elsewhere::Made || chunk.can_move_into(free);
+    emptiest_chunks(engine, is_suitable).into_iter().any(|movable| {
         let gone = empty_chunk(engine, movable.chunk, elsewhere) && engine.frames.take_offline(movable.chunk);
         if !gone {
             engine.frames.putback(movable.chunk);

@@ -1,0 +1,74 @@
+//! Chunks that are emptied to go, or to be a block.
+
+use super::{MIB, PAGE, manager};
+use crate::config::HugePolicy;
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::frame::Block;
+use crate::reclaim::try_shrink;
+use crate::region::RegionOptions;
+use crate::table::Access;
+use crate::units::{CHUNK_FRAMES, Order};
+
+fn count(engine: &Engine, counter: Counter) -> u64 {
+    engine.counters.snapshot().get(counter)
+}
+
+fn moves(engine: &Engine) -> (u64, u64) {
+    (count(engine, Counter::FrameMigrated), count(engine, Counter::FrameMigrateFailed))
+}
+
+/// Asks for a page more than there is room for.
+fn shrink_by_one(engine: &Engine) -> bool {
+    try_shrink(engine, engine.budget.room_bytes() as u64 + PAGE)
+}
+
+fn all_free(engine: &Engine) -> Vec<Block> {
+    std::iter::from_fn(|| engine.frames.alloc_online(Order::ZERO)).collect()
+}
+
+fn give_back(engine: &Engine, blocks: Vec<Block>) {
+    blocks.into_iter().for_each(|block| engine.frames.give_back(block));
+}
+
+#[test]
+fn pages_do_not_move_from_chunk_to_chunk_where_none_can_be_emptied() {
+    let manager = manager(HugePolicy::Never);
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    let at = space.map(8 * MIB, RegionOptions::default()).unwrap();
+    space.populate(at, 8 * MIB, Access::Write).unwrap();
+    let kept = all_free(engine);
+    // Some of each chunk.
+    let unmap_one_in_five = |rest| {
+        let pages = (0..8 * MIB / PAGE).filter(|page| page % 5 == rest);
+        pages.for_each(|page| space.unmap(at + page * PAGE, PAGE).unwrap());
+    };
+    unmap_one_in_five(0);
+    let free = engine.frames.free_frames();
+    assert!(free > u64::from(CHUNK_FRAMES) / 2 && free < u64::from(CHUNK_FRAMES), "{free}");
+    let before = moves(engine);
+    assert!(!shrink_by_one(engine));
+    assert_eq!(moves(engine), before);
+    unmap_one_in_five(1);
+    assert!(shrink_by_one(engine), "now there is room for what one of them holds");
+    assert!(moves(engine).0 > before.0);
+    give_back(engine, kept);
+    manager.validate();
+}
+
+#[test]
+fn pages_that_were_read_for_nobody_need_no_room_elsewhere() {
+    let manager = manager(HugePolicy::Never);
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    let at = space.map(3 * MIB, RegionOptions::default()).unwrap();
+    (0..3 * MIB / PAGE).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
+    while manager.reclaim(512).unwrap() > 0 {}
+    assert_eq!(space.prefetch(at, 3 * MIB).unwrap(), 3 * MIB / PAGE);
+    while engine.transfers.reading_pages() > 0 {
+        engine.poll_transfers();
+    }
+    let free = engine.frames.free_frames();
+    assert!(free < u64::from(CHUNK_FRAMES), "no chunk's pages could all move: {free}");
+    assert!(shrink_by_one(engine));
+    manager.validate();
+}
