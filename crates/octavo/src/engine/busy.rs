@@ -37,7 +37,12 @@ impl<'e> AllBusy<'e> {
     /// holds it. The answer stays true until the entries are published.
     pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
         let words = self.engine.frames.words(frame);
-        !words.holds.pinned_by_others(own) && words.uses.get() == self.entries.len() as u32
+        !words.holds.pinned_by_others(own) && words.uses.get() == self.owners()
+    }
+
+    /// Returns how many entries are busy.
+    pub(crate) fn owners(&self) -> u32 {
+        self.entries.len() as u32
     }
 
     /// Publishes the entries as they were.

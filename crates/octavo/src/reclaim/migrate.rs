@@ -35,26 +35,15 @@ pub(crate) fn migrate(engine: &Engine, frame: IsolatedFrame) -> Migrated {
 
 fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     let words = engine.frames.words(frame);
-    if let Some(page) = words.stored.page() {
-        engine.store(page).detach(&engine.frames, frame);
-        if words.stored.page().is_some() {
-            return Migrated::Kept;
-        }
-    }
-    let owners = engine.rmap.owners(&engine.frames, frame);
-    if owners.is_empty() || words.order() != Order::ZERO {
+    if words.order() != Order::ZERO {
         return Migrated::Kept;
     }
+    // Before the page loses its place in a store: a clean page that has to stay would be written there again for nothing.
     let Some(fresh) = engine.frames.alloc_online(Order::ZERO) else { return Migrated::NoFrame };
-    let Some(busy) = AllBusy::make(engine, frame, 0, &owners) else {
+    let Some(busy) = make_busy_alone(engine, frame) else {
         engine.frames.give_back(fresh);
         return Migrated::Kept;
     };
-    if !busy.have_it_alone(frame, 1) {
-        busy.restore();
-        engine.frames.give_back(fresh);
-        return Migrated::Kept;
-    }
     let fresh = fresh.into_frame();
     engine.frames.bytes().copy_within(frame.home_offset(), fresh.home_offset(), PAGE_BYTES);
     let to = engine.frames.words(fresh);
@@ -64,7 +53,8 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         to.holds.mark_no_compress();
     }
     to.uses.set_first();
-    for _ in 1..owners.len() {
+    let owners = busy.owners();
+    for _ in 1..owners {
         let added = to.uses.try_add();
         debug_assert!(added);
     }
@@ -74,11 +64,32 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         let present = busy.to_present(fresh, before.protection());
         if before.is_accessed() { present } else { present.without_accessed() }
     });
-    for left in (0..owners.len() as u32).rev() {
+    for left in (0..owners).rev() {
         if words.uses.remove() == 0 {
             debug_assert_eq!(left, 0);
             engine.release(frame);
         }
     }
     Migrated::Moved
+}
+
+/// Takes the page out of its store, and makes every entry busy that shows the frame. `None`: somebody else uses the page.
+fn make_busy_alone(engine: &Engine, frame: FrameId) -> Option<AllBusy<'_>> {
+    let words = engine.frames.words(frame);
+    if let Some(page) = words.stored.page() {
+        engine.store(page).detach(&engine.frames, frame);
+        if words.stored.page().is_some() {
+            return None;
+        }
+    }
+    let owners = engine.rmap.owners(&engine.frames, frame);
+    if owners.is_empty() {
+        return None;
+    }
+    let busy = AllBusy::make(engine, frame, 0, &owners)?;
+    if !busy.have_it_alone(frame, 1) {
+        busy.restore();
+        return None;
+    }
+    Some(busy)
 }

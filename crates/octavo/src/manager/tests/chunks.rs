@@ -1,11 +1,11 @@
 //! Chunks that are emptied to go, or to be a block.
 
-use super::{MIB, PAGE, manager};
+use super::{MIB, PAGE, frame_at, manager, take_and_migrate};
 use crate::config::HugePolicy;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::frame::Block;
-use crate::reclaim::try_shrink;
+use crate::reclaim::{Migrated, try_shrink};
 use crate::region::RegionOptions;
 use crate::table::Access;
 use crate::units::{CHUNK_FRAMES, Order};
@@ -70,5 +70,32 @@ fn pages_that_were_read_for_nobody_need_no_room_elsewhere() {
     let free = engine.frames.free_frames();
     assert!(free < u64::from(CHUNK_FRAMES), "no chunk's pages could all move: {free}");
     assert!(shrink_by_one(engine));
+    manager.validate();
+}
+
+#[test]
+fn a_clean_page_without_a_frame_to_move_to_keeps_its_place_on_swap() {
+    let manager = manager(HugePolicy::Never);
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    let at = space.map(PAGE, RegionOptions::default()).unwrap();
+    space.store(at, 7_u64).unwrap();
+    while manager.reclaim(8).unwrap() > 0 {}
+    assert_eq!(space.load::<u64>(at).unwrap(), 7);
+    let frame = frame_at(&manager, &space, at).unwrap();
+    let slot = crate::swap::slot_of(&engine.frames, frame);
+    assert!(slot.is_some(), "its bytes are on swap too");
+    let kept = all_free(engine);
+    assert_eq!(take_and_migrate(engine, frame), Migrated::NoFrame);
+    assert_eq!(crate::swap::slot_of(&engine.frames, frame), slot);
+    assert!(!engine.frames.words(frame).holds.load().is_dirty());
+    give_back(engine, kept);
+    let free = engine.frames.free_frames();
+    {
+        let _pin = space.pin(at, 8, Access::Read).unwrap();
+        assert_eq!(take_and_migrate(engine, frame), Migrated::Kept);
+        assert_eq!(engine.frames.free_frames(), free, "the frame that it did not take is free");
+    }
+    assert_eq!(take_and_migrate(engine, frame), Migrated::Moved);
+    assert_eq!(space.load::<u64>(at).unwrap(), 7);
     manager.validate();
 }
