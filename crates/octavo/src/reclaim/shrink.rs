@@ -19,13 +19,11 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     fit_pool(engine);
     let mut failures = 0;
     loop {
-        let missing = room_bytes as i64 - engine.budget.room_bytes();
-        if missing <= 0 {
+        let missing = missing_chunks(engine, room_bytes);
+        if missing == 0 {
             return true;
         }
-        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) > 0
-            || give_one_back(engine, Elsewhere::Made)
-        {
+        if engine.frames.shrink(missing) > 0 || give_one_back(engine, Elsewhere::Made) {
             failures = 0;
             continue;
         }
@@ -46,17 +44,26 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
 /// free. If another thread shrinks just now, this one leaves the work to it.
 pub(crate) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
     let Some(_single) = engine.shrinking.try_lock() else { return false };
+    // As many chunks as are missing now, and one for room that others take. They may bring chunks online all the while, and what
+    // is missing then is left to the next look.
+    let mut most = missing_chunks(engine, room_bytes) + 1;
     loop {
-        let missing = room_bytes as i64 - engine.budget.room_bytes();
-        if missing <= 0 {
-            return true;
+        let missing = missing_chunks(engine, room_bytes);
+        if missing == 0 || most == 0 {
+            return missing == 0;
         }
-        if engine.frames.shrink((missing as u64).div_ceil(CHUNK_BYTES as u64) as u32) == 0
-            && !give_one_back(engine, Elsewhere::Free)
-        {
+        let gone = engine.frames.shrink(missing.min(most));
+        if gone == 0 && !give_one_back(engine, Elsewhere::Free) {
             return false;
         }
+        most -= gone.max(1);
     }
+}
+
+/// Returns how many chunks have to go until `room_bytes` are left under the limit.
+fn missing_chunks(engine: &Engine, room_bytes: u64) -> u32 {
+    let missing_bytes = (room_bytes as i64 - engine.budget.room_bytes()).max(0);
+    (missing_bytes as u64).div_ceil(CHUNK_BYTES as u64) as u32
 }
 
 fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {

@@ -1,14 +1,24 @@
 //! Chunks that are emptied to go, or to be a block.
 
-use super::{MIB, PAGE, frame_at, manager, take_and_migrate};
+use super::{MIB, Manager, PAGE, frame_at, manager, take_and_migrate};
 use crate::config::HugePolicy;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::frame::Block;
 use crate::reclaim::{Migrated, try_shrink};
 use crate::region::RegionOptions;
+use crate::space::Space;
+use crate::sync::{AtomicU64, Ordering, Shared};
 use crate::table::Access;
-use crate::units::{CHUNK_FRAMES, Order};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
+
+/// Maps so many bytes, of which every fourth page is in memory.
+fn map_sparse(space: &Space, bytes: u64) {
+    let at = space.map(bytes, RegionOptions::default()).unwrap();
+    space.populate(at, bytes, Access::Write).unwrap();
+    let pages = (0..bytes / PAGE).filter(|page| page % 4 != 0);
+    pages.for_each(|page| space.unmap(at + page * PAGE, PAGE).unwrap());
+}
 
 fn count(engine: &Engine, counter: Counter) -> u64 {
     engine.counters.snapshot().get(counter)
@@ -97,5 +107,39 @@ fn a_clean_page_without_a_frame_to_move_to_keeps_its_place_on_swap() {
     }
     assert_eq!(take_and_migrate(engine, frame), Migrated::Moved);
     assert_eq!(space.load::<u64>(at).unwrap(), 7);
+    manager.validate();
+}
+
+/// Others take the room of each chunk that has gone.
+#[test]
+fn one_call_gives_back_what_was_missing_and_one_chunk_more() {
+    let manager = Manager::builder()
+        .budget_bytes(32 * MIB)
+        .background(false)
+        .compression(crate::config::Compression::Off)
+        .huge(HugePolicy::Never)
+        .build()
+        .unwrap();
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    map_sparse(&space, 20 * MIB);
+    engine.frames.shrink(16);
+    // The hook is called wherever frames are sought while little can be away.
+    let away = engine.frames.alloc_away(Order::ZERO).unwrap();
+    engine.budget.set_limit_bytes(engine.budget.used_bytes());
+    let (budget, counters) = (engine.budget.clone(), engine.counters.clone());
+    let (seen, taken) = (AtomicU64::new(u64::MAX), Shared::new(AtomicU64::new(0)));
+    let in_hook = Shared::clone(&taken);
+    engine.frames.set_low_hook(move || {
+        let gone = counters.snapshot().get(Counter::ChunkOffline);
+        if seen.swap(gone, Ordering::Relaxed) != gone {
+            budget.charge_over(CHUNK_BYTES as u64);
+            in_hook.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
+        }
+    });
+    let gone = count(engine, Counter::ChunkOffline);
+    assert!(!try_shrink(engine, PAGE));
+    assert_eq!(count(engine, Counter::ChunkOffline) - gone, 2);
+    engine.budget.uncharge(taken.load(Ordering::Relaxed));
+    engine.frames.give_back(away);
     manager.validate();
 }
