@@ -122,7 +122,7 @@ pub(crate) struct Engine {
     any_translation: AtomicBool,
     /// How many threads reclaim now. A thread that finds nothing to do waits for the others.
     pub(crate) reclaimers: AtomicU32,
-    /// Held by the thread that gives chunks back to meet the budget.
+    /// Held by the thread that empties chunks, to give them back or to have a block of order 9.
     pub(crate) shrinking: Mutex<()>,
     /// How often compaction failed of late to make blocks of order 9, for faults and for the pool.
     pub(crate) blocks_for_faults: Backoff,

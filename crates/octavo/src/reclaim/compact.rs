@@ -4,6 +4,7 @@
 //! chunk with the fewest pages and moves them elsewhere. After a failure, further requests are turned away
 //! for some time (`engine/backoff.rs`).
 
+use crate::backoff::Backoff;
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::frame::Block;
@@ -11,15 +12,37 @@ use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empt
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::units::{CHUNK_FRAMES, Order};
 
-/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied.
-/// After each failure in a row, twice as many requests get `None` at once.
+/// The outcome of [`compact`].
+enum Compacted {
+    Made(Block),
+    Failed,
+    /// Another thread empties chunks just now. This says nothing of the next try.
+    LeftToOther,
+}
+
+/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied, or another thread
+/// empties chunks. After each failure in a row, twice as many requests get `None` at once.
 pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     if engine.blocks_for_faults.turns_away() {
         return None;
     }
-    let block = evict_for_block(engine, waiter).await.or_else(|| compact(engine));
-    engine.blocks_for_faults.ended(block.is_some());
-    block
+    let compacted = match evict_for_block(engine, waiter).await {
+        Some(block) => Compacted::Made(block),
+        None => compact(engine),
+    };
+    compacted.noted_in(&engine.blocks_for_faults)
+}
+
+impl Compacted {
+    fn noted_in(self, backoff: &Backoff) -> Option<Block> {
+        let block = match self {
+            Self::LeftToOther => return None,
+            Self::Made(block) => Some(block),
+            Self::Failed => None,
+        };
+        backoff.ended(block.is_some());
+        block
+    }
 }
 
 /// Where memory is full, sends out as many pages as a block has. A cold block may go and leave its chunk
@@ -41,13 +64,13 @@ pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
     if engine.blocks_for_pool.turns_away() {
         return None;
     }
-    let block = compact(engine);
-    engine.blocks_for_pool.ended(block.is_some());
-    block
+    compact(engine).noted_in(&engine.blocks_for_pool)
 }
 
 /// Makes a block of order 9 in fragmented memory.
-fn compact(engine: &Engine) -> Option<Block> {
+fn compact(engine: &Engine) -> Compacted {
+    // Two threads would both take the emptiest chunk, and the first that gives up would take the marks of the other.
+    let Some(_single) = engine.shrinking.try_lock() else { return Compacted::LeftToOther };
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();
     // Moving a chunk's pages takes as many frames elsewhere. Without those frames it would be eviction, which
@@ -67,5 +90,5 @@ fn compact(engine: &Engine) -> Option<Block> {
         block
     });
     engine.counters.count(if block.is_some() { Counter::CompactSuccess } else { Counter::CompactFail });
-    block
+    block.map_or(Compacted::Failed, Compacted::Made)
 }

@@ -5,7 +5,7 @@ use crate::config::HugePolicy;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::frame::Block;
-use crate::reclaim::{Migrated, try_shrink};
+use crate::reclaim::{Migrated, block_for_pool, try_shrink};
 use crate::region::RegionOptions;
 use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, Shared};
@@ -141,5 +141,25 @@ fn one_call_gives_back_what_was_missing_and_one_chunk_more() {
     assert_eq!(count(engine, Counter::ChunkOffline) - gone, 2);
     engine.budget.uncharge(taken.load(Ordering::Relaxed));
     engine.frames.give_back(away);
+    manager.validate();
+}
+
+/// The first to give up would take the marks of the other.
+#[test]
+fn a_chunk_that_another_thread_empties_is_left_to_it() {
+    let manager = manager(HugePolicy::Never);
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    map_sparse(&space, 10 * MIB);
+    let ticket = engine.shrinking.lock();
+    let chunks: Vec<_> = engine.frames.reached_chunks().collect();
+    let left = || chunks.iter().map(|&chunk| engine.frames.isolate(chunk)).collect::<Vec<_>>();
+    let (before, moved) = (left(), moves(engine));
+    assert!(block_for_pool(engine).is_none());
+    assert_eq!((left(), moves(engine)), (before, moved));
+    assert_eq!(count(engine, Counter::CompactFail), 0);
+    drop(ticket);
+    chunks.iter().for_each(|&chunk| engine.frames.putback(chunk));
+    let block = block_for_pool(engine).expect("what was left to another thread is no failure");
+    engine.frames.give_back(block);
     manager.validate();
 }
