@@ -12,8 +12,9 @@
 //! ```
 //!
 //! So that saves the faults on the `d` youngest pages that are out, and has the returns of the pool's `(k-1)d` oldest wait for a
-//! device. More frames for the pool do the contrary. The returns of the pages that they push out of memory are not known, and are
-//! taken to be half as many again as those of the youngest that are out.
+//! device. More frames for the pool do the contrary, for as many of the old pages that return as it had of the young ones: pages that
+//! do not shrink, and those that went straight to a device, are no more for a larger pool. The returns of the pages that it pushes
+//! out of memory are not known, and are taken to be half as many again as those of the youngest that are out.
 //!
 //! A page's *place* among those that are out is less than its distance, since others have returned meanwhile. It is the sum, over
 //! all younger evictions, of the share that is still out, as in a life table. Among the youngest only pages that return count: the
@@ -298,6 +299,9 @@ impl Past {
         let from_device = |low: f64, high: f64| sum(&|at| at.device * part(at.all, low, high));
         let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
         let (pages, frames) = (size.pages as f64, size.frames as f64);
+        // Young pages that return from a device never were in the pool, and a larger one would not have their like either.
+        let (young_pool, young_device) = (from_pool(0.0, pages), from_device(0.0, pages));
+        let had = if young_device > 0.0 { young_pool / (young_pool + young_device) } else { 1.0 };
         let more = (size.packs - 1.0).max(0.0);
         let saved_ns = |parts: u32| {
             let fewer = frames - f64::from(parts) * size.part_frames as f64;
@@ -308,10 +312,7 @@ impl Past {
                     - from_pool(end, f64::INFINITY) * wait_ns
                     - sent * (SEND_NS + costs.unpack_ns)
             } else {
-                // Of the pages that a crowded pool does not take, a larger one may have half.
-                (from_device(pages, end) + from_device(0.0, pages) / 2.0) * wait_ns
-                    - 1.5 * youngest_ns(-fewer)
-                    + fewer * whole.0
+                had * from_device(pages, end) * wait_ns - 1.5 * youngest_ns(-fewer) + fewer * whole.0
             }
         };
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
@@ -324,6 +325,9 @@ impl Past {
         (best.1 != size.parts && best.0 * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod model;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -1,0 +1,235 @@
+//! A model of a program of one thread with a pool: what the judge of the pool's share makes of it.
+//!
+//! The program touches hot and cold pages at random. Pages stay by strict LRU. Those that shrink go into the pool, and the pool's
+//! oldest go on to a device. The clock adds up what all this costs.
+
+use super::{Costs, SEND_NS, Share, Size};
+use crate::policy::Shadow;
+use crate::sync::{Arc, AtomicU64, Duration, Machine, Ordering};
+
+const BUDGET_PAGES: u64 = 8192;
+const PACKS: u64 = 5;
+const MOST_PARTS: u32 = 16;
+const PART_FRAMES: u64 = BUDGET_PAGES * 7 / 25 / MOST_PARTS as u64;
+const COSTS: Costs = Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
+const HIT_NS: f64 = 100.0;
+
+/// The pages of a program. The cold ones shrink.
+#[derive(Clone, Copy)]
+struct Program {
+    hot: u32,
+    cold: u32,
+    /// The accesses of a hundred that go to hot pages.
+    hot_percent: u64,
+    hot_shrink: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Memory,
+    Pool,
+    Device,
+}
+
+/// Two lists, of pages in the order in which they came. Each page is in one of them at the most.
+struct Lists(Vec<(u32, u32)>);
+
+impl Lists {
+    fn remove(&mut self, page: u32) {
+        let (older, younger) = self.0[page as usize];
+        self.0[older as usize].1 = younger;
+        self.0[younger as usize].0 = older;
+    }
+
+    fn push(&mut self, list: u32, page: u32) {
+        let (youngest, _) = self.0[list as usize];
+        self.0[page as usize] = (youngest, list);
+        self.0[youngest as usize].1 = page;
+        self.0[list as usize].0 = page;
+    }
+
+    fn take_oldest(&mut self, list: u32) -> u32 {
+        let (_, oldest) = self.0[list as usize];
+        self.remove(oldest);
+        oldest
+    }
+}
+
+struct Model {
+    program: Program,
+    /// Where each page is, and the evictions before it went.
+    pages: Vec<(Place, u64)>,
+    lists: Lists,
+    in_memory: u64,
+    in_pool: u64,
+    evictions: u64,
+    now_ns: Arc<AtomicU64>,
+    random: u64,
+    share: Option<Share>,
+    /// The parts that the pool may use, at first and after each change.
+    parts: Vec<u32>,
+}
+
+impl Model {
+    fn new(program: Program, parts: u32) -> Self {
+        let pages = program.hot + program.cold;
+        Self {
+            program,
+            pages: vec![(Place::Nowhere, 0); pages as usize],
+            // The lists' own links come after those of the pages.
+            lists: Lists((0..pages + 2).map(|at| (at, at)).collect()),
+            in_memory: 0,
+            in_pool: 0,
+            evictions: 0,
+            now_ns: Arc::default(),
+            random: 1,
+            share: None,
+            parts: vec![parts],
+        }
+    }
+
+    fn judged(program: Program, parts: u32) -> Self {
+        let model = Self::new(program, parts);
+        let now_ns = Arc::clone(&model.now_ns);
+        let machine =
+            Machine::real().with_clock(move || Duration::from_nanos(now_ns.load(Ordering::Relaxed)));
+        Self { share: Some(Share::new(machine.clock.clone())), ..model }
+    }
+
+    fn parts(&self) -> u32 {
+        *self.parts.last().unwrap()
+    }
+
+    fn memory(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    fn pool(&self) -> u32 {
+        self.memory() + 1
+    }
+
+    fn spend(&self, ns: f64) {
+        self.now_ns.fetch_add(ns as u64, Ordering::Relaxed);
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    /// Returns the time that so many accesses take.
+    fn run(&mut self, accesses: u32) -> u64 {
+        let began_ns = self.now_ns.load(Ordering::Relaxed);
+        for _ in 0..accesses {
+            let Program { hot, cold, hot_percent, .. } = self.program;
+            let page = match self.random(100) < hot_percent {
+                true => self.random(u64::from(hot)) as u32,
+                false => hot + self.random(u64::from(cold)) as u32,
+            };
+            self.touch(page);
+        }
+        self.now_ns.load(Ordering::Relaxed) - began_ns
+    }
+
+    fn touch(&mut self, page: u32) {
+        let (place, gone) = self.pages[page as usize];
+        let whole = COSTS.whole();
+        self.spend(match place {
+            Place::Nowhere | Place::Memory => HIT_NS,
+            Place::Pool => whole.0,
+            Place::Device => whole.1,
+        });
+        if let (Some(share), Place::Pool | Place::Device) = (&self.share, place) {
+            share.note(Shadow::at(gone), Shadow::at(self.evictions), place == Place::Device);
+        }
+        if let Place::Memory | Place::Pool = place {
+            self.lists.remove(page);
+        }
+        self.in_pool -= u64::from(place == Place::Pool);
+        self.in_memory += u64::from(place != Place::Memory);
+        self.pages[page as usize].0 = Place::Memory;
+        self.lists.push(self.memory(), page);
+        while self.in_memory + self.pool_frames() > BUDGET_PAGES {
+            self.evict();
+        }
+    }
+
+    fn pool_frames(&self) -> u64 {
+        self.in_pool.div_ceil(PACKS)
+    }
+
+    fn evict(&mut self) {
+        let page = self.lists.take_oldest(self.memory());
+        self.in_memory -= 1;
+        self.evictions += 1;
+        let shrinks = page >= self.program.hot || self.program.hot_shrink;
+        self.pages[page as usize] = (if shrinks { Place::Pool } else { Place::Device }, self.evictions);
+        if shrinks {
+            self.lists.push(self.pool(), page);
+            self.in_pool += 1;
+        }
+        self.judge();
+        while self.pool_frames() > u64::from(self.parts()) * PART_FRAMES {
+            let oldest = self.lists.take_oldest(self.pool());
+            self.pages[oldest as usize].0 = Place::Device;
+            self.in_pool -= 1;
+            self.spend(SEND_NS + COSTS.unpack_ns);
+        }
+    }
+
+    fn judge(&mut self) {
+        let size = Size {
+            pages: self.in_pool,
+            frames: self.pool_frames(),
+            packs: PACKS as f64,
+            part_frames: PART_FRAMES,
+            parts: self.parts(),
+            most: MOST_PARTS,
+            kept_frames: 0,
+        };
+        let share = self.share.as_ref();
+        self.parts.extend(share.and_then(|share| share.judge(Shadow::at(self.evictions), || COSTS, size)));
+    }
+}
+
+/// Accesses until the pool has its share, and those that are measured.
+const SETTLED: u32 = 300_000;
+const MEASURED: u32 = 300_000;
+
+/// Returns the parts that a judged pool has had, and its time compared with that of a pool of `best` parts.
+fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
+    let (mut judged, mut fixed) = (Model::judged(program, parts), Model::new(program, best));
+    let [judged_ns, fixed_ns] = [&mut judged, &mut fixed].map(|model| {
+        model.run(SETTLED);
+        model.run(MEASURED) as f64
+    });
+    (judged.parts, judged_ns / fixed_ns)
+}
+
+#[test]
+fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
+    for hot_percent in [90, 98] {
+        let program = Program { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false };
+        for parts in [3, MOST_PARTS] {
+            let (parts, ratio) = compared(program, parts, 3);
+            assert!(parts.len() <= 3 && parts.last() <= Some(&4), "{hot_percent} %: {parts:?}");
+            assert!(ratio < 1.05, "{hot_percent} %: {ratio} of the time that the smallest takes");
+        }
+    }
+}
+
+#[test]
+fn a_pool_grows_where_its_pages_return_from_devices() {
+    let program = Program { hot: 12_000, cold: 30_000, hot_percent: 95, hot_shrink: true };
+    let (parts, ratio) = compared(program, 3, 13);
+    assert!(parts.is_sorted() && ratio < 1.1, "{parts:?}: {ratio} of the time that 13 parts take");
+}
+
+#[test]
+fn a_pool_shrinks_where_hot_pages_fit_without_it_and_stays_so() {
+    let program = Program { hot: 9000, cold: 20_000, hot_percent: 98, hot_shrink: true };
+    let (parts, ratio) = compared(program, MOST_PARTS, 3);
+    assert!(parts.len() <= 3 && ratio < 1.05, "{parts:?}: {ratio} of the time that 3 parts take");
+}
