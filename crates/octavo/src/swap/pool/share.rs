@@ -322,7 +322,10 @@ impl Past {
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
-        (best.1 != size.parts && best.0 * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
+        // What the parts save anyway is no gain. A loss by them is not counted: it would come of growing, and the returns that a pool
+        // grows for are seen last.
+        let gained_ns = best.0 - saved_ns(size.parts).max(0.0);
+        (best.1 != size.parts && gained_ns * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }
 }
 
@@ -409,6 +412,20 @@ mod tests {
     fn a_pool_stays_whose_old_pages_return() {
         let old = [(7000, EXCHANGED as f64 * 0.9, 0.0)];
         assert_eq!(past(2 * EXCHANGED, &old, true).decide(COSTS, SIZE), None);
+    }
+
+    #[test]
+    fn a_pool_on_its_way_to_its_parts_is_not_sent_elsewhere_for_a_trifle() {
+        let evictions = 8.0 * EXCHANGED as f64;
+        let shrinks =
+            past(8 * EXCHANGED, &[(700, 0.9 * evictions, 0.0), (4000, 0.05 * evictions, 0.0)], true);
+        assert_eq!(shrinks.decide(COSTS, SIZE), Some(7), "900 frames are enough for nearly all");
+        assert_eq!(shrinks.decide(COSTS, Size { parts: 8, ..SIZE }), None, "800 of them will be free anyway");
+        let (on_device, small) = (EXCHANGED as f64, Size { pages: 5000, frames: 1000, ..SIZE });
+        let grows = past(2 * EXCHANGED, &[(16, 20.0, 0.0), (5800, 0.0, on_device)], true);
+        assert_eq!(grows.decide(COSTS, small), None, "600 more frames are more than enough");
+        let most = grows.decide(COSTS, Size { parts: 10, ..small }).unwrap();
+        assert!((11..=13).contains(&most), "{most}");
     }
 
     #[test]
