@@ -52,6 +52,8 @@ pub(super) struct Reading {
     pin: PinnedFrame,
     /// Pages of others are read with it, or another fault reads it.
     together: bool,
+    /// This fault found the page on its device only, and sent for it.
+    sent: bool,
     /// The value of [`Engine::ends`] before.
     ends: u64,
     /// The start of a wait for a device, where the wait is timed.
@@ -101,7 +103,7 @@ impl<'a> Fault<'a> {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
-        let mut reading = Reading { slot, pin, together: true, ends, began: None };
+        let mut reading = Reading { slot, pin, together: true, sent: false, ends, began: None };
         let mut hit = Hit::Cached;
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
@@ -138,7 +140,7 @@ impl<'a> Fault<'a> {
         engine.admit(frame, shadow);
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        let mut reading = Reading { slot, pin, together: false, ends, began: None };
+        let mut reading = Reading { slot, pin, together: false, sent: false, ends, began: None };
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
         if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
             pool.share().note(shadow, engine.lru.shadow(), matches!(brought, Brought::OnDevice));
@@ -147,6 +149,7 @@ impl<'a> Fault<'a> {
             Brought::OnDevice => {
                 engine.counters.count(Counter::MajorFault);
                 reading.began = self.timed_from(slot);
+                reading.sent = true;
                 reading.together = self.start_read(region, slot, transfer);
                 if engine.frames.words(frame).holds.load().is_reading() {
                     self.reading = Some(reading);
@@ -248,8 +251,12 @@ impl<'a> Fault<'a> {
             return self.fail(walk, reading);
         }
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
-            pool.weights(Some(self.space.id))
-                .note_wait(self.engine.machine.clock.since(began).as_nanos() as u64);
+            let waited_ns = engine.machine.clock.since(began).as_nanos() as u64;
+            pool.weights(Some(self.space.id)).note_wait(waited_ns);
+            // The share counts returns that no readahead saw coming, so it is told what these cost.
+            if reading.sent {
+                pool.share().times().waits.note(waited_ns);
+            }
         }
         if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot) {
             // The page was unmapped meanwhile. The entry leads to the slot as another page now.

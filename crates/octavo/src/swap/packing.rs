@@ -47,15 +47,12 @@ impl Swap {
         let turnover = pool.turnover();
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
-        if let Some(first) = batch.first() {
-            // Home keeps some of what a pool gives up, and pages that are away get the rest.
-            let (fault_ns, kept_frames) = match leaving.translated {
-                true => (TRANSLATED_FAULT_NS, frames.watermarks().kept_at_home()),
-                false => (FAULT_NS, 0),
-            };
-            let weights = pool.weights(space_of(first));
-            pool.judge_share(leaving.now, fault_ns, kept_frames, weights, turnover);
-        }
+        // Home keeps some of what a pool gives up, and pages that are away get the rest.
+        let (fault_ns, kept_frames) = match leaving.translated {
+            true => (TRANSLATED_FAULT_NS, frames.watermarks().kept_at_home()),
+            false => (FAULT_NS, 0),
+        };
+        pool.judge_share(leaving.now, fault_ns, kept_frames, turnover);
         let has_room = !pool.is_crowded();
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {
             let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), (&device, turnover));

@@ -71,7 +71,7 @@ use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
 use pace::{Look, WritePace};
-use share::{Costs, Share, Size};
+use share::{Share, Size};
 use shrink::{Emptied, SPARE_SPANS};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
@@ -279,14 +279,7 @@ impl Pool {
 
     /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`. A fault takes `fault_ns`,
     /// wherever its page is. Of the frames that the pool gives up, `kept_frames` are no room for pages.
-    pub(crate) fn judge_share(
-        &self,
-        now: Shadow,
-        fault_ns: f64,
-        kept_frames: u64,
-        weights: &Weights,
-        turnover: Turnover,
-    ) {
+    pub(crate) fn judge_share(&self, now: Shadow, fault_ns: f64, kept_frames: u64, turnover: Turnover) {
         let frame_bytes = PAGE_BYTES as u64;
         let packed_bytes = turnover.packed_bytes.max(1) as f64;
         let size = Size {
@@ -298,7 +291,7 @@ impl Pool {
             most: self.worth.load(Ordering::Relaxed),
             kept_frames,
         };
-        if let Some(parts) = self.share.judge(now, || weights.costs(fault_ns), size) {
+        if let Some(parts) = self.share.judge(now, fault_ns, size) {
             self.parts.store(parts, Ordering::Relaxed);
             self.refusals.store(0, Ordering::Relaxed);
         }
@@ -347,7 +340,11 @@ impl Pool {
     ) -> Stored {
         let began = Self::is_timed(slot).then(|| self.time.now());
         let stored = if self.refuses() { Stored::Full } else { self.pack(frames, slot, frame, area_crc) };
-        weights.note_store(stored, began.map(|began| self.time.since(began).as_nanos() as u64));
+        let try_ns = began.map(|began| self.time.since(began).as_nanos() as u64);
+        weights.note_store(stored, try_ns);
+        if let Some(ns) = try_ns.filter(|_| stored != Stored::Full) {
+            self.share.times().tries.note(ns);
+        }
         self.counters.count(match stored {
             Stored::Kept(_) => Counter::PoolSwapOut,
             Stored::Incompressible => Counter::PoolRejectIncompressible,
@@ -424,7 +421,11 @@ impl Pool {
         let began = Self::is_timed(slot).then(|| self.time.now());
         let loaded = self.unpack(frames, slot, handle, to);
         if loaded.is_ok() {
-            weights.note_load(began.map(|began| self.time.since(began).as_nanos() as u64));
+            let unpack_ns = began.map(|began| self.time.since(began).as_nanos() as u64);
+            weights.note_load(unpack_ns);
+            if let Some(ns) = unpack_ns {
+                self.share.times().unpacks.note(ns);
+            }
             self.counters.count(Counter::PoolSwapIn);
         }
         loaded

@@ -26,16 +26,24 @@
 //! step back the next step forward waits: twice as long as the last time, unless the pool has grown meanwhile. A program of one thread
 //! that computes most of the time keeps the largest pool that pays; the time that returns take is the sum over all threads.
 //!
+//! **What returns cost.** Faults tell how long they waited for a device, and the pool how long it packed and unpacked pages. The means
+//! are over all spaces. A fault on a page that another read brings along counts neither as a return nor as a wait.
+//!
 //! Not noted: pages that return by readahead, and the time that a page which the shrinker sent on was in the pool.
 //!
 //! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types: [`Share`] (the notes, by
-//! many threads), [`Costs`].
+//! many threads), [`Times`] (what they cost).
 //!
 //! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and some ten thousand floating-point
 //! operations at a turn's end, after thousands of evictions.
 
+mod costs;
+#[cfg(all(test, not(loom)))]
+mod model;
+
 use crate::policy::Shadow;
 use crate::sync::{AtomicU32, Clock, Instant, Mutex, Ordering};
+use costs::{Costs, Means, Times};
 
 /// Bins of distances, in the unit of shadows: four linear ones, then four for each doubling.
 const BINS: usize = 88;
@@ -62,26 +70,6 @@ const MOST_TURNS: u32 = 64;
 /// The most turns in which the pool does not grow after it has shrunk.
 const MOST_SHY: u32 = 32;
 
-/// The times that a return takes, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Costs {
-    /// A fault, wherever its page is.
-    pub(super) fault_ns: f64,
-    /// Packing the page that goes for the one that returns.
-    pub(super) try_ns: f64,
-    pub(super) unpack_ns: f64,
-    /// The wait for a page from a device.
-    pub(super) wait_ns: f64,
-}
-
-impl Costs {
-    /// A return from the pool, and one from a device.
-    fn whole(self) -> (f64, f64) {
-        let common = self.fault_ns + self.try_ns;
-        (common + self.unpack_ns, common + self.wait_ns)
-    }
-}
-
 /// The pool, as a turn finds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
@@ -106,6 +94,7 @@ pub(crate) struct Share {
     clock: Clock,
     from_pool: Returns<AtomicU32>,
     from_device: Returns<AtomicU32>,
+    times: Times,
     past: Mutex<Past>,
 }
 
@@ -113,6 +102,7 @@ pub(crate) struct Share {
 #[derive(Debug)]
 struct Past {
     began: Option<(Shadow, Instant)>,
+    means: Means,
     turns: u32,
     evictions: f64,
     pool: Returns<f64>,
@@ -163,8 +153,14 @@ impl Share {
             clock,
             from_pool: std::array::from_fn(|_| AtomicU32::new(0)),
             from_device: std::array::from_fn(|_| AtomicU32::new(0)),
+            times: Times::default(),
             past: Mutex::new(Past::default()),
         }
+    }
+
+    /// What returns cost is noted here.
+    pub(crate) fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Notes that a page returned which left this shadow.
@@ -183,8 +179,9 @@ impl Share {
         (noted.sum::<u64>() + past.returned() as u64, past.began.is_some())
     }
 
-    /// Takes in the turn that has ended, if one has. Returns how many parts the pool should use from now on. `None`: as many as before.
-    pub(super) fn judge(&self, now: Shadow, costs: impl FnOnce() -> Costs, size: Size) -> Option<u32> {
+    /// Takes in the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns how many parts the pool
+    /// should use from now on. `None`: as many as before.
+    pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: Size) -> Option<u32> {
         let mut past = self.past.lock();
         let Some((began, began_at)) = past.began else {
             past.began = Some((now, self.clock.now()));
@@ -202,7 +199,8 @@ impl Share {
         };
         let (pool, device) = (take(&self.from_pool), take(&self.from_device));
         let turn_ns = at.saturating_duration_since(began_at).as_nanos() as f64;
-        let costs = costs();
+        past.means.add(&self.times);
+        let costs = past.means.costs(fault_ns);
         past.add(pool, device, evictions, turn_ns, costs);
         let decided = past.decide(costs, size);
         past.end(decided, size);
@@ -214,6 +212,7 @@ impl Default for Past {
     fn default() -> Self {
         Self {
             began: None,
+            means: Means::default(),
             turns: 0,
             evictions: 0.0,
             pool: [0.0; BINS],
@@ -330,9 +329,6 @@ impl Past {
 }
 
 #[cfg(all(test, not(loom)))]
-mod model;
-
-#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -447,7 +443,7 @@ mod tests {
     fn a_turn_ends_after_its_evictions_and_is_counted_once() {
         let share = Share::new(Clock::default());
         let (begin, size) = (Shadow::at(1 << 20), Size { parts: 3, frames: 300, pages: 1500, ..SIZE });
-        let judge = |now: Shadow| share.judge(now, || COSTS, size);
+        let judge = |now: Shadow| share.judge(now, COSTS.fault_ns, size);
         assert_eq!(judge(begin), None);
         for _ in 0..5000 {
             share.note(begin, Shadow::at((1 << 20) + 2500), true);

@@ -152,7 +152,7 @@ fn a_pool_is_to_give_way_to_pages_that_a_program_mostly_waits_for() {
     let mut slots = 0..;
     while let Stored::Kept(_) = fixture.store(slots.next().unwrap(), &page(Kind::Repeats, 1)) {}
     let judge = |evictions| {
-        pool.judge_share(Shadow::at(evictions), 1e9, 0, pool.weights(None), pool.turnover());
+        pool.judge_share(Shadow::at(evictions), 1e9, 0, pool.turnover());
         pool.used_and_wanted_bytes().1
     };
     let wanted_bytes = judge(0);

@@ -24,7 +24,7 @@
 //! few pages go straight nevertheless, so that the wait for a device stays known. Key types: [`Weights`] (the
 //! notes, by many threads), [`Weigher`] (the decision; pure).
 
-use super::{Costs, Stored};
+use super::Stored;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
@@ -41,11 +41,11 @@ const WINDOW: f64 = 512.0;
 /// Tries that are assumed at first, all of which were kept, and how many of them came back and left.
 const ASSUMED: f64 = 32.0;
 const ASSUMED_BACK: f64 = 16.0;
-const ASSUMED_TRY_NS: f64 = 5000.0;
+pub(super) const ASSUMED_TRY_NS: f64 = 5000.0;
 /// The time of unpacking, until it is measured.
-const ASSUMED_UNPACK_NS: f64 = 1500.0;
+pub(super) const ASSUMED_UNPACK_NS: f64 = 1500.0;
 /// The wait of a fault for a page from an area, until it is measured: that of a disk.
-const ASSUMED_WAIT_NS: f64 = 80_000.0;
+pub(super) const ASSUMED_WAIT_NS: f64 = 80_000.0;
 /// Waits after which older ones count less and less.
 const WAITS: f64 = 64.0;
 
@@ -304,12 +304,6 @@ impl Weights {
         weigher.note(noted, turnover);
         all.change(before, weigher.inside);
         weigher.decide(pages, device)
-    }
-
-    /// The times that were measured so far.
-    pub(super) fn costs(&self, fault_ns: f64) -> Costs {
-        let Weigher { try_ns, unpack_ns, wait_ns, .. } = *self.weigher.lock();
-        Costs { fault_ns, try_ns, unpack_ns, wait_ns }
     }
 
     /// Begins anew, for another space.

@@ -143,6 +143,12 @@ impl Model {
         });
         if let (Some(share), Place::Pool | Place::Device) = (&self.share, place) {
             share.note(Shadow::at(gone), Shadow::at(self.evictions), place == Place::Device);
+            let times = share.times();
+            times.tries.note(COSTS.try_ns as u64);
+            match place {
+                Place::Device => times.waits.note(COSTS.wait_ns as u64),
+                _ => times.unpacks.note(COSTS.unpack_ns as u64),
+            }
         }
         if let Place::Memory | Place::Pool = place {
             self.lists.remove(page);
@@ -189,8 +195,8 @@ impl Model {
             most: MOST_PARTS,
             kept_frames: 0,
         };
-        let share = self.share.as_ref();
-        self.parts.extend(share.and_then(|share| share.judge(Shadow::at(self.evictions), || COSTS, size)));
+        let (share, now) = (self.share.as_ref(), Shadow::at(self.evictions));
+        self.parts.extend(share.and_then(|share| share.judge(now, COSTS.fault_ns, size)));
     }
 }
 
