@@ -171,7 +171,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     // there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
-        Brought::Here => engine.end_read_of(slot.stored(), pin, None),
+        Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), pin, None),
         Brought::Corrupt => engine.end_read_of(slot.stored(), pin, Some(engine.swap.corrupt(slot))),
         Brought::Gone => engine.end_read_of(slot.stored(), pin, Some(engine.swap.freed(slot))),
     }

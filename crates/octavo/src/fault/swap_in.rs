@@ -143,7 +143,11 @@ impl<'a> Fault<'a> {
         let mut reading = Reading { slot, pin, together: false, sent: false, ends, began: None };
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
         if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
-            pool.share().note(shadow, engine.lru.shadow(), matches!(brought, Brought::OnDevice));
+            let is_on_device = brought == Brought::OnDevice;
+            // A page that repeats one word was in no pool, and waits for no device.
+            if is_on_device || brought == Brought::Unpacked {
+                pool.share().note(shadow, engine.lru.shadow(), is_on_device);
+            }
         }
         match brought {
             Brought::OnDevice => {
@@ -157,7 +161,7 @@ impl<'a> Fault<'a> {
                 }
                 // The device has read the page in place.
             }
-            Brought::Here => engine.end_read_of(slot.stored(), transfer, None),
+            Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), transfer, None),
             Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
             Brought::Gone => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.freed(slot))),
         }

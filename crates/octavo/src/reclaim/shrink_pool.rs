@@ -121,7 +121,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
     let (pin, _) = engine.begin_read_ahead(slot.stored(), engine.frames.alloc(Order::ZERO)?)?;
     let frame = pin.frame();
     let failure = match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
-        Brought::Here => None,
+        Brought::Unpacked | Brought::Filled => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {
             // The page was written meanwhile, and somebody may wait for it already. So it is read.

@@ -32,8 +32,10 @@ pub(crate) enum Wanted {
 /// The outcome of [`Contents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// The bytes are there.
-    Here,
+    /// The bytes are there: the pool had them.
+    Unpacked,
+    /// The bytes are there: they repeat one word.
+    Filled,
     /// They are on the slot's area.
     OnDevice,
     /// The bytes are not those that were kept.
@@ -114,7 +116,7 @@ impl Contents {
                 Content::Same { word } => {
                     content::fill(frames, frame, word);
                     self.counters.count(Counter::ZeroSwapIn);
-                    return Brought::Here;
+                    return Brought::Filled;
                 }
                 Content::Device { .. } => return Brought::OnDevice,
                 Content::None => return Brought::Gone,
@@ -127,7 +129,7 @@ impl Contents {
                         Wanted::No => pool.unpack(frames, slot, handle, frame),
                     };
                     let failure = match loaded {
-                        Ok(()) => return Brought::Here,
+                        Ok(()) => return Brought::Unpacked,
                         Err(failure) => failure,
                     };
                     let now = content();

@@ -29,6 +29,19 @@ fn each_page_that_returns_is_noted_and_each_batch_looks_at_the_turn() {
     assert!(returned >= 512, "{returned}: more than 4 MiB of them were out");
 }
 
+#[test]
+fn pages_that_repeat_a_word_are_no_returns_from_the_pool() {
+    let manager = manager();
+    let (share, space) = (manager.engine().swap.pool().unwrap().share(), manager.space().unwrap());
+    let at = space.map(BYTES, RegionOptions::default()).unwrap();
+    let pages = || (at..at + BYTES).step_by(PAGE_BYTES);
+    pages().for_each(|page| space.write(page, &[7; PAGE_BYTES]).unwrap());
+    pages().for_each(|page| assert_eq!(space.load::<u8>(page).unwrap(), 7));
+    let filled = manager.counters().get(Counter::ZeroSwapIn);
+    assert!(filled >= 512, "{filled}: more than 4 MiB of them were out");
+    assert_eq!(share.noted().0, 0);
+}
+
 /// What the share is told are the costs of the returns that it counts. Pages that were read ahead are no returns.
 #[test]
 fn only_a_fault_that_sends_for_its_page_tells_the_share_how_long_it_waited() {

@@ -29,7 +29,7 @@
 //! **What returns cost.** Faults tell how long they waited for a device, and the pool how long it packed and unpacked pages. The means
 //! are over all spaces. A fault on a page that another read brings along counts neither as a return nor as a wait.
 //!
-//! Not noted: pages that return by readahead, and the time that a page which the shrinker sent on was in the pool.
+//! Not noted: pages that return by readahead or repeat one word, and the time that a page which the shrinker sent on was in the pool.
 //!
 //! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types: [`Share`] (the notes, by
 //! many threads), [`Times`] (what they cost).
