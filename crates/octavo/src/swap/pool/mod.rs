@@ -286,6 +286,7 @@ impl Pool {
             pages: turnover.pages,
             frames: self.used_bytes.load(Ordering::Relaxed) / frame_bytes,
             packs: FULL_SHARE * (turnover.pages * frame_bytes) as f64 / packed_bytes,
+            block_frames: CHUNK_BYTES as u64 / frame_bytes,
             part_frames: self.part_bytes() / frame_bytes,
             parts: self.parts_in_use(),
             most: self.worth.load(Ordering::Relaxed),

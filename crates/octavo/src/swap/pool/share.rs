@@ -77,6 +77,8 @@ pub(super) struct Size {
     pub(super) pages: u64,
     pub(super) frames: u64,
     pub(super) packs: f64,
+    /// Frames of a block, as the pool gets them.
+    pub(super) block_frames: u64,
     /// Frames of a part of the limit, the parts that the pool may use, and the most that pay.
     pub(super) part_frames: u64,
     pub(super) parts: u32,
@@ -316,8 +318,10 @@ impl Past {
         };
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
         let least = if self.waits && is_exchanged { LEAST_PARTS.min(size.parts) } else { size.parts };
-        // A pool that is not full does not need more.
-        let is_full = 16 * size.frames >= 15 * u64::from(size.parts) * size.part_frames;
+        // A pool that is not full does not need more. Smaller blocks than one that others make for it may not be at hand.
+        let wanted_frames = u64::from(size.parts) * size.part_frames;
+        let is_full =
+            16 * size.frames >= 15 * wanted_frames || size.frames + size.block_frames > wanted_frames;
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
@@ -334,8 +338,16 @@ mod tests {
 
     const COSTS: Costs =
         Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
-    const SIZE: Size =
-        Size { pages: 8000, frames: 1600, packs: 5.0, part_frames: 100, parts: 16, most: 16, kept_frames: 0 };
+    const SIZE: Size = Size {
+        pages: 8000,
+        frames: 1600,
+        packs: 5.0,
+        block_frames: 8,
+        part_frames: 100,
+        parts: 16,
+        most: 16,
+        kept_frames: 0,
+    };
     const EXCHANGED: u64 = EXCHANGED_PARTS as u64 * SIZE.part_frames;
 
     /// Turns of a program that does nothing but wait, or that computes for a hundred times as long.
@@ -433,6 +445,8 @@ mod tests {
         assert!((5..=6).contains(&parts), "{parts}: as many as reach those pages");
         assert_eq!(grows.decide(COSTS, Size { frames: 200, ..small }), None, "it is not full");
         assert_eq!(grows.decide(COSTS, Size { most: 4, ..small }), Some(4), "no more pay");
+        let in_blocks = Size { frames: 200, pages: 1000, block_frames: 128, ..small };
+        assert_eq!(grows.decide(COSTS, in_blocks), Some(6), "no second block fits");
         grows.end(Some(3), SIZE);
         assert_eq!((grows.evictions, grows.shy), (0.0, 2), "the count begins anew");
         let shy = Past { shy: 1, ..past(EXCHANGED, &returns, false) };

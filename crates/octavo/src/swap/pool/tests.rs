@@ -165,6 +165,26 @@ fn a_pool_is_to_give_way_to_pages_that_a_program_mostly_waits_for() {
 }
 
 #[test]
+fn a_pool_into_which_no_second_block_fits_may_have_more_parts() {
+    let fixture = fixture(Compression::Lz4, Pool::share_of(64 << 20));
+    let pool = &fixture.pool;
+    for slot in 0..1000 {
+        fixture.kept(slot, &page(Kind::Repeats, 1));
+    }
+    pool.parts.store(3, Ordering::Relaxed);
+    let judge = |evictions| {
+        pool.judge_share(Shadow::at(evictions), 1e3, 0, pool.turnover());
+        pool.used_and_wanted_bytes()
+    };
+    let (used_bytes, wanted_bytes) = judge(0);
+    assert!(used_bytes == CHUNK_BYTES as u64 && wanted_bytes < 2 * used_bytes, "{pool:?}");
+    for page in 0..8000 {
+        pool.share().note(Shadow::at(0), Shadow::at(2500 + page % 1024), true);
+    }
+    assert!(judge(8192).1 > wanted_bytes, "{pool:?}");
+}
+
+#[test]
 fn a_pool_that_is_worth_less_gives_its_blocks_back() {
     let fixture = fixture(Compression::Lz4, 6 << 20);
     let kept: Vec<_> = (0..2600).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();

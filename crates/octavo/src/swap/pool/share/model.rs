@@ -190,6 +190,7 @@ impl Model {
             pages: self.in_pool,
             frames: self.pool_frames(),
             packs: PACKS as f64,
+            block_frames: 8,
             part_frames: PART_FRAMES,
             parts: self.parts(),
             most: MOST_PARTS,
