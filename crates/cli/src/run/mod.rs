@@ -115,7 +115,7 @@ fn builder(args: &RunArgs) -> ManagerBuilder {
 /// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
 fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
-    if is_known { ReclaimPolicy::S3Fifo } else { ReclaimPolicy::Returns }
+    if is_known { ReclaimPolicy::Reuse } else { ReclaimPolicy::Returns }
 }
 
 fn area(place: &SwapPlace) -> SwapArea {

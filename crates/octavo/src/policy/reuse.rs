@@ -6,7 +6,7 @@
 //!          │               soon enough           there is when it has passed
 //!          ▼                    ▼                             ▼
 //!   young ┌──────────────────────────┐ old           ┌──────┬──────┬─   ─┬──────┐
-//!   ────► │ cold: a twentieth        │ ── used ────► │ hot: by when each was      │
+//!   ────► │ cold: a sixteenth        │ ── used ────► │ hot: by when each was      │
 //!         │ gone through twice       │    again      │ last looked at             │
 //!         └──────────────────────────┘ ◄──────────── └──────┴──────┴─   ─┴──────┘
 //!                    │                  unused for longer than a challenger was away
@@ -44,13 +44,13 @@ use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
 /// The cold queue's share of memory is one in so many. In a smaller cold queue no page is used again. A
 /// larger one costs hits in a loop.
-const COLD_SHARE: u64 = 20;
+const COLD_SHARE: u64 = 16;
 /// The most generations of hot pages.
 const GENERATIONS: usize = 8;
 /// The youngest generation is closed when it holds one hot page in so many.
 const GENERATION_SHARE: u64 = 4;
 /// Looks at hot pages that a challenge pays for.
-const LOOKS: u64 = 4;
+const LOOKS: u64 = 32;
 /// Looks that a challenge pays for while the hot set is stale.
 const LOOKS_IF_STALE: u64 = 64;
 /// The most looks that may be owed.
