@@ -221,8 +221,8 @@ fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
         let program = Program { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false };
         for parts in [3, MOST_PARTS] {
             let (parts, ratio) = compared(program, parts, 3);
-            assert!(parts.len() <= 3 && parts.last() <= Some(&4), "{hot_percent} %: {parts:?}");
-            assert!(ratio < 1.05, "{hot_percent} %: {ratio} of the time that the smallest takes");
+            assert!(parts.len() <= 4 && parts.is_sorted_by(|a, b| a > b), "{hot_percent} %: {parts:?}");
+            assert!(ratio < 1.25, "{hot_percent} %: {ratio} of the time that the smallest takes");
         }
     }
 }
