@@ -9,6 +9,7 @@ mod common;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -155,8 +156,15 @@ fn stays_within_the_budget(name: &str, program: &[&str]) {
     panic!("{}", all.join("\n"));
 }
 
+/// Has one test run at a time: the sessions that one of them keeps busy would take the CPUs from the others for minutes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_writer_that_grows_as_fast_as_it_can() {
+    let _alone = alone();
     stays_within_the_budget(
         "writer",
         &["dd", "if=/dev/zero", "of=/dev/null", "bs=384M", "count=1", "iflag=fullblock", "status=none"],
@@ -165,6 +173,7 @@ fn a_writer_that_grows_as_fast_as_it_can() {
 
 #[test]
 fn threads_that_fill_memory_at_once() {
+    let _alone = alone();
     let arguments = ["--memory", "192M", "--seconds", "2", "--threads", "8", "--only", "writers"];
     stays_within_the_budget("threads", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
@@ -173,6 +182,7 @@ fn threads_that_fill_memory_at_once() {
 /// nothing else goes wrong. `docs/pager.md` says why.
 #[test]
 fn a_tree_of_forks() {
+    let _alone = alone();
     let arguments = ["--memory", "192M", "--seconds", "4", "--only", "fork"];
     measure("forks", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
@@ -181,12 +191,14 @@ const JOB: &str = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M c
 
 #[test]
 fn a_job_of_several_processes() {
+    let _alone = alone();
     stays_within_the_budget("job", &["sh", "-c", JOB]);
 }
 
 /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most runs stay within the bound.
 #[test]
 fn a_job_beside_sessions_that_are_always_busy() {
+    let _alone = alone();
     let busy =
         || Command::new("setsid").args(["sh", "-c", "while kill -0 $PPID; do :; done"]).spawn().unwrap();
     let sessions: Vec<_> = std::iter::repeat_with(busy).take(8).collect();
@@ -202,6 +214,7 @@ fn a_job_beside_sessions_that_are_always_busy() {
 /// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared here.
 #[test]
 fn shared_memory_counts_under_the_limit() {
+    let _alone = alone();
     let job =
         "$0 --memory 64M --seconds 4 --only shared & $0 --memory 64M --seconds 4 --only writers && wait $!";
     stays_within_the_budget("shared", &["sh", "-c", job, torture().to_str().unwrap()]);
