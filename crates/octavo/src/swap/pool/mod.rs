@@ -46,6 +46,7 @@ mod classes;
 mod codec;
 mod estimate;
 mod handle;
+mod mean;
 mod pace;
 pub(crate) mod probe;
 mod share;

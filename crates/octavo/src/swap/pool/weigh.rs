@@ -25,6 +25,7 @@
 //! notes, by many threads), [`Weigher`] (the decision; pure).
 
 use super::Stored;
+use super::mean::{MOST_EVENTS, Mean};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
@@ -46,8 +47,6 @@ pub(super) const ASSUMED_TRY_NS: f64 = 5000.0;
 pub(super) const ASSUMED_UNPACK_NS: f64 = 1500.0;
 /// The wait of a fault for a page from an area, until it is measured: that of a disk.
 pub(super) const ASSUMED_WAIT_NS: f64 = 80_000.0;
-/// Waits after which older ones count less and less.
-const WAITS: f64 = 64.0;
 
 /// The state of the devices behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +129,7 @@ pub(crate) struct Weigher {
     all_left: Option<u64>,
     try_ns: f64,
     unpack_ns: f64,
-    wait_ns: f64,
-    /// The number of waits that `wait_ns` rests on, as far as they count.
-    waits: f64,
+    wait: Mean,
     /// Pages that went straight since the last probe.
     straight: u32,
     /// Pages that tried it since one went straight nevertheless.
@@ -150,8 +147,7 @@ impl Default for Weigher {
             all_left: None,
             try_ns: ASSUMED_TRY_NS,
             unpack_ns: ASSUMED_UNPACK_NS,
-            wait_ns: ASSUMED_WAIT_NS,
-            waits: 0.0,
+            wait: Mean::assumed(ASSUMED_WAIT_NS),
             straight: 0,
             packed: 0,
         }
@@ -198,20 +194,14 @@ impl Weigher {
         };
         blend(&mut self.try_ns, noted.try_ns, noted.timed_tries);
         blend(&mut self.unpack_ns, noted.unpack_ns, noted.timed_loads);
-        if noted.timed_waits > 0 {
-            // The first measured wait replaces the assumption: devices differ a thousandfold.
-            let n = f64::from(noted.timed_waits);
-            let waited_ns = (noted.wait_ns as f64 / n).min(self.wait_ns * 2.0);
-            self.wait_ns += (waited_ns - self.wait_ns) * n / (n + self.waits);
-            self.waits = (self.waits + n).min(WAITS);
-        }
+        self.wait.add((noted.wait_ns as f64, f64::from(noted.timed_waits)));
     }
 
     /// The worth of a try with one page, in nanoseconds.
     pub(crate) fn worth_ns(&self, device: &DeviceView) -> f64 {
         let kept = self.kept / self.tried;
         let back = self.came_back / (self.came_back + self.left);
-        let saved = back * (self.wait_ns - self.unpack_ns);
+        let saved = back * (self.wait.ns - self.unpack_ns);
         let relieved = if device.is_behind() { f64::from(device.write_ns_per_page) } else { 0.0 };
         kept * (saved + relieved - (1.0 - back) * self.unpack_ns) - self.try_ns
     }
@@ -221,7 +211,8 @@ impl Weigher {
         if self.worth_ns(device) > 0.0 {
             self.straight = 0;
             self.packed += pages;
-            let a_straight = if self.waits >= WAITS { PAGES_A_STRAIGHT } else { PAGES_A_FIRST_STRAIGHT };
+            let a_straight =
+                if self.wait.events >= MOST_EVENTS { PAGES_A_STRAIGHT } else { PAGES_A_FIRST_STRAIGHT };
             let straight = (self.packed / a_straight).min(pages);
             self.packed %= a_straight;
             return pages - straight;
@@ -488,7 +479,7 @@ mod tests {
         let mut run = Run::default();
         let straight = |run: &mut Run| (0..64).map(|_| 32 - run.weigher.decide(32, &FAST_DISK)).sum::<u32>();
         assert_eq!(straight(&mut run), 32);
-        (0..WAITS as u32).for_each(|_| run.waits(80_000));
+        (0..MOST_EVENTS as u32).for_each(|_| run.waits(80_000));
         assert_eq!(straight(&mut run), 4, "fewer when it is");
     }
 
@@ -496,7 +487,7 @@ mod tests {
     fn one_long_wait_among_short_ones_is_one_of_many() {
         let mut run = Run::default();
         [900; 40].into_iter().chain([5_000_000]).chain([900; 20]).for_each(|wait_ns| run.waits(wait_ns));
-        assert!(run.weigher.wait_ns < 1000.0, "{}", run.weigher.wait_ns);
+        assert!(run.weigher.wait.ns < 1000.0, "{}", run.weigher.wait.ns);
     }
 
     #[test]

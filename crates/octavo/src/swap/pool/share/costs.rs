@@ -5,11 +5,9 @@
 //!
 //! Cost: two relaxed atomic additions for each event that is timed.
 
+use crate::swap::pool::mean::Mean;
 use crate::swap::pool::weigh::{ASSUMED_TRY_NS, ASSUMED_UNPACK_NS, ASSUMED_WAIT_NS};
 use crate::sync::{AtomicU64, Ordering};
-
-/// Events of earlier turns count for at most so many.
-const MOST_EVENTS: f64 = 64.0;
 
 /// The times that a return takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +29,7 @@ impl Costs {
     }
 }
 
-/// Events of one kind since the last turn.
+/// Events of one kind since the last turn. A turn of a large budget has more of them than the weigher's words can count.
 #[derive(Debug, Default)]
 pub(crate) struct Timed {
     sum_ns: AtomicU64,
@@ -66,28 +64,6 @@ pub(crate) struct Times {
     pub(crate) unpacks: Timed,
     /// Faults that sent for their page to a device, and waited.
     pub(crate) waits: Timed,
-}
-
-/// A time, and the number of events that it rests on, as far as they count.
-#[derive(Clone, Copy, Debug)]
-struct Mean {
-    ns: f64,
-    events: f64,
-}
-
-impl Mean {
-    fn assumed(ns: f64) -> Self {
-        Self { ns, events: 0.0 }
-    }
-
-    fn add(&mut self, (sum_ns, number): (f64, f64)) {
-        if number > 0.0 {
-            // No turn more than doubles the time: a thread that waits may be one that does not run.
-            let ns = (sum_ns / number).min(2.0 * self.ns);
-            self.ns += (ns - self.ns) * number / (number + self.events);
-            self.events = (self.events + number).min(MOST_EVENTS);
-        }
-    }
 }
 
 /// The times as they are known.

@@ -1,0 +1,27 @@
+//! A mean of times that follows what is measured.
+
+/// Events after which older ones count less and less.
+pub(super) const MOST_EVENTS: f64 = 64.0;
+
+/// A time, and the number of events that it rests on, as far as they count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mean {
+    pub(super) ns: f64,
+    pub(super) events: f64,
+}
+
+impl Mean {
+    pub(super) fn assumed(ns: f64) -> Self {
+        Self { ns, events: 0.0 }
+    }
+
+    /// Takes in the sum over a number of events. The first measurement replaces the assumption: devices differ a thousandfold.
+    pub(super) fn add(&mut self, (sum_ns, number): (f64, f64)) {
+        if number > 0.0 {
+            // Nothing more than doubles the time: a thread that waits may be one that does not run.
+            let ns = (sum_ns / number).min(2.0 * self.ns);
+            self.ns += (ns - self.ns) * number / (number + self.events);
+            self.events = (self.events + number).min(MOST_EVENTS);
+        }
+    }
+}
