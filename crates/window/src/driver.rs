@@ -539,18 +539,22 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         true
     }
 
-    /// Wakes the threads that wait for pages which are usable now. A page that a fork has left to its child may be protected, though
-    /// it may be stored to unnoticed. Whoever has protected it since
-    /// counts it as written.
+    /// Wakes the threads that wait for pages which are usable now.
     fn wake(&mut self, fault: Fault, start: u64, len: u64) {
         if fault.is_protected {
-            let opened = self.window.reach().protect(fault.page, PAGE, false);
-            // Where a thread waits, a refusal is met by its next fault.
-            if opened.is_err() && !fault.is_met {
-                self.window.reach().still_wanted(fault.page);
-            }
+            self.open(fault);
         }
         self.wake_later(start, len);
+    }
+
+    /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be protected, though
+    /// it may be stored to unnoticed. Whoever has protected it since counts it as written.
+    fn open(&self, fault: Fault) {
+        let opened = self.window.reach().protect(fault.page, PAGE, false);
+        // Where a thread waits, a refusal is met by its next fault. A page that is no longer there is not protected.
+        if !fault.is_met && opened.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+            self.window.reach().still_wanted(fault.page);
+        }
     }
 
     /// Has the threads that wait for pages woken after the others of the same turn. To wake a CPU costs several microseconds, and
@@ -604,11 +608,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 std::thread::sleep(BETWEEN_LOOKS);
                 return true;
             }
-            // Nobody waits there, and what was wanted has gone.
-            ErrorKind::NotMapped if !fault.is_met => {}
-            ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy if !fault.is_met => {
+            // Nobody waits there.
+            ErrorKind::Protected | ErrorKind::Busy | ErrorKind::OutOfMemory if !fault.is_met => {
                 self.window.reach().still_wanted(fault.page);
             }
+            // It may be there, without Octavo.
+            ErrorKind::Unsupported if !fault.is_met => self.open(fault),
+            // What was wanted has gone, or a thread will be told that wants it.
+            _ if !fault.is_met => {}
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
             // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.
             ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {

@@ -13,13 +13,15 @@
 //!
 //! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes through the list then comes to
 //! nowhere. A thread that ends while the kernel tells of the others may hide one of them. So pages stay that this look or the one before
-//! has found. A look that was cut short drops none of the earlier ones, and there has to be another.
+//! has found. A look that was cut short drops none of the earlier ones, and there has to be another. So has a walk that does not come
+//! back to where it began: an entry that was handed over leads it into another thread's list.
 //!
 //! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and there the kernel also
 //! clears the thread's number at its end, for those that wait for it.
 //!
 //! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the time, but for
-//! hundreds of threads, where it takes a tenth.
+//! hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well: 1 to
+//! 2 µs.
 //!
 //! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of Linux.
 
@@ -40,8 +42,10 @@ const KIND_BIT: u64 = 1;
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
-/// After so many looks in a row that were cut short, a list is taken as it is: it may lead nowhere for ever.
-const MOST_CUT: u32 = 16;
+/// Nor for longer than this, where others had the CPU during the look.
+const LONGEST_PAUSE_EVER: Duration = Duration::from_millis(20);
+/// When looks were cut short for so long, a list is taken as it is: it may lead nowhere for ever. A page on its way may take seconds.
+const LONGEST_CUT: Duration = Duration::from_secs(30);
 /// Addresses of programs are below this, and none is in the first page.
 const ADDRESSES: u64 = 1 << 56;
 /// The links of a folder that are none of a thread's: the two of an empty one.
@@ -63,8 +67,10 @@ pub(crate) struct RobustMutexes {
     pages: Vec<u64>,
     /// Those of them that nobody has made usable since they were found.
     found: Vec<u64>,
-    /// Looks in a row that were cut short.
-    cut: u32,
+    /// Those that could not be made usable. They are found again by the next look.
+    again: Vec<u64>,
+    /// Since when looks were cut short.
+    cut_since: Option<Instant>,
 }
 
 /// What a look finds.
@@ -91,8 +97,9 @@ impl RobustMutexes {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let tasks = File::open(format!("/proc/{pid}/task"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
-        let (next, seen, pages, found) = (Instant::now(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { pid, tasks, memory, may_hold: false, next, seen, pages, found, cut: 0 })
+        let (next, seen, pages) = (Instant::now(), Vec::new(), Vec::new());
+        let (may_hold, found, again, cut_since) = (false, Vec::new(), Vec::new(), None);
+        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, cut_since })
     }
 
     /// Looks, unless the last look was a moment ago. Returns whether it did, and saw all that there is.
@@ -102,9 +109,9 @@ impl RobustMutexes {
             return false;
         }
         let look = self.held();
-        let is_whole = self.note(look);
+        let is_whole = self.note(look, began);
         let took = began.elapsed();
-        let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS);
+        let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS).min(LONGEST_PAUSE_EVER);
         self.next = began + took + (took * (TIME_SHARE - 1)).min(longest);
         is_whole
     }
@@ -122,10 +129,10 @@ impl RobustMutexes {
         look
     }
 
-    /// Returns whether the look counts as whole.
-    fn note(&mut self, Look { pages: mut seen, is_cut }: Look) -> bool {
-        self.cut = if is_cut { self.cut + 1 } else { 0 };
-        let is_whole = self.cut == 0 || self.cut > MOST_CUT;
+    /// Returns whether the look of this moment counts as whole.
+    fn note(&mut self, Look { pages: mut seen, is_cut }: Look, now: Instant) -> bool {
+        self.cut_since = is_cut.then(|| self.cut_since.unwrap_or(now));
+        let is_whole = self.cut_since.is_none_or(|since| now - since > LONGEST_CUT);
         if !is_whole {
             seen.extend(&self.seen);
         }
@@ -133,23 +140,31 @@ impl RobustMutexes {
         seen.dedup();
         let mut pages = std::mem::replace(&mut self.seen, seen);
         pages.extend(&self.seen);
+        if !is_whole {
+            // Also what the last look has missed.
+            pages.extend(&self.pages);
+        }
         pages.sort_unstable();
         pages.dedup();
+        self.found.append(&mut self.again);
         self.found.retain(|page| pages.binary_search(page).is_ok());
         self.found.extend(pages.iter().filter(|page| self.pages.binary_search(page).is_err()));
         self.pages = pages;
         is_whole
     }
 
-    /// Takes note that a page could not be made usable. It is found anew if it is still held.
+    /// Takes note that a page could not be made usable. The next look finds it anew, if it is still held.
     pub(crate) fn is_not_usable(&mut self, page: u64) {
-        for pages in [&mut self.seen, &mut self.pages, &mut self.found] {
-            pages.retain(|other| *other != page);
-        }
+        self.again.push(page);
     }
 
-    /// Returns whether pages that go may hold mutexes soon: at the last look the process had threads, or held any.
-    pub(crate) fn may_hold(&self) -> bool {
+    /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the last look or at one just now,
+    /// which does not wait for its time.
+    pub(crate) fn may_hold(&mut self) -> bool {
+        if !self.may_hold {
+            let look = self.held();
+            self.note(look, Instant::now());
+        }
         self.may_hold
     }
 
@@ -189,13 +204,12 @@ impl RobustMutexes {
             }
             add_entry(entry);
             // A page that is out is an error, and the thread is not waited for. The rest is found when it is back.
-            let Some(next) = self.word(entry) else {
-                look.is_cut = true;
-                break;
-            };
+            let Some(next) = self.word(entry) else { break };
             entry = next & !KIND_BIT;
         }
-        let after = self.head(at).map_or(0, |head| head.pending);
+        let after = self.head(at);
+        look.is_cut |= entry != at || after.is_none();
+        let after = after.map_or(0, |head| head.pending);
         let mut holds = first & !KIND_BIT != at;
         for pending in [before.pending, pending, after].map(|pending| pending & !KIND_BIT) {
             if pending != 0 {
@@ -249,20 +263,20 @@ mod tests {
         words.iter().for_each(|(word, value)| WORDS.0[*word].store(*value, Ordering::SeqCst));
     }
 
-    fn list_at(words: &[(usize, u64)]) -> (RobustMutexes, Look, bool) {
+    fn list_at(words: &[(usize, u64)]) -> (Look, bool) {
         set(words);
         let (mutexes, mut look) = (RobustMutexes::of(std::process::id()).unwrap(), Look::default());
         let holds = mutexes.add_held(at(0), &mut look);
         look.pages.sort_unstable();
         look.pages.dedup();
-        (mutexes, look, holds)
+        (look, holds)
     }
 
     #[test]
     fn pages_of_what_a_thread_holds_or_is_about_to_lock_stay() {
         let (page, second, third) = (at(0), at(512), at(1024));
         let check = |words: &[(usize, u64)], held: &[u64], is_cut, holds| {
-            let (_, look, found) = list_at(words);
+            let (look, found) = list_at(words);
             let others: Vec<_> = look.pages.iter().copied().filter(|other| *other != page).collect();
             assert!(look.pages.contains(&page), "the page of the head stays");
             assert_eq!((others.as_slice(), look.is_cut, found), (held, is_cut, holds));
@@ -279,13 +293,13 @@ mod tests {
         check(&entries, &[second, third, far], true, true);
         // Or it leads nowhere, as the list of a thread that takes this entry out just now.
         check(&[(512 + 2, 0)], &[second, third], true, true);
-        // A list that leads to itself ends.
-        check(&[(512 + 2, at(512 + 2))], &[second, third], false, true);
+        // Or round in another thread's list, as of an entry that was handed over.
+        check(&[(512 + 2, at(512 + 2))], &[second, third], true, true);
         check(&[(0, at(0))], &[], false, false);
     }
 
     fn noted(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool) -> Vec<u64> {
-        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), is_cut });
+        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), is_cut }, Instant::now());
         mutexes.pages.iter().map(|page| page / PAGE).collect()
     }
 
@@ -312,24 +326,38 @@ mod tests {
     #[test]
     fn a_look_that_was_cut_short_drops_nothing_and_is_not_the_last() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
-        assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7]);
-        for _ in 0..MOST_CUT {
-            assert!(!mutexes.note(Look { pages: vec![3 * PAGE], is_cut: true }));
-            assert_eq!(mutexes.pages, [3 * PAGE, 7 * PAGE]);
+        assert_eq!(noted(&mut mutexes, &[3, 7, 9], false), [3, 7, 9]);
+        assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7, 9], "9 was missed once");
+        let cut = || Look { pages: vec![3 * PAGE], is_cut: true };
+        let began = Instant::now();
+        for looks in 0..100 {
+            assert!(!mutexes.note(cut(), began + LONGEST_CUT / 100 * looks));
+            assert_eq!(mutexes.pages, [3 * PAGE, 7 * PAGE, 9 * PAGE]);
         }
         // A list that leads nowhere for ever.
-        assert!(mutexes.note(Look { pages: vec![3 * PAGE], is_cut: true }));
-        assert_eq!(noted(&mut mutexes, &[3], true), [3]);
+        assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
+        assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
+        assert_eq!(mutexes.pages, [3 * PAGE]);
+        // It has gone, and another one is cut short.
+        assert!(mutexes.note(Look { pages: vec![5 * PAGE], is_cut: false }, began + LONGEST_CUT * 2));
+        assert!(!mutexes.note(cut(), began + LONGEST_CUT * 2));
     }
 
     #[test]
-    fn a_page_that_could_not_be_made_usable_is_told_again() {
+    fn a_page_that_could_not_be_made_usable_stays_and_is_told_after_the_next_look() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
         noted(&mut mutexes, &[3, 7], false);
         assert_eq!(told(&mut mutexes), [3, 7]);
         mutexes.is_not_usable(7 * PAGE);
+        assert_eq!((mutexes.may_go(7 * PAGE, PAGE), told(&mut mutexes)), (0, vec![]));
         noted(&mut mutexes, &[3, 7], false);
         assert_eq!(told(&mut mutexes), [7]);
+        mutexes.is_not_usable(7 * PAGE);
+        noted(&mut mutexes, &[3], false);
+        assert_eq!(told(&mut mutexes), [7]);
+        mutexes.is_not_usable(7 * PAGE);
+        noted(&mut mutexes, &[3], false);
+        assert_eq!(told(&mut mutexes), [0; 0], "it was let go");
     }
 
     #[test]
@@ -347,15 +375,16 @@ mod tests {
             run_in_forked_child(|| {
                 let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
                 mutexes.look();
-                let before = mutexes.may_hold();
+                let before = mutexes.may_hold;
                 let head = robust_list(std::process::id()).unwrap() as *const AtomicU64;
                 // SAFETY: the head is this thread's, and its third word says which mutex it is about to lock.
                 let pending = unsafe { &*head.add(2) };
                 pending.store(at(512), Ordering::SeqCst);
-                mutexes.next = Instant::now();
-                mutexes.look();
+                // The next look is not due yet.
+                mutexes.next = Instant::now() + Duration::from_secs(60);
+                let after = mutexes.may_hold();
                 pending.store(0, Ordering::SeqCst);
-                u8::from(before || !mutexes.may_hold() || mutexes.may_go(at(512), PAGE) != 0)
+                u8::from(before || !after || mutexes.may_go(at(512), PAGE) != 0)
             })
         });
         assert_eq!(child.join().unwrap().unwrap(), 0);

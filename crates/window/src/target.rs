@@ -430,7 +430,7 @@ impl Target {
             rest = later;
         }
         outcomes.resize(before + runs.len(), Taken::Part(0));
-        if equipment.moving.mutexes.as_ref().is_some_and(RobustMutexes::may_hold) {
+        if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
             // Relaxed: whoever sees it later looks later.
             self.has_moved.store(true, Ordering::Relaxed);
         }
