@@ -21,7 +21,7 @@ use octavo_platform::{Backing, Reservation};
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
-use crate::used::Used;
+use crate::used::{Asked, Used};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are moved out at once.
@@ -36,6 +36,7 @@ pub(crate) struct Own {
     is_stuck: AtomicBool,
     pagemap: Pagemap,
     process: OwnedFd,
+    used: Mutex<Used>,
 }
 
 impl Own {
@@ -55,7 +56,14 @@ impl Own {
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
         }
         let (pagemap, process) = (Pagemap::of(std::process::id())?, accessed::open(std::process::id())?);
-        Ok(Self { faults, staging: Mutex::new(staging), is_stuck: AtomicBool::new(false), pagemap, process })
+        Ok(Self {
+            faults,
+            staging: Mutex::new(staging),
+            is_stuck: AtomicBool::new(false),
+            pagemap,
+            process,
+            used: Mutex::default(),
+        })
     }
 
     pub(crate) fn faults(&self) -> &Userfaultfd {
@@ -154,7 +162,8 @@ impl Reach for Own {
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let (pid, descriptor) = (std::process::id(), self.process.as_fd());
-        Used { pid, descriptor }.harvest(&self.pagemap, runs, used)
+        let asked = Asked { pid, descriptor, pagemap: &self.pagemap };
+        self.used.lock().expect("nobody panics here").harvest(asked, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

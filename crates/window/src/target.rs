@@ -36,7 +36,7 @@ use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
 use crate::robust::RobustMutexes;
-use crate::used::Used;
+use crate::used::{Asked, Used};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 /// Moves of one batch.
@@ -58,6 +58,7 @@ pub struct Target {
     has_moved: AtomicBool,
     /// Pages with mutexes that could not be made usable.
     unusable: Mutex<Vec<u64>>,
+    used: Mutex<Used>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -117,6 +118,7 @@ impl Target {
             moving,
             has_moved: AtomicBool::new(false),
             unusable: Mutex::default(),
+            used: Mutex::default(),
             is_gone: AtomicBool::new(false),
             failure: OnceLock::new(),
         }
@@ -527,7 +529,8 @@ impl Reach for Target {
         let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
         // The mover has the program's memory as long as this is needed.
         let (pid, descriptor) = (process.mover.pid(), process.mover.process());
-        Used { pid, descriptor }.harvest(&process.pagemap, runs, used)
+        let asked = Asked { pid, descriptor, pagemap: &process.pagemap };
+        self.used.lock().expect("nobody panics here").harvest(asked, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {

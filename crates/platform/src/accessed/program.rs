@@ -5,6 +5,8 @@
 //!   walk     process ──► its memory ──► top table ──► for each address: table by table, to the entry of its page
 //! ```
 //!
+//! Addresses that follow each other mostly have the same last table, and then only its entry is read.
+//!
 //! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has proved, before they
 //! run, that they end and that they touch no memory but these words; what is read elsewhere goes through a call that fails where
 //! there is no memory. A table that was freed meanwhile gives a wrong entry, and no harm.
@@ -44,7 +46,7 @@ pub(super) mod words {
 }
 
 /// The most addresses of one run. The verifier goes through each of them.
-pub(super) const MOST: usize = 64;
+pub(super) const MOST: usize = 256;
 
 /// What the programs need to know of this kernel.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,9 @@ const WORD: i16 = 8;
 /// Words on the stack.
 const INDEX: i16 = -8;
 const ENTRY: i16 = -16;
+/// What the last address has above the bits of its last table, and where that table is.
+const BLOCK: i16 = -24;
+const TABLE: i16 = -32;
 
 /// Bits of an entry of a table: it leads somewhere, and it is the last one, of a large page.
 const PRESENT: i32 = 1;
@@ -98,6 +103,7 @@ enum Label {
     HasMemory,
     Next,
     FourLevels,
+    Known,
     Store,
     End,
 }
@@ -245,6 +251,9 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     // Each address.
     program.set(R1, 0);
     program.store(STACK, INDEX, R1);
+    program.store(STACK, TABLE, R1);
+    program.set(R1, -1);
+    program.store(STACK, BLOCK, R1);
     program.label(Label::Next);
     program.load(R7, STACK, INDEX);
     program.shared(R1, map, words::COUNT);
@@ -255,20 +264,30 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     program.shared(R1, map, words::ADDRESSES);
     program.add_register(R7, R1);
     program.load(R8, R7, 0);
+    program.set(R1, 0);
+    program.store(STACK, ENTRY, R1);
+    block_of_address(&mut program);
+    program.load(R2, STACK, BLOCK);
+    // R1 == R2.
+    program.jump(0x1d, R1, R2, 0, Label::Known);
     program.shared(R1, map, words::TOP);
     program.load(R6, R1, 0);
     program.shared(R1, map, words::MEMORY);
     program.load(R9, R1, 0);
-    program.set(R1, 0);
-    program.store(STACK, ENTRY, R1);
     program.shared(R1, map, words::LEVELS);
     program.load(R1, R1, 0);
     program.jump(0x15, R1, 0, 4, Label::FourLevels);
     step(&mut program, 4);
     program.label(Label::FourLevels);
-    for level in (0..4).rev() {
+    for level in (1..4).rev() {
         step(&mut program, level);
     }
+    block_of_address(&mut program);
+    program.store(STACK, BLOCK, R1);
+    program.store(STACK, TABLE, R6);
+    program.label(Label::Known);
+    program.load(R6, STACK, TABLE);
+    step(&mut program, 0);
     program.label(Label::Store);
     program.load(R1, STACK, ENTRY);
     program.store(R7, (MOST * WORD as usize) as i16, R1);
@@ -280,6 +299,12 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     program.label(Label::End);
     program.exit(0);
     program.finish()
+}
+
+/// Makes R1 what the address R8 has above the bits of its last table.
+fn block_of_address(program: &mut Program) {
+    program.copy(R1, R8);
+    program.shift_right(R1, PAGE_BITS + LEVEL_BITS);
 }
 
 /// Reads the entry of the address R8 in the table R6, and makes R6 the next table, except at level 0. R9 is where all memory is.
