@@ -135,29 +135,27 @@ impl Used {
             let range = together[0]..together[together.len() - 1] + BLOCK;
             let pages: Vec<_> = range.step_by(PAGE as usize).collect();
             let seen = bits.look(of.pid, &pages)?;
-            let is_there = |seen: &Seen| *seen != Seen::Unknown;
-            let (Some(first), Some(last)) = (seen.iter().position(is_there), seen.iter().rposition(is_there))
-            else {
-                self.blocks.retain(|start, _| !together.contains(start));
-                continue;
-            };
-            let (pages, seen) = (&pages[first..=last], &seen[first..=last]);
-            for (page, _) in pages.iter().zip(seen).filter(|(_, seen)| **seen == Seen::Used) {
+            for (page, _) in pages.iter().zip(&seen).filter(|(_, seen)| **seen == Seen::Used) {
                 let block = self.blocks.get_mut(&(page & !(BLOCK - 1)));
                 if block.is_some_and(|block| block.tells(*page)) {
                     used(*page);
                 }
             }
-            let forgotten = accessed::forget_range(of.descriptor, pages[0], pages.len())?;
-            for start in together {
-                if self.blocks.len() > MOST_BLOCKS {
+            for (start, seen) in together.iter().zip(seen.chunks(BLOCK_PAGES as usize)) {
+                if self.blocks.len() > MOST_BLOCKS || seen.iter().all(|seen| *seen == Seen::Unknown) {
                     // It comes back when it is asked about.
                     self.blocks.remove(start);
                 } else {
                     self.blocks.insert(*start, Block::default());
                 }
             }
-            self.find_stuck(bits, of, pages, forgotten)?;
+            let is_used = |seen: &Seen| *seen == Seen::Used;
+            if let (Some(first), Some(last)) = (seen.iter().position(is_used), seen.iter().rposition(is_used))
+            {
+                let pages = &pages[first..=last];
+                let forgotten = accessed::forget_range(of.descriptor, pages[0], pages.len())?;
+                self.find_stuck(bits, of, pages, forgotten)?;
+            }
         }
         Ok(())
     }
