@@ -2,12 +2,12 @@
 //!
 //! Each entry of a page table has a bit that the processor sets when the page is used. The kernel's own reclaim goes by it, and shows
 //! it to nobody: no file and no system call of Linux tells it page by page. But a program in the kernel's virtual machine
-//! (eBPF) may read the tables ([`AccessedBits::look`]), and `MADV_COLD` clears the bit and does nothing else to a page without kernel
-//! swap ([`forget`]).
+//! (eBPF) may read the tables ([`AccessedBits::look`]), and `MADV_COLD` clears the bit and does nothing else to an anonymous page without
+//! kernel swap ([`forget`], [`forget_range`]).
 //!
 //! ```text
 //!   look:    process ──► top table ──► … ──► entry: used?         read by a program in the kernel
-//!   forget:  MADV_COLD for the pages that were                     their next use sets the bit again
+//!   forget:  MADV_COLD                                             their next use sets the bit again
 //! ```
 //!
 //! A bit is a hint. It is old when it is told, and where tables change meanwhile it may be another page's.
@@ -242,17 +242,18 @@ pub fn forget(process: BorrowedFd<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
 pub enum Forgotten {
     /// All, but for pages that a fork shares, and for those that the kernel holds just now.
     All,
-    /// The kernel has refused a part, as a mapping there is locked. Behind it, nothing is forgotten.
+    /// What lies before a mapping that the kernel refuses: it is locked, or of huge pages, or of a device.
     Part,
 }
 
-/// Forgets which pages of a range of a process were used. To forget many together costs hardly more than to forget one: it interrupts
-/// each CPU that runs the process. Parts that are not mapped do not matter.
+/// Forgets which pages of a process were used, from the first to the last. To forget many together costs hardly more than to forget one:
+/// it interrupts each CPU that runs the process, once for each mapping. Parts that are not mapped do not matter. The kernel takes pages of
+/// files there for cold ones, and may split a large folio that is only partly in the range.
 ///
 /// # Errors
 /// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
-pub fn forget_range(process: BorrowedFd<'_>, start: u64, pages: usize) -> io::Result<Forgotten> {
-    let vector = libc::iovec { iov_base: start as *mut _, iov_len: pages * PAGE_BYTES };
+pub fn forget_range(process: BorrowedFd<'_>, first: u64, last: u64) -> io::Result<Forgotten> {
+    let vector = libc::iovec { iov_base: first as *mut _, iov_len: (last - first) as usize + PAGE_BYTES };
     match advise_cold(process, &[vector]) {
         // It goes on behind what is not mapped.
         Ok(_) | Err(Errno::NOMEM) => Ok(Forgotten::All),

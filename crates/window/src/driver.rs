@@ -609,13 +609,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 return true;
             }
             // Nobody waits there.
-            ErrorKind::Protected | ErrorKind::Busy | ErrorKind::OutOfMemory if !fault.is_met => {
-                self.window.reach().still_wanted(fault.page);
-            }
-            // It may be there, without Octavo.
-            ErrorKind::Unsupported if !fault.is_met => self.open(fault),
-            // What was wanted has gone, or a thread will be told that wants it.
-            _ if !fault.is_met => {}
+            _ if !fault.is_met => self.answer_unmet(fault, error.kind()),
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
             // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.
             ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {
@@ -630,6 +624,18 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
         self.wake_later(fault.page, PAGE);
         false
+    }
+
+    /// A page cannot be had that no thread waits for.
+    fn answer_unmet(&self, fault: Fault, why: ErrorKind) {
+        match why {
+            // It has gone, or has lost its bytes, of which a thread hears that wants them.
+            ErrorKind::NotMapped | ErrorKind::Corrupt => {}
+            // It may be there, without Octavo.
+            ErrorKind::Unsupported => self.open(fault),
+            // That may pass.
+            _ => self.window.reach().still_wanted(fault.page),
+        }
     }
 
     /// The read of a page has failed. Returns whether it is to be tried once more: an error of a device may pass.

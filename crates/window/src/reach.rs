@@ -67,8 +67,8 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Calls `used` for each page of the runs that was used since it was last asked about, and forgets it. A page that has come since
-    /// may look used. `runs` have addresses and lengths in bytes, in order. This is a hint.
+    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known, and for others that were. A
+    /// page that has come since may look used. `runs` have addresses and lengths in bytes, in order. This is a hint.
     ///
     /// # Errors
     /// Unsupported where nobody knows; the kernel's.

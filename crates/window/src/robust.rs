@@ -20,8 +20,7 @@
 //! clears the thread's number at its end, for those that wait for it.
 //!
 //! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the time, but for
-//! hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well: 1 to
-//! 2 µs.
+//! hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well.
 //!
 //! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of Linux.
 
@@ -31,6 +30,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use octavo_platform::threads::{of_process, robust_list};
+use rustix::time::{ClockId, clock_gettime};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 /// The kernel marks no more mutexes of one thread.
@@ -42,10 +42,12 @@ const KIND_BIT: u64 = 1;
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
-/// Nor for longer than this, where others had the CPU during the look.
-const LONGEST_PAUSE_EVER: Duration = Duration::from_millis(20);
-/// When looks were cut short for so long, a list is taken as it is: it may lead nowhere for ever. A page on its way may take seconds.
+/// A list that was cut short for so long is taken as it is: it may lead nowhere for ever. A page on its way may take seconds.
 const LONGEST_CUT: Duration = Duration::from_secs(30);
+/// More pages than this are not kept for looks that were cut short.
+const MOST_KEPT: usize = 4096;
+/// A page that could not be made usable is left alone for so long.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// Addresses of programs are below this, and none is in the first page.
 const ADDRESSES: u64 = 1 << 56;
 /// The links of a folder that are none of a thread's: the two of an empty one.
@@ -67,18 +69,19 @@ pub(crate) struct RobustMutexes {
     pages: Vec<u64>,
     /// Those of them that nobody has made usable since they were found.
     found: Vec<u64>,
-    /// Those that could not be made usable. They are found again by the next look.
+    /// Those that could not be made usable. They are found again by a look after this time.
     again: Vec<u64>,
-    /// Since when looks were cut short.
-    cut_since: Option<Instant>,
+    again_at: Instant,
+    /// The lists that were cut short at the last look, and since when, by address.
+    cut: Vec<(u64, Instant)>,
 }
 
 /// What a look finds.
 #[derive(Debug, Default)]
 struct Look {
     pages: Vec<u64>,
-    /// Something could not be read.
-    is_cut: bool,
+    /// The lists that could not be read to their ends. 0: the threads could not.
+    cut: Vec<u64>,
 }
 
 /// The head of a thread's list, as the kernel defines it.
@@ -97,23 +100,25 @@ impl RobustMutexes {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let tasks = File::open(format!("/proc/{pid}/task"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
-        let (next, seen, pages) = (Instant::now(), Vec::new(), Vec::new());
-        let (may_hold, found, again, cut_since) = (false, Vec::new(), Vec::new(), None);
-        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, cut_since })
+        let (may_hold, next, again_at) = (false, Instant::now(), Instant::now());
+        let (seen, pages, found, again, cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, again_at, cut })
     }
 
-    /// Looks, unless the last look was a moment ago. Returns whether it did, and saw all that there is.
+    /// Looks, unless the last look was a moment ago. Returns whether it did, saw all that there is, and nothing is to be found again.
     pub(crate) fn look(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next {
             return false;
         }
+        let cpu_began = cpu_time();
         let look = self.held();
         let is_whole = self.note(look, began);
-        let took = began.elapsed();
-        let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS).min(LONGEST_PAUSE_EVER);
-        self.next = began + took + (took * (TIME_SHARE - 1)).min(longest);
-        is_whole
+        // Others may have had the CPU meanwhile.
+        let took = cpu_time().saturating_sub(cpu_began);
+        let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS);
+        self.next = Instant::now() + (took * (TIME_SHARE - 1)).min(longest);
+        is_whole && self.again.is_empty()
     }
 
     fn held(&mut self) -> Look {
@@ -121,41 +126,51 @@ impl RobustMutexes {
         // A process that has ended has no threads.
         let has_threads = self.tasks.metadata().is_ok_and(|tasks| tasks.nlink() > OWN_LINKS + 1);
         let threads = if has_threads { of_process(self.pid) } else { Ok(vec![self.pid]) };
-        let is_cut = threads.is_err();
+        if threads.is_err() {
+            look.cut.push(0);
+        }
         let lists = threads.into_iter().flatten().filter_map(robust_list);
         let holds = lists.map(|at| self.add_held(at, &mut look)).fold(false, |any, holds| any | holds);
-        look.is_cut |= is_cut;
         self.may_hold = has_threads || holds;
         look
     }
 
     /// Returns whether the look of this moment counts as whole.
-    fn note(&mut self, Look { pages: mut seen, is_cut }: Look, now: Instant) -> bool {
-        self.cut_since = is_cut.then(|| self.cut_since.unwrap_or(now));
-        let is_whole = self.cut_since.is_none_or(|since| now - since > LONGEST_CUT);
-        if !is_whole {
+    fn note(&mut self, Look { pages: mut seen, mut cut }: Look, now: Instant) -> bool {
+        cut.sort_unstable();
+        let since = |at: u64| {
+            let before = self.cut.binary_search_by_key(&at, |(list, _)| *list);
+            before.map_or(now, |index| self.cut[index].1)
+        };
+        self.cut = cut.into_iter().map(|at| (at, since(at))).collect();
+        let is_whole = self.cut.iter().all(|(_, since)| now - *since > LONGEST_CUT);
+        let keeps = !is_whole && self.pages.len() <= MOST_KEPT;
+        if keeps {
             seen.extend(&self.seen);
         }
         seen.sort_unstable();
         seen.dedup();
         let mut pages = std::mem::replace(&mut self.seen, seen);
         pages.extend(&self.seen);
-        if !is_whole {
+        if keeps {
             // Also what the last look has missed.
             pages.extend(&self.pages);
         }
         pages.sort_unstable();
         pages.dedup();
-        self.found.append(&mut self.again);
+        if now >= self.again_at {
+            self.found.append(&mut self.again);
+        }
         self.found.retain(|page| pages.binary_search(page).is_ok());
         self.found.extend(pages.iter().filter(|page| self.pages.binary_search(page).is_err()));
         self.pages = pages;
         is_whole
     }
 
-    /// Takes note that a page could not be made usable. The next look finds it anew, if it is still held.
+    /// Takes note that a page could not be made usable. A look finds it anew soon, if it is still held.
     pub(crate) fn is_not_usable(&mut self, page: u64) {
         self.again.push(page);
+        self.again_at = Instant::now() + BETWEEN_TRIES;
     }
 
     /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the last look or at one just now,
@@ -190,7 +205,7 @@ impl RobustMutexes {
         // round it unlists the mutex first, and so the note is read after the list as well.
         let (Some(before), Some(Head { first, word_offset, pending })) = (self.head(at), self.head(at))
         else {
-            look.is_cut = true;
+            look.cut.push(at);
             return true;
         };
         let mut add_entry = |entry: u64| {
@@ -208,7 +223,9 @@ impl RobustMutexes {
             entry = next & !KIND_BIT;
         }
         let after = self.head(at);
-        look.is_cut |= entry != at || after.is_none();
+        if entry != at || after.is_none() {
+            look.cut.push(at);
+        }
         let after = after.map_or(0, |head| head.pending);
         let mut holds = first & !KIND_BIT != at;
         for pending in [before.pending, pending, after].map(|pending| pending & !KIND_BIT) {
@@ -233,6 +250,10 @@ impl RobustMutexes {
         self.memory.read_exact_at(&mut bytes, at).ok()?;
         Some(u64::from_ne_bytes(bytes))
     }
+}
+
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Adds the page of a word, also where its end is the next page's.
@@ -279,7 +300,7 @@ mod tests {
             let (look, found) = list_at(words);
             let others: Vec<_> = look.pages.iter().copied().filter(|other| *other != page).collect();
             assert!(look.pages.contains(&page), "the page of the head stays");
-            assert_eq!((others.as_slice(), look.is_cut, found), (held, is_cut, holds));
+            assert_eq!((others.as_slice(), look.cut == [at(0)], found), (held, is_cut, holds));
         };
         // An empty list leads to itself.
         check(&[(0, at(0))], &[], false, false);
@@ -299,7 +320,8 @@ mod tests {
     }
 
     fn noted(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool) -> Vec<u64> {
-        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), is_cut }, Instant::now());
+        let cut = if is_cut { vec![at(0)] } else { vec![] };
+        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), cut }, Instant::now());
         mutexes.pages.iter().map(|page| page / PAGE).collect()
     }
 
@@ -328,7 +350,7 @@ mod tests {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
         assert_eq!(noted(&mut mutexes, &[3, 7, 9], false), [3, 7, 9]);
         assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7, 9], "9 was missed once");
-        let cut = || Look { pages: vec![3 * PAGE], is_cut: true };
+        let cut = || Look { pages: vec![3 * PAGE], cut: vec![at(0)] };
         let began = Instant::now();
         for looks in 0..100 {
             assert!(!mutexes.note(cut(), began + LONGEST_CUT / 100 * looks));
@@ -338,26 +360,46 @@ mod tests {
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         assert_eq!(mutexes.pages, [3 * PAGE]);
-        // It has gone, and another one is cut short.
-        assert!(mutexes.note(Look { pages: vec![5 * PAGE], is_cut: false }, began + LONGEST_CUT * 2));
+        // Another one is cut short as well, as in the next look again.
+        let both = Look { pages: vec![3 * PAGE], cut: vec![at(512), at(0)] };
+        assert!(!mutexes.note(both, began + LONGEST_CUT * 2));
+        assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
+        // It has gone, and comes anew.
+        assert!(mutexes.note(Look { pages: vec![5 * PAGE], cut: vec![] }, began + LONGEST_CUT * 2));
         assert!(!mutexes.note(cut(), began + LONGEST_CUT * 2));
     }
 
     #[test]
-    fn a_page_that_could_not_be_made_usable_stays_and_is_told_after_the_next_look() {
+    fn looks_that_are_cut_short_for_long_keep_no_more_than_so_many_pages() {
+        let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+        let page = |look: usize| [1 + look as u64];
+        (0..3 * MOST_KEPT).for_each(|look| drop(noted(&mut mutexes, &page(look), true)));
+        assert!((MOST_KEPT / 2..=MOST_KEPT + 2).contains(&mutexes.pages.len()), "{}", mutexes.pages.len());
+        assert_eq!(mutexes.may_go(page(3 * MOST_KEPT - 1)[0] * PAGE, PAGE), 0, "the last stays");
+    }
+
+    #[test]
+    fn a_page_that_could_not_be_made_usable_stays_and_is_told_by_a_later_look() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
         noted(&mut mutexes, &[3, 7], false);
         assert_eq!(told(&mut mutexes), [3, 7]);
-        mutexes.is_not_usable(7 * PAGE);
-        assert_eq!((mutexes.may_go(7 * PAGE, PAGE), told(&mut mutexes)), (0, vec![]));
-        noted(&mut mutexes, &[3, 7], false);
-        assert_eq!(told(&mut mutexes), [7]);
-        mutexes.is_not_usable(7 * PAGE);
+        let again = |mutexes: &mut RobustMutexes, pages: &[u64]| {
+            mutexes.is_not_usable(7 * PAGE);
+            assert_eq!((mutexes.may_go(7 * PAGE, PAGE), told(mutexes)), (0, vec![]));
+            mutexes.again_at = Instant::now() + Duration::from_secs(60);
+            noted(mutexes, &[3, 7], false);
+            assert_eq!(told(mutexes), [0; 0], "it is too soon");
+            mutexes.again_at = Instant::now();
+            noted(mutexes, pages, false);
+            told(mutexes)
+        };
+        assert_eq!(again(&mut mutexes, &[3, 7]), [7]);
+        assert_eq!(again(&mut mutexes, &[3]), [7], "one look may miss it");
         noted(&mut mutexes, &[3], false);
-        assert_eq!(told(&mut mutexes), [7]);
         mutexes.is_not_usable(7 * PAGE);
+        mutexes.again_at = Instant::now();
         noted(&mut mutexes, &[3], false);
-        assert_eq!(told(&mut mutexes), [0; 0], "it was let go");
+        assert_eq!((told(&mut mutexes), mutexes.again.len()), (vec![], 0), "it was let go");
     }
 
     #[test]

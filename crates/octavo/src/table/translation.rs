@@ -181,6 +181,6 @@ pub trait Translation: Send + Sync {
     /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and
     /// forgets it. A translation that knows nothing of a run answers Unsupported.
     /// To forget the one touch leaves the other. A run may hold pages that are not there, and they are untouched.
-    /// [`Touch::Accessed`] is a hint: it may be told late, and of pages outside of the runs.
+    /// [`Touch::Accessed`] is a hint: it may be told late or not, and of pages outside of the runs.
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }
