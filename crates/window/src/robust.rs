@@ -13,14 +13,15 @@
 //!
 //! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes through the list then comes to
 //! nowhere. A thread that ends while the kernel tells of the others may hide one of them. So pages stay that this look or the one before
-//! has found. A look that was cut short drops none of the earlier ones, and there has to be another. So has a walk that does not come
-//! back to where it began: an entry that was handed over leads it into another thread's list.
+//! has found, and after pages have gone there are two looks at least. A look that was cut short drops none of the earlier ones, up to
+//! [`MOST_KEPT`], and there has to be another. So has a walk that does not come back to where it began: an entry that was handed over leads
+//! it into another thread's list.
 //!
 //! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and there the kernel also
 //! clears the thread's number at its end, for those that wait for it.
 //!
-//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the time, but for
-//! hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well.
+//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the thread's time, but
+//! for hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well.
 //!
 //! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of Linux.
 
@@ -44,8 +45,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
 /// A list that was cut short for so long is taken as it is: it may lead nowhere for ever. A page on its way may take seconds.
 const LONGEST_CUT: Duration = Duration::from_secs(30);
-/// More pages than this are not kept for looks that were cut short.
+/// So many pages are kept for looks that were cut short, beside those that these have found.
 const MOST_KEPT: usize = 4096;
+/// The pause is as long as the look took, up to this: others wait for the program's pages meanwhile.
+const LONGEST_EVEN_PAUSE: Duration = Duration::from_millis(20);
 /// A page that could not be made usable is left alone for so long.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// Addresses of programs are below this, and none is in the first page.
@@ -74,6 +77,8 @@ pub(crate) struct RobustMutexes {
     again_at: Instant,
     /// The lists that were cut short at the last look, and since when, by address.
     cut: Vec<(u64, Instant)>,
+    /// Looks in a row that saw all, since pages have gone.
+    whole_looks: u32,
 }
 
 /// What a look finds.
@@ -102,10 +107,12 @@ impl RobustMutexes {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let (may_hold, next, again_at) = (false, Instant::now(), Instant::now());
         let (seen, pages, found, again, cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, again_at, cut })
+        let whole_looks = 0;
+        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, again_at, cut, whole_looks })
     }
 
-    /// Looks, unless the last look was a moment ago. Returns whether it did, saw all that there is, and nothing is to be found again.
+    /// Looks, unless the last look was a moment ago. Returns whether it did, and there need not be another: it and the one before saw all
+    /// that there is, and nothing is to be found again.
     pub(crate) fn look(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next {
@@ -117,8 +124,10 @@ impl RobustMutexes {
         // Others may have had the CPU meanwhile.
         let took = cpu_time().saturating_sub(cpu_began);
         let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS);
-        self.next = Instant::now() + (took * (TIME_SHARE - 1)).min(longest);
-        is_whole && self.again.is_empty()
+        let even = began.elapsed().min(LONGEST_EVEN_PAUSE);
+        self.next = Instant::now() + (took * (TIME_SHARE - 1)).min(longest).max(even);
+        self.whole_looks = if is_whole { self.whole_looks.saturating_add(1) } else { 0 };
+        self.whole_looks > 1 && self.again.is_empty()
     }
 
     fn held(&mut self) -> Look {
@@ -144,7 +153,7 @@ impl RobustMutexes {
         };
         self.cut = cut.into_iter().map(|at| (at, since(at))).collect();
         let is_whole = self.cut.iter().all(|(_, since)| now - *since > LONGEST_CUT);
-        let keeps = !is_whole && self.pages.len() <= MOST_KEPT;
+        let keeps = !is_whole && self.pages.len() <= seen.len() + MOST_KEPT;
         if keeps {
             seen.extend(&self.seen);
         }
@@ -169,13 +178,16 @@ impl RobustMutexes {
 
     /// Takes note that a page could not be made usable. A look finds it anew soon, if it is still held.
     pub(crate) fn is_not_usable(&mut self, page: u64) {
+        if self.again.is_empty() {
+            self.again_at = Instant::now() + BETWEEN_TRIES;
+        }
         self.again.push(page);
-        self.again_at = Instant::now() + BETWEEN_TRIES;
     }
 
     /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the last look or at one just now,
     /// which does not wait for its time.
     pub(crate) fn may_hold(&mut self) -> bool {
+        self.whole_looks = 0;
         if !self.may_hold {
             let look = self.held();
             self.note(look, Instant::now());
@@ -320,8 +332,12 @@ mod tests {
     }
 
     fn noted(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool) -> Vec<u64> {
+        noted_at(mutexes, pages, is_cut, Instant::now())
+    }
+
+    fn noted_at(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool, now: Instant) -> Vec<u64> {
         let cut = if is_cut { vec![at(0)] } else { vec![] };
-        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), cut }, Instant::now());
+        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), cut }, now);
         mutexes.pages.iter().map(|page| page / PAGE).collect()
     }
 
@@ -372,8 +388,8 @@ mod tests {
     #[test]
     fn looks_that_are_cut_short_for_long_keep_no_more_than_so_many_pages() {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
-        let page = |look: usize| [1 + look as u64];
-        (0..3 * MOST_KEPT).for_each(|look| drop(noted(&mut mutexes, &page(look), true)));
+        let (now, page) = (Instant::now(), |look: usize| [1 + look as u64]);
+        (0..3 * MOST_KEPT).for_each(|look| drop(noted_at(&mut mutexes, &page(look), true, now)));
         assert!((MOST_KEPT / 2..=MOST_KEPT + 2).contains(&mutexes.pages.len()), "{}", mutexes.pages.len());
         assert_eq!(mutexes.may_go(page(3 * MOST_KEPT - 1)[0] * PAGE, PAGE), 0, "the last stays");
     }
@@ -430,6 +446,25 @@ mod tests {
             })
         });
         assert_eq!(child.join().unwrap().unwrap(), 0);
+    }
+
+    #[test]
+    fn two_looks_follow_after_pages_have_gone() {
+        let child = run_in_forked_child(|| {
+            let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
+            let mut look = || {
+                mutexes.next = Instant::now();
+                mutexes.look()
+            };
+            let mut looks = vec![look(), look(), look()];
+            mutexes.may_hold();
+            for _ in 0..2 {
+                mutexes.next = Instant::now();
+                looks.push(mutexes.look());
+            }
+            u8::from(looks != [false, true, true, false, true])
+        });
+        assert_eq!(child.unwrap(), 0);
     }
 
     #[test]
