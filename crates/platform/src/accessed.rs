@@ -158,13 +158,15 @@ impl AccessedBits {
 
     /// Tries the whole of it on pages of this process.
     fn try_out(&self) -> io::Result<()> {
-        /// The kernel may hold a page, or a fork share it for a moment.
+        /// The kernel may hold a page for a moment.
         const TRIES: u32 = 16;
         const BETWEEN: Duration = Duration::from_millis(2);
         let own = std::process::id();
         let process = open(own)?;
         let range = crate::Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
         range.advise_backing(0..3 * PAGE_BYTES, crate::Backing::BasePages);
+        // Whoever forks meanwhile would share them.
+        range.exclude_from_fork()?;
         let pages = [0, 1, 2].map(|index| (range.base().as_ptr() as usize + index * PAGE_BYTES) as u64);
         let look = || self.look(own, &pages);
         let missing = look()?;

@@ -153,6 +153,8 @@ impl RobustMutexes {
         };
         self.cut = cut.into_iter().map(|at| (at, since(at))).collect();
         let is_whole = self.cut.iter().all(|(_, since)| now - *since > LONGEST_CUT);
+        seen.sort_unstable();
+        seen.dedup();
         let keeps = !is_whole && self.pages.len() <= seen.len() + MOST_KEPT;
         if keeps {
             seen.extend(&self.seen);

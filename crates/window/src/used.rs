@@ -69,8 +69,8 @@ impl Bits {
 const LARGEST_GAP: u64 = 64 * PAGE;
 /// More blocks than these are not remembered.
 const MOST_BLOCKS: usize = 1 << 17;
-/// Calls after the first, by which a sweep finds its way around pages that the kernel refuses.
-const MOST_DETOURS: u32 = 32;
+/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing the rest.
+const MOST_CALLS: u32 = 128;
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug)]
@@ -200,19 +200,21 @@ impl Used {
 
 /// Forgets that pages were used, and those in between. Returns the pages whose bits stay.
 fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
-    let (mut rest, mut refused, mut skipped) = (pages, Vec::new(), 1);
-    for _ in 0..=MOST_DETOURS {
-        let ([first, ..], [.., last]) = (rest, rest) else { break };
-        if accessed::forget_range(of.descriptor, *first, *last)? == Forgotten::All {
-            break;
+    let (mut parts, mut refused, mut calls) = (vec![pages], Vec::new(), 0);
+    while let Some(part) = parts.pop() {
+        let ([first, ..], [.., last]) = (part, part) else { continue };
+        calls += 1;
+        if calls > MOST_CALLS {
+            refused.extend(part);
+        } else if accessed::forget_range(of.descriptor, *first, *last)? == Forgotten::Part {
+            match part {
+                [page] => refused.push(*page),
+                _ => {
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.extend([right, left]);
+                }
+            }
         }
-        // It stopped at a page that still looks used. Where that is the first, a locked mapping goes on, and larger steps find its end.
-        let seen = bits.look(of.pid, rest)?;
-        let Some(at) = seen.iter().position(|seen| *seen == Seen::Used) else { break };
-        skipped = if at == 0 { 2 * skipped } else { 1 };
-        let next = (at + skipped).min(rest.len());
-        refused.extend(&rest[at..next]);
-        rest = &rest[next..];
     }
     let still = used_ones(pages, &bits.look(of.pid, pages)?);
     let mut stuck = Vec::new();
@@ -386,10 +388,8 @@ mod tests {
                 let untouched = pages.ask(0..PAGES);
                 (0..PAGES).for_each(|page| pages.touch(page));
                 let touched = pages.ask(0..PAGES);
-                // Where many are locked, a step may go beyond their end.
-                let others = PAGES - 2 * locked.len() + 1;
                 untouched.is_empty()
-                    && touched.len() >= others
+                    && touched.len() == PAGES - locked.len()
                     && !locked.iter().any(|page| touched.contains(page))
             });
             assert!(is_told, "{locked:?}");
