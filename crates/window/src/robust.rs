@@ -107,8 +107,20 @@ impl RobustMutexes {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let (may_hold, next, again_at) = (false, Instant::now(), Instant::now());
         let (seen, pages, found, again, cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let whole_looks = 0;
-        Ok(Self { pid, tasks, memory, may_hold, next, seen, pages, found, again, again_at, cut, whole_looks })
+        Ok(Self {
+            pid,
+            tasks,
+            memory,
+            may_hold,
+            next,
+            seen,
+            pages,
+            found,
+            again,
+            again_at,
+            cut,
+            whole_looks: 0,
+        })
     }
 
     /// Looks, unless the last look was a moment ago. Returns whether it did, and there need not be another: it and the one before saw all
@@ -153,22 +165,19 @@ impl RobustMutexes {
         };
         self.cut = cut.into_iter().map(|at| (at, since(at))).collect();
         let is_whole = self.cut.iter().all(|(_, since)| now - *since > LONGEST_CUT);
-        seen.sort_unstable();
-        seen.dedup();
+        put_in_order(&mut seen);
         let keeps = !is_whole && self.pages.len() <= seen.len() + MOST_KEPT;
         if keeps {
             seen.extend(&self.seen);
+            put_in_order(&mut seen);
         }
-        seen.sort_unstable();
-        seen.dedup();
         let mut pages = std::mem::replace(&mut self.seen, seen);
         pages.extend(&self.seen);
         if keeps {
             // Also what the last look has missed.
             pages.extend(&self.pages);
         }
-        pages.sort_unstable();
-        pages.dedup();
+        put_in_order(&mut pages);
         if now >= self.again_at {
             self.found.append(&mut self.again);
         }
@@ -270,6 +279,12 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
+/// Sorts pages, and leaves each of them once.
+fn put_in_order(pages: &mut Vec<u64>) {
+    pages.sort_unstable();
+    pages.dedup();
+}
+
 /// Adds the page of a word, also where its end is the next page's.
 fn add(pages: &mut Vec<u64>, address: u64) {
     if (PAGE..ADDRESSES).contains(&address) {
@@ -302,8 +317,7 @@ mod tests {
         set(words);
         let (mutexes, mut look) = (RobustMutexes::of(std::process::id()).unwrap(), Look::default());
         let holds = mutexes.add_held(at(0), &mut look);
-        look.pages.sort_unstable();
-        look.pages.dedup();
+        put_in_order(&mut look.pages);
         (look, holds)
     }
 

@@ -35,6 +35,12 @@ const BLOCK: u64 = BLOCK_PAGES * PAGE;
 const ASKED_FOR_A_SWEEP: u64 = 32;
 /// Blocks of one sweep. Those that lie together take one interruption.
 const SWEPT_TOGETHER: usize = 4;
+/// Blocks that lie together are swept as one range where at most so much between them was never asked about.
+const LARGEST_GAP: u64 = 64 * PAGE;
+/// More blocks than these are not remembered.
+const MOST_BLOCKS: usize = 1 << 17;
+/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing the rest.
+const MOST_CALLS: u32 = 128;
 
 /// Bits of the pages of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,13 +70,6 @@ impl Bits {
         is_new
     }
 }
-
-/// Blocks that lie together are swept as one range where at most so much between them was never asked about.
-const LARGEST_GAP: u64 = 64 * PAGE;
-/// More blocks than these are not remembered.
-const MOST_BLOCKS: usize = 1 << 17;
-/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing the rest.
-const MOST_CALLS: u32 = 128;
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +134,7 @@ impl Used {
             self.blocks.clear();
         }
         for (page, seen) in pages.iter().zip(bits.look(of.pid, &pages)?) {
-            let block = self.blocks.entry(page & !(BLOCK - 1)).or_insert(Block::new(*page));
+            let block = self.blocks.entry(block_start(*page)).or_insert(Block::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
             if seen != Seen::Used {
                 // Whatever it was that nobody could clear, it is another page now, or the process's own.
@@ -146,8 +145,9 @@ impl Used {
         }
         self.asked += pages.len() as u64;
         // A turn goes over each block once at the most.
-        let due = self.asked / (SWEPT_TOGETHER as u64 * ASKED_FOR_A_SWEEP);
-        self.asked %= SWEPT_TOGETHER as u64 * ASKED_FOR_A_SWEEP;
+        let for_a_sweep = SWEPT_TOGETHER as u64 * ASKED_FOR_A_SWEEP;
+        let due = self.asked / for_a_sweep;
+        self.asked %= for_a_sweep;
         for _ in 0..due.min(self.blocks.len().div_ceil(SWEPT_TOGETHER) as u64) {
             self.sweep(bits, of, used)?;
         }
@@ -175,8 +175,8 @@ impl Used {
             }
             let stuck = forget(bits, of, &were_used)?;
             for start in &together {
-                let own = *start..start + BLOCK;
-                let is_missing = |(page, seen): (&u64, &Seen)| !own.contains(page) || *seen == Seen::Unknown;
+                let is_missing =
+                    |(page, seen): (&u64, &Seen)| block_start(*page) != *start || *seen == Seen::Unknown;
                 if pages.iter().zip(&seen).all(is_missing) {
                     // It comes back when it is asked about.
                     self.blocks.remove(start);
@@ -194,8 +194,12 @@ impl Used {
     }
 
     fn block(&mut self, page: u64) -> Option<&mut Block> {
-        self.blocks.get_mut(&(page & !(BLOCK - 1)))
+        self.blocks.get_mut(&block_start(page))
     }
+}
+
+fn block_start(page: u64) -> u64 {
+    page & !(BLOCK - 1)
 }
 
 /// Forgets that pages were used, and those in between. Returns the pages whose bits stay.
