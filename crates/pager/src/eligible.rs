@@ -10,6 +10,7 @@
 //! - what the kernel refuses to move: read-only, inaccessible, executable and locked memory.
 
 use octavo::PAGE_BYTES;
+use rangemap::RangeSet;
 
 use crate::proc::{Mapping, Threads};
 
@@ -35,6 +36,34 @@ pub(crate) fn eligible(mappings: &[Mapping], threads: &Threads) -> Vec<(u64, u64
     taken
 }
 
+/// Returns what mappings have grown by between two readings, right before or behind ranges that were taken in between. The kernel
+/// shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
+pub(crate) fn grown(
+    before: &[Mapping],
+    now: &[Mapping],
+    threads: &Threads,
+    taken: &RangeSet<u64>,
+) -> Vec<(u64, u64)> {
+    let was_there =
+        |mapping: &Mapping| before.iter().any(|old| old.start < mapping.end && mapping.start < old.end);
+    let is_beside_taken = |mapping: &Mapping| {
+        mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last)) || taken.contains(&mapping.end)
+    };
+    let mut grown = Vec::new();
+    for (index, mapping) in now.iter().enumerate() {
+        let previous = index.checked_sub(1).map(|previous| &now[previous]);
+        if is_beside_taken(mapping)
+            && !was_there(mapping)
+            && is_plain_memory(mapping)
+            && !looks_like_a_stack(mapping, previous)
+            && !is_a_stack(mapping, threads)
+        {
+            grown.push((mapping.start, mapping.end));
+        }
+    }
+    grown
+}
+
 fn is_a_stack(mapping: &Mapping, threads: &Threads) -> bool {
     let mut places = threads.stacks.iter().chain(&threads.descriptors);
     mapping.len() <= LARGEST_STACK && places.any(|at| mapping.contains(*at))
@@ -58,14 +87,18 @@ fn without_descriptors(mapping: &Mapping, threads: &Threads) -> Vec<(u64, u64)> 
     parts
 }
 
-fn is_eligible(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    let is_plain = mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
+/// Private memory without a file that the program reads and writes.
+fn is_plain_memory(mapping: &Mapping) -> bool {
+    let is_usable =
+        mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
     let is_named = !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
+    is_usable && !mapping.has_file && !is_named
+}
+
+fn is_eligible(mapping: &Mapping, before: Option<&Mapping>) -> bool {
     // Behind a library's data lies its bss, which has no name.
     let is_bss = before.is_some_and(|before| before.end == mapping.start && before.has_file);
-    is_plain
-        && !mapping.has_file
-        && !is_named
+    is_plain_memory(mapping)
         && !is_bss
         && mapping.len() >= LEAST_BYTES
         && !looks_like_a_stack(mapping, before)
@@ -142,5 +175,33 @@ mod tests {
             [(0, 30 * MIB - PAGE), rest],
             "the first thread has its own stack"
         );
+    }
+
+    #[test]
+    fn what_a_taken_mapping_grows_by_is_found_and_nothing_that_was_there() {
+        const MIB: u64 = 1 << 20;
+        let before = [mapping(10 * MIB, 12 * MIB, "rw-p", ""), mapping(14 * MIB, 15 * MIB, "rw-p", "/file")];
+        let now = |behind: Mapping| {
+            let first = mapping(9 * MIB, 10 * MIB, "rw-p", "");
+            [first, before[0].clone(), behind, before[1].clone()]
+        };
+        let mut taken = RangeSet::new();
+        taken.insert(10 * MIB..12 * MIB);
+        let threads = Threads::default();
+        let behind = mapping(12 * MIB, 12 * MIB + PAGE, "rw-p", "");
+        let both = [(9 * MIB, 10 * MIB), (12 * MIB, 12 * MIB + PAGE)];
+        assert_eq!(grown(&before, &now(behind.clone()), &threads, &taken), both);
+        let others = [
+            mapping(12 * MIB + PAGE, 13 * MIB, "rw-p", ""),
+            mapping(12 * MIB, 13 * MIB, "---p", ""),
+            mapping(12 * MIB, 13 * MIB, "rw-s", ""),
+            mapping(12 * MIB, 13 * MIB, "rw-p", "/other"),
+        ];
+        for other in others {
+            assert_eq!(grown(&before, &now(other.clone()), &threads, &taken), both[..1], "{other:?}");
+        }
+        let stacks = Threads { stacks: vec![12 * MIB], ..Threads::default() };
+        assert_eq!(grown(&before, &now(behind.clone()), &stacks, &taken), both[..1], "a stack");
+        assert!(grown(&now(behind.clone()), &now(behind), &threads, &taken).is_empty(), "all was there");
     }
 }

@@ -22,7 +22,7 @@ use rangemap::RangeSet;
 use rustix::io::Errno;
 
 use crate::adopter::Adopter;
-use crate::eligible::eligible;
+use crate::eligible::{eligible, grown};
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
@@ -159,16 +159,22 @@ impl Managed {
     /// # Errors
     /// A sentence that says why it cannot be managed.
     pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, String> {
+        let mut managed = Self::engage_only(common, pid)?;
+        // What cannot be taken now is looked at again as it grows.
+        let _ = managed.look();
+        Ok(managed)
+    }
+
+    /// Takes a process over, and none of its mappings yet.
+    fn engage_only(common: Common<'_>, pid: u32) -> Result<Self, String> {
         let stat = proc::stat(pid).ok_or("it has ended")?;
         let mover = Mover::inject(pid, STAGING).map_err(|error| error.to_string())?.mover;
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = Program { pid: Some(pid), stack: stat.stack, name };
         let held = Held::new(common.guardian, &program, events);
-        let mut managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
+        let managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
         managed.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
-        // What cannot be taken now is looked at again as it grows.
-        let _ = managed.look();
         Ok(managed)
     }
 
@@ -412,41 +418,51 @@ impl Managed {
         for range in self.find_doubtful(pid, &own)? {
             self.shared.layout.lock().confirm(range);
         }
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let mut taken = Vec::new();
-        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
-        for range in eligible(&mappings, &threads) {
-            if range.0 < own.end && own.start < range.1 {
-                continue;
-            }
-            taken.extend(take(&self.space, &self.window, &self.shared, range.0..range.1)?);
-        }
-        self.confirm(pid, taken)?;
+        let seen = Seen::of(pid)?;
+        self.take_all(pid, seen)?;
         self.bell.ring();
         Ok(())
     }
 
-    /// Has ranges adopted that are watched now. Mappings may have been replaced between the look and the watch, by a thread's
-    /// stack for instance. What is there in such parts stays as it is, and only pages that come from now on are Octavo's.
+    /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is divided, and the program
+    /// could not move or resize it as one. What a mapping grows by while it is watched is watched as well.
+    fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
+        let own = self.window.reach().own_range();
+        let mut taken = RangeSet::new();
+        let mut ranges = eligible(&seen.mappings, &seen.threads);
+        loop {
+            ranges.retain(|(start, end)| *end <= own.start || own.end <= *start);
+            let mut new = RangeSet::new();
+            for (start, end) in ranges {
+                new.extend(take(&self.space, &self.window, &self.shared, start..end)?);
+            }
+            if new.is_empty() {
+                break;
+            }
+            let before = std::mem::replace(&mut seen, Seen::of(pid)?);
+            ranges = grown(&before.mappings, &seen.mappings, &seen.threads, &new);
+            taken.extend(new);
+        }
+        self.confirm(&seen, &taken);
+        Ok(())
+    }
+
+    /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced between the look and
+    /// the watch, by a thread's stack for instance. What is there in such parts stays as it is, and only pages that come from now on
+    /// are Octavo's.
     ///
     /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
     /// would read as zeros.
-    fn confirm(&self, pid: u32, taken: Vec<Range<u64>>) -> Result<(), String> {
-        if taken.is_empty() {
-            return Ok(());
-        }
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+    fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
         let eligible: RangeSet<u64> =
-            eligible(&mappings, &threads).into_iter().map(|(start, end)| start..end).collect();
+            eligible(&seen.mappings, &seen.threads).into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();
-        for range in taken {
-            for part in eligible.overlapping(&range) {
+        for range in taken.iter() {
+            for part in eligible.overlapping(range) {
                 layout.confirm(part.start.max(range.start)..part.end.min(range.end));
             }
-            eligible.gaps(&range).for_each(|other| layout.leave(other));
+            eligible.gaps(range).for_each(|other| layout.leave(other));
         }
-        Ok(())
     }
 
     /// Returns whether its pages are those that the space has, but for what is outside: all changes of its mappings are taken in. A
@@ -580,6 +596,21 @@ impl Managed {
     pub(crate) fn end(mut self) -> Served {
         self.wait();
         self.served()
+    }
+}
+
+/// What was seen of a process's memory.
+#[derive(Debug)]
+struct Seen {
+    mappings: Vec<proc::Mapping>,
+    threads: Threads,
+}
+
+impl Seen {
+    fn of(pid: u32) -> Result<Self, String> {
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+        Ok(Self { mappings, threads })
     }
 }
 

@@ -66,8 +66,15 @@ impl Commons {
     }
 
     pub(crate) fn engage(&self, pid: u32) -> Managed {
+        let mut managed = self.engage_only(pid);
+        managed.look().unwrap();
+        managed
+    }
+
+    /// Takes a process over, and none of its mappings yet.
+    fn engage_only(&self, pid: u32) -> Managed {
         let Self { manager, ledger, guardian } = self;
-        Managed::engage(Common { manager, ledger, guardian }, pid).unwrap()
+        Managed::engage_only(Common { manager, ledger, guardian }, pid).unwrap()
     }
 
     /// Takes all spaces that the manager has. While they are there, no fork can be served.
@@ -256,4 +263,25 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
         assert_eq!(program.line(), "true true", "{role}");
         drop((child, parent));
     }
+}
+
+/// The program grows after its mappings were read. Watched in part, its memory would be two mappings, which do not move as one.
+#[test]
+fn a_mapping_that_grows_while_it_is_taken_over_stays_whole() {
+    let commons = Commons::new();
+    let mut program = Program::start("grow");
+    let [start, len] = program.numbers()[..] else { panic!("an address and a length") };
+    let pid = program.process.id();
+    let seen = Seen::of(pid).unwrap();
+    program.tell();
+    assert_eq!(program.line(), "grown");
+    let managed = commons.engage_only(pid);
+    managed.take_all(pid, seen).unwrap();
+    let end = start + len + 2 * PAGE;
+    assert!(!managed.shared.layout.lock().mapped.gaps(&(start..end)).any(|_| true));
+    managed.bell.ring();
+    wait_until(|| managed.adopting_bytes() == 0);
+    managed.space.advise(start, end - start, Advice::PageOut).unwrap();
+    program.tell();
+    assert_eq!(program.line(), "moved [7, 9]");
 }
