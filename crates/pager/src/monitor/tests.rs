@@ -115,7 +115,9 @@ fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>
         }
         let stack = proc::stat(shell.id()).unwrap().stack;
         let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|fork| fork.stack == stack);
-        forks.len() == count && forks.iter().all(is_there)
+        // Other tests start programs as well, which are forks of this process for a moment.
+        let has_families = monitor.tree.has_families();
+        forks.len() == count && forks.iter().all(is_there) && has_families == (count > 0)
     });
     let stack = proc::stat(shell.id()).unwrap().stack;
     monitor.watched.extend(forks.iter().map(|pid| ((*pid, stack), true)));
