@@ -19,7 +19,7 @@
 //!
 //! **A forked child** must not look: it would share the words with its parent.
 //!
-//! Costs: 0.1 µs a page to look, less where pages lie together, and some 2 µs a call. To forget takes 0.02 µs a page, and interrupts each
+//! Costs: to look takes some 2 µs a call, 3 ns a page where pages lie together, and 40 ns a page elsewhere. To forget takes 0.02 µs a page, and interrupts each
 //! CPU that runs the process once for each range: 40 µs on a virtual machine, and 25 to 80 µs for the process. Its next use of the page takes
 //! half a microsecond longer. The start takes some 20 ms and 1 MiB, once. Before Linux
 //! 6.16 the types cannot be mapped, and it takes 180 ms and 40 MiB, of which 13 stay.
@@ -41,7 +41,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 mod program;
 
-use program::{Instruction, Kernel, MOST, words};
+use program::{Instruction, Kernel, MOST_PAGES, MOST_RUNS, TABLE_PAGES, words};
 
 use crate::PAGE_BYTES;
 
@@ -60,6 +60,8 @@ pub enum Seen {
 const PRESENT: u64 = 1;
 const USED: u64 = 1 << 5;
 const LARGE: u64 = 1 << 7;
+/// What a table has entries for.
+const TABLE_BYTES: u64 = (TABLE_PAGES * PAGE_BYTES) as u64;
 
 impl Seen {
     fn of(entry: u64) -> Self {
@@ -143,15 +145,23 @@ impl AccessedBits {
         let mut seen = Vec::with_capacity(pages.len());
         let words = self.words.lock().expect("nobody panics here");
         words.set(words::PID, pid.into());
-        for pages in pages.chunks(MOST) {
-            for (index, page) in pages.iter().enumerate() {
-                words.set(words::ADDRESSES + index, *page);
+        let mut rest = pages;
+        while !rest.is_empty() {
+            let (mut count, mut asked) = (0, 0);
+            for run in rest.chunk_by(|a, b| follows(*a, *b) && b / TABLE_BYTES == a / TABLE_BYTES) {
+                if count == MOST_RUNS || asked + run.len() > MOST_PAGES {
+                    break;
+                }
+                words.set(words::RUNS + count, run[0] | run.len() as u64);
+                count += 1;
+                asked += run.len();
             }
-            words.set(words::COUNT, pages.len() as u64);
+            words.set(words::COUNT, count as u64);
             if run(&self.walk)? != 0 {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            seen.extend((0..pages.len()).map(|index| Seen::of(words.get(words::ENTRIES + index))));
+            seen.extend((0..asked).map(|index| Seen::of(words.get(words::ENTRIES + index))));
+            rest = &rest[asked..];
         }
         Ok(seen)
     }
@@ -266,7 +276,11 @@ pub fn forget_range(process: BorrowedFd<'_>, first: u64, last: u64) -> io::Resul
 
 /// Returns the pages that lie together, of pages in order.
 pub fn ranges(pages: &[u64]) -> impl Iterator<Item = &[u64]> {
-    pages.chunk_by(|a, b| a + PAGE_BYTES as u64 == *b)
+    pages.chunk_by(|a, b| follows(*a, *b))
+}
+
+fn follows(page: u64, next: u64) -> bool {
+    page + PAGE_BYTES as u64 == next
 }
 
 /// Advises the kernel of pages in order, up to the first range that it refuses. Returns how many pages lie before that.
@@ -482,6 +496,10 @@ mod tests {
             }
             bits.look(own, &pages).unwrap().into_iter().eq((0..PAGES).map(expected))
         });
+        // More runs than one call takes, and more pages.
+        let scattered = (0..PAGES).rev().chain((0..PAGES).step_by(2)).chain((0..3).flat_map(|_| 0..PAGES));
+        let addresses: Vec<_> = scattered.clone().map(|page| pages[page]).collect();
+        assert!(bits.look(own, &addresses).unwrap().into_iter().eq(scattered.map(expected)));
     }
 
     /// The kernel forgets nothing of a page that it holds, or that another test's fork shares just now.

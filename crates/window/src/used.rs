@@ -16,7 +16,7 @@
 //!
 //! A page that has come since the last sweep looks used: the kernel has set its bit.
 //!
-//! Costs: 0.1 µs and a bit of work for each page that is asked about. A sweep of four blocks takes some 300 µs, and comes after 128 pages;
+//! Costs: up to 0.1 µs for each page that is asked about. A sweep of four blocks takes some 100 µs, and comes after 128 pages;
 //! the program loses some 80 µs, and half a microsecond at the next use of each page. Where the blocks do not lie together, or are made of
 //! several mappings, there are several interruptions. Some 200 bytes for a block.
 

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   locate   page_offset_base ──► where the kernel sees all memory
-//!   walk     process ──► its memory ──► top table ──► for each address: table by table, to the entry of its page
+//!   walk     process ──► its memory ──► top table ──► for each run: table by table, to the entries of its pages
 //! ```
 //!
-//! Addresses that follow each other mostly have the same last table, and then only its entry is read.
+//! A run lies within one last table, so its entries are read at once. Runs that follow each other mostly have the same last table, and
+//! then no other one is read.
 //!
 //! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has proved, before they
 //! run, that they end and that they touch no memory but these words; what is read elsewhere goes through a call that fails where
@@ -37,16 +38,21 @@ pub(super) mod words {
     pub const NAME_WORDS: usize = 4;
     /// The process's top table.
     pub const TOP: usize = NAME + NAME_WORDS;
-    /// How many addresses there are.
+    /// How many runs there are.
     pub const COUNT: usize = TOP + 1;
-    /// The addresses, and their entries.
-    pub const ADDRESSES: usize = COUNT + 1;
-    pub const ENTRIES: usize = ADDRESSES + super::MOST;
-    pub const ALL: usize = ENTRIES + super::MOST;
+    /// The runs: the address of the first page, and the number of pages in the bits below a page.
+    pub const RUNS: usize = COUNT + 1;
+    /// The entries of all runs, one after another.
+    pub const ENTRIES: usize = RUNS + super::MOST_RUNS;
+    // The verifier takes a last run to begin behind all pages.
+    pub const ALL: usize = ENTRIES + super::MOST_PAGES + super::TABLE_PAGES;
 }
 
-/// The most addresses of one run. The verifier goes through each of them.
-pub(super) const MOST: usize = 256;
+/// The most runs of one call, and the most pages of all of them. The verifier goes through each run.
+pub(super) const MOST_RUNS: usize = 256;
+pub(super) const MOST_PAGES: usize = 4 * TABLE_PAGES;
+/// The entries of a table.
+pub(super) const TABLE_PAGES: usize = 1 << LEVEL_BITS;
 
 /// What the programs need to know of this kernel.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +65,13 @@ pub(super) struct Kernel {
     pub(super) table_of_memory: i16,
 }
 
-// Registers: R0 has results, R1 to R4 arguments, R6 to R9 outlive calls, and R10 is the end of the stack.
+// Registers: R0 has results, R1 to R5 arguments, R6 to R9 outlive calls, and R10 is the end of the stack.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
 const R3: u8 = 3;
 const R4: u8 = 4;
+const R5: u8 = 5;
 const R6: u8 = 6;
 const R7: u8 = 7;
 const R8: u8 = 8;
@@ -79,9 +86,11 @@ const WORD: i16 = 8;
 /// Words on the stack.
 const INDEX: i16 = -8;
 const ENTRY: i16 = -16;
-/// What the last address has above the bits of its last table, and where that table is.
+/// What the last run has above the bits of its last table, and where that table is, or 0.
 const BLOCK: i16 = -24;
 const TABLE: i16 = -32;
+/// How many pages were read.
+const DONE: i16 = -40;
 
 /// Bits of an entry of a table: it leads somewhere, and it is the last one, of a large page.
 const PRESENT: i32 = 1;
@@ -103,8 +112,9 @@ enum Label {
     HasMemory,
     Next,
     FourLevels,
+    Missing,
+    Walked,
     Known,
-    Store,
     End,
 }
 
@@ -182,6 +192,23 @@ impl Program {
         self.jump(0x55, register, 0, 0, to);
     }
 
+    /// Jumps where `register` has no more than `other`.
+    fn jump_if_at_most(&mut self, register: u8, other: u8, to: Label) {
+        self.jump(0xbd, register, other, 0, to);
+    }
+
+    fn jump_if_equal(&mut self, register: u8, other: u8, to: Label) {
+        self.jump(0x1d, register, other, 0, to);
+    }
+
+    fn jump_if_above(&mut self, register: u8, value: i32, to: Label) {
+        self.jump(0x25, register, 0, value, to);
+    }
+
+    fn jump_always(&mut self, to: Label) {
+        self.jump(0x05, 0, 0, 0, to);
+    }
+
     fn jump(&mut self, code: u8, register: u8, with: u8, value: i32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.add(code, register, with, 0, value);
@@ -225,7 +252,7 @@ pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
     program.finish()
 }
 
-/// The program that finds the entries of addresses. Its result is 0, or [`NO_PROCESS`].
+/// The program that finds the entries of runs. Its result is 0, or [`NO_PROCESS`]. Entries of pages without a table are 0.
 pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     let mut program = Program::default();
     // The top table. The process is held meanwhile.
@@ -248,28 +275,26 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     program.label(Label::HasMemory);
     program.shared(R1, map, words::TOP);
     program.store(R1, 0, R8);
-    // Each address.
+    // Each run.
     program.set(R1, 0);
     program.store(STACK, INDEX, R1);
     program.store(STACK, TABLE, R1);
+    program.store(STACK, DONE, R1);
     program.set(R1, -1);
     program.store(STACK, BLOCK, R1);
     program.label(Label::Next);
     program.load(R7, STACK, INDEX);
     program.shared(R1, map, words::COUNT);
     program.load(R1, R1, 0);
-    // At the end of the addresses: R1 <= R7.
-    program.jump(0xbd, R1, R7, 0, Label::End);
+    program.jump_if_at_most(R1, R7, Label::End);
     program.shift_left(R7, 3);
-    program.shared(R1, map, words::ADDRESSES);
+    program.shared(R1, map, words::RUNS);
     program.add_register(R7, R1);
     program.load(R8, R7, 0);
-    program.set(R1, 0);
-    program.store(STACK, ENTRY, R1);
-    block_of_address(&mut program);
+    block_of_run(&mut program);
     program.load(R2, STACK, BLOCK);
-    // R1 == R2.
-    program.jump(0x1d, R1, R2, 0, Label::Known);
+    program.jump_if_equal(R1, R2, Label::Known);
+    program.store(STACK, BLOCK, R1);
     program.shared(R1, map, words::TOP);
     program.load(R6, R1, 0);
     program.shared(R1, map, words::MEMORY);
@@ -282,52 +307,69 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     for level in (1..4).rev() {
         step(&mut program, level);
     }
-    block_of_address(&mut program);
-    program.store(STACK, BLOCK, R1);
+    program.jump_always(Label::Walked);
+    program.label(Label::Missing);
+    program.set(R6, 0);
+    program.label(Label::Walked);
     program.store(STACK, TABLE, R6);
     program.label(Label::Known);
     program.load(R6, STACK, TABLE);
-    step(&mut program, 0);
-    program.label(Label::Store);
-    program.load(R1, STACK, ENTRY);
-    program.store(R7, (MOST * WORD as usize) as i16, R1);
+    address_of_entry(&mut program, 0);
+    // The run's pages, which are as many as a table has at most.
+    program.copy(R2, R8);
+    program.and(R2, (1 << PAGE_BITS) - 1);
+    program.jump_if_above(R2, TABLE_PAGES as i32, Label::End);
+    program.load(R4, STACK, DONE);
+    program.jump_if_above(R4, MOST_PAGES as i32, Label::End);
+    program.shared(R1, map, words::ENTRIES);
+    program.copy(R5, R4);
+    program.shift_left(R5, 3);
+    program.add_register(R1, R5);
+    program.add_register(R4, R2);
+    program.store(STACK, DONE, R4);
+    program.shift_left(R2, 3);
+    // Where there is no table, it fails, and writes zeros.
+    program.call(PROBE_READ_KERNEL);
     program.load(R1, STACK, INDEX);
     program.add_value(R1, 1);
     program.store(STACK, INDEX, R1);
-    // There may be more: R1 < MOST.
-    program.jump(0xa5, R1, 0, MOST as i32, Label::Next);
+    // There may be more: R1 < MOST_RUNS.
+    program.jump(0xa5, R1, 0, MOST_RUNS as i32, Label::Next);
     program.label(Label::End);
     program.exit(0);
     program.finish()
 }
 
-/// Makes R1 what the address R8 has above the bits of its last table.
-fn block_of_address(program: &mut Program) {
+/// Makes R1 what the run R8 has above the bits of its last table.
+fn block_of_run(program: &mut Program) {
     program.copy(R1, R8);
     program.shift_right(R1, PAGE_BITS + LEVEL_BITS);
 }
 
-/// Reads the entry of the address R8 in the table R6, and makes R6 the next table, except at level 0. R9 is where all memory is.
-fn step(program: &mut Program, level: i32) {
+/// Makes R3 the address of the entry of the run R8 in the table R6.
+fn address_of_entry(program: &mut Program, level: i32) {
     program.copy(R3, R8);
     program.shift_right(R3, PAGE_BITS + level * LEVEL_BITS);
     program.and(R3, (1 << LEVEL_BITS) - 1);
     program.shift_left(R3, 3);
     program.add_register(R3, R6);
+}
+
+/// Reads the entry of the run R8 in the table R6, and makes R6 the next table. R9 is where all memory is.
+fn step(program: &mut Program, level: i32) {
+    address_of_entry(program, level);
     program.copy(R1, STACK);
     program.add_value(R1, i32::from(ENTRY));
     program.set(R2, i32::from(WORD));
+    // Where it fails, it writes zero.
     program.call(PROBE_READ_KERNEL);
-    if level == 0 {
-        return;
-    }
     program.load(R6, STACK, ENTRY);
     program.copy(R1, R6);
     program.and(R1, PRESENT);
-    program.jump_if_zero(R1, Label::Store);
+    program.jump_if_zero(R1, Label::Missing);
     program.copy(R1, R6);
     program.and(R1, LARGE);
-    program.jump_unless_zero(R1, Label::Store);
+    program.jump_unless_zero(R1, Label::Missing);
     // The bits of an address alone.
     program.shift_left(R6, HIGH_BITS);
     program.shift_right(R6, HIGH_BITS + PAGE_BITS);
