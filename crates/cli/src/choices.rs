@@ -181,7 +181,7 @@ pub enum CompressionChoice {
     /// By LZ4
     #[default]
     Lz4,
-    /// By Zstandard, level 1
+    /// By Zstandard, level -1
     Zstd,
 }
 
