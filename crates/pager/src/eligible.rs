@@ -6,7 +6,7 @@
 //! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
 //!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context;
-//! - mappings below [`LEAST_BYTES`], which are not worth the while;
+//! - mappings below [`LEAST_BYTES`], which are not worth the while, but for what a taken one has grown by;
 //! - what the kernel refuses to move: read-only, inaccessible, executable and locked memory.
 
 use octavo::PAGE_BYTES;
@@ -55,8 +55,9 @@ pub(crate) fn grown(
         if is_beside_taken(mapping)
             && !was_there(mapping)
             && is_plain_memory(mapping)
+            && !is_bss(mapping, previous)
             && !looks_like_a_stack(mapping, previous)
-            && !is_a_stack(mapping, threads)
+            && !threads.places().any(|at| mapping.contains(at))
         {
             grown.push((mapping.start, mapping.end));
         }
@@ -95,11 +96,14 @@ fn is_plain_memory(mapping: &Mapping) -> bool {
     is_usable && !mapping.has_file && !is_named
 }
 
+/// Behind a library's data lies its bss, which has no name.
+fn is_bss(mapping: &Mapping, before: Option<&Mapping>) -> bool {
+    before.is_some_and(|before| before.end == mapping.start && before.has_file)
+}
+
 fn is_eligible(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    // Behind a library's data lies its bss, which has no name.
-    let is_bss = before.is_some_and(|before| before.end == mapping.start && before.has_file);
     is_plain_memory(mapping)
-        && !is_bss
+        && !is_bss(mapping, before)
         && mapping.len() >= LEAST_BYTES
         && !looks_like_a_stack(mapping, before)
 }
@@ -202,6 +206,10 @@ mod tests {
         }
         let stacks = Threads { stacks: vec![12 * MIB], ..Threads::default() };
         assert_eq!(grown(&before, &now(behind.clone()), &stacks, &taken), both[..1], "a stack");
+        let descriptor = Threads { first_descriptor: Some(9 * MIB + 1), ..Threads::default() };
+        assert_eq!(grown(&before, &now(behind.clone()), &descriptor, &taken), both[1..], "a descriptor");
+        let library = [mapping(8 * MIB, 9 * MIB, "rw-p", "/library"), mapping(9 * MIB, 10 * MIB, "rw-p", "")];
+        assert!(grown(&before, &library, &threads, &taken).is_empty(), "a library's bss");
         assert!(grown(&now(behind.clone()), &now(behind), &threads, &taken).is_empty(), "all was there");
     }
 }

@@ -33,6 +33,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
 const LEAST_OUTSIDE: u64 = 2 << 20;
+/// How often a look goes on with what mappings have grown by meanwhile.
+const MOST_ROUNDS: u32 = 4;
 /// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
 const MOST_VAIN_LOOKS: u32 = 100;
 /// The bytes of a process that are on their way out at once.
@@ -430,21 +432,27 @@ impl Managed {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
         let mut ranges = eligible(&seen.mappings, &seen.threads);
-        loop {
+        let mut result = Ok(());
+        for _ in 0..MOST_ROUNDS {
             ranges.retain(|(start, end)| *end <= own.start || own.end <= *start);
             let mut new = RangeSet::new();
-            for (start, end) in ranges {
-                new.extend(take(&self.space, &self.window, &self.shared, start..end)?);
+            for (start, end) in std::mem::take(&mut ranges) {
+                match take(&self.space, &self.window, &self.shared, start..end) {
+                    Ok(parts) => new.extend(parts),
+                    Err(why) => result = Err(why),
+                }
             }
             if new.is_empty() {
                 break;
             }
             let before = std::mem::replace(&mut seen, Seen::of(pid)?);
-            ranges = grown(&before.mappings, &seen.mappings, &seen.threads, &new);
+            if result.is_ok() {
+                ranges = grown(&before.mappings, &seen.mappings, &seen.threads, &new);
+            }
             taken.extend(new);
         }
         self.confirm(&seen, &taken);
-        Ok(())
+        result
     }
 
     /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced between the look and

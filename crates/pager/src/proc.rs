@@ -223,6 +223,11 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
+    /// Returns the addresses that are known of threads.
+    pub(crate) fn places(&self) -> impl Iterator<Item = u64> {
+        self.stacks.iter().chain(&self.descriptors).chain(&self.first_descriptor).copied()
+    }
+
     /// Asks about all threads of a process. The kernel does not tell the stacks of those that run.
     ///
     /// # Errors

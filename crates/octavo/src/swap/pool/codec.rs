@@ -15,7 +15,7 @@ use crate::units::PAGE_BYTES;
 
 /// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
 const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
-/// The greatest level that packs no literals by Huffman's code. Its tables take a quarter to two fifths of the time, for 3 to 22 % of the
+/// The greatest level that packs no literals by Huffman's code. Its tables take a quarter to nearly half of the time, for 3 to 22 % of the
 /// size.
 const ZSTD_LEVEL: i32 = -1;
 /// The memory that Zstandard takes for both directions at that level and size, rounded up.
