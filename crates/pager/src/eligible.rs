@@ -29,7 +29,8 @@ pub(crate) fn eligible(mappings: &[Mapping], threads: &Threads) -> Vec<(u64, u64
     let mut taken = Vec::new();
     for (index, mapping) in mappings.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &mappings[before]);
-        if is_eligible(mapping, before) && !is_a_stack(mapping, threads) {
+        let is_large = mapping.len() >= LEAST_BYTES;
+        if is_large && may_be_taken(mapping, before) && !is_a_stack(mapping, threads) {
             taken.extend(without_descriptors(mapping, threads));
         }
     }
@@ -54,9 +55,7 @@ pub(crate) fn grown(
         let previous = index.checked_sub(1).map(|previous| &now[previous]);
         if is_beside_taken(mapping)
             && !was_there(mapping)
-            && is_plain_memory(mapping)
-            && !is_bss(mapping, previous)
-            && !looks_like_a_stack(mapping, previous)
+            && may_be_taken(mapping, previous)
             && !threads.places().any(|at| mapping.contains(at))
         {
             grown.push((mapping.start, mapping.end));
@@ -88,24 +87,13 @@ fn without_descriptors(mapping: &Mapping, threads: &Threads) -> Vec<(u64, u64)> 
     parts
 }
 
-/// Private memory without a file that the program reads and writes.
-fn is_plain_memory(mapping: &Mapping) -> bool {
-    let is_usable =
-        mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
+/// Private memory without a file that the program reads and writes, and no stack that can be told by what lies before it.
+fn may_be_taken(mapping: &Mapping, before: Option<&Mapping>) -> bool {
+    let is_plain = mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
     let is_named = !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
-    is_usable && !mapping.has_file && !is_named
-}
-
-/// Behind a library's data lies its bss, which has no name.
-fn is_bss(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    before.is_some_and(|before| before.end == mapping.start && before.has_file)
-}
-
-fn is_eligible(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    is_plain_memory(mapping)
-        && !is_bss(mapping, before)
-        && mapping.len() >= LEAST_BYTES
-        && !looks_like_a_stack(mapping, before)
+    // Behind a library's data lies its bss, which has no name.
+    let is_bss = before.is_some_and(|before| before.end == mapping.start && before.has_file);
+    is_plain && !mapping.has_file && !is_named && !is_bss && !looks_like_a_stack(mapping, before)
 }
 
 /// Stacks of threads are made with a guard before them, which nobody may access.

@@ -462,6 +462,9 @@ impl Managed {
     /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
     /// would read as zeros.
     fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
+        if taken.is_empty() {
+            return;
+        }
         let eligible: RangeSet<u64> =
             eligible(&seen.mappings, &seen.threads).into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();

@@ -66,9 +66,8 @@ impl Commons {
     }
 
     pub(crate) fn engage(&self, pid: u32) -> Managed {
-        let mut managed = self.engage_only(pid);
-        managed.look().unwrap();
-        managed
+        let Self { manager, ledger, guardian } = self;
+        Managed::engage(Common { manager, ledger, guardian }, pid).unwrap()
     }
 
     /// Takes a process over, and none of its mappings yet.
