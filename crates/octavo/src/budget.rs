@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
 /// Some tables find no room by having pages go. So much is left to them for as long as it is their part of a small budget.
-const LEAST_HEADROOM_BYTES: u64 = 2 << 20;
+const LEAST_HEADROOM_BYTES: u64 = 1 << 20;
 
 /// The bytes that may be used, and those that are in use.
 #[derive(Debug)]

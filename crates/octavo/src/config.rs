@@ -12,7 +12,7 @@ pub enum ZeroPage {
     /// Patched: one reference for each space. The space takes it at its first use, and gives it back last
     /// when it is dropped.
     PerSpace,
-    /// Best: allocated once, when the manager is built, and never counted.
+    /// Best: allocated once, when the manager is built, and never counted. With [`HugePolicy::Never`] it is not allocated.
     #[default]
     Persistent,
 }

@@ -41,7 +41,7 @@ impl Ledger {
 
     /// Returns the budget for a manager.
     pub(crate) fn budget_bytes(&self) -> u64 {
-        self.limit_bytes - SLACK_BYTES.min(self.limit_bytes / 16)
+        self.limit_bytes - SLACK_BYTES.min(self.limit_bytes / 64)
     }
 
     /// Returns the most that the tree and the runner have used together.

@@ -7,7 +7,7 @@ use octavo_platform::ForkCanary;
 
 use crate::backoff::Backoff;
 use crate::budget::Budget;
-use crate::config::{ReclaimPolicy, ZeroPage};
+use crate::config::{HugePolicy, ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::{Engine, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
@@ -58,7 +58,10 @@ impl Engine {
         let rmap = ReverseMap::new(&frames, Arc::clone(&budget))
             .map_err(system("cannot reserve the reverse map"))?;
         let small_zero = take_small_zero(&frames)?;
-        let huge_zero = HugeZero::new(config.zero_page, &frames, Arc::clone(&counters));
+        let huge_zero = HugeZero::new(config.zero_page, Arc::clone(&counters));
+        if config.policy.huge != HugePolicy::Never {
+            huge_zero.prepare(&frames);
+        }
         let lru = Lru::new(config.machine.cpus, config.frames.form, config.reclaim_policy)
             .map_err(system("cannot reserve LRU batches"))?;
         let swap = Swap::new(config.swap, &config.machine, &frames, &budget, &counters)

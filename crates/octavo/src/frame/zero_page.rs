@@ -14,7 +14,8 @@
 //!   operation on this one line, shared by all CPUs.
 //! - `PerSpace` (patched): a space takes a reference at its first use, and gives it back last when it is
 //!   dropped.
-//! - `Persistent` (best): the page is allocated when the manager is built. Users count nothing.
+//! - `Persistent` (best): the page is allocated when the manager is built, unless its policy for huge pages is `Never`. Users count
+//!   nothing.
 //!
 //! One lock covers publication and teardown. Without it, a shrinker that had taken the count to zero could
 //! wipe the frame number of the next getter. Linux had this race until 2026 (*mm/huge_memory: fix
@@ -67,20 +68,23 @@ pub(crate) struct HugeZero {
 pub(crate) struct UsedHugeZero(AtomicBool);
 
 impl HugeZero {
-    pub(crate) fn new(mode: ZeroPage, source: &impl ZeroSource, counters: Arc<Counters>) -> Self {
-        let zero = Self {
+    pub(crate) fn new(mode: ZeroPage, counters: Arc<Counters>) -> Self {
+        Self {
             mode,
             references: AtomicU32::new(0),
             frame: AtomicU64::new(NO_FRAME),
             lock: Mutex::new(()),
             counters,
-        };
-        if mode == ZeroPage::Persistent {
+        }
+    }
+
+    /// Allocates the page if it is persistent. A manager calls this when it is built, if it has huge leaves at all.
+    pub(crate) fn prepare(&self, source: &impl ZeroSource) {
+        if self.mode == ZeroPage::Persistent {
             // Where the budget has no room for the page, huge zero leaves are not used. Linux warns and goes
             // on too.
-            let _ = zero.get_or_allocate(source);
+            let _ = self.get_or_allocate(source);
         }
-        zero
     }
 
     /// Takes the right to install one huge zero leaf in a space. Returns false where there is no memory for
@@ -245,7 +249,7 @@ mod tests {
     #[test]
     fn per_use_counts_each_leaf_and_the_shrinker_waits_for_the_last() {
         let (source, used) = (source(9), UsedHugeZero::default());
-        let zero = HugeZero::new(ZeroPage::PerUse, &source, counters());
+        let zero = HugeZero::new(ZeroPage::PerUse, counters());
         assert_eq!(source.live.get(), 0, "allocated lazily");
         assert!(zero.get(&used, &source) && zero.get(&used, &source));
         assert_eq!((zero.users(), source.live.get()), (2, 1));
@@ -260,7 +264,7 @@ mod tests {
     #[test]
     fn per_space_counts_once_a_space_until_it_is_dropped() {
         let (source, first, second) = (source(9), UsedHugeZero::default(), UsedHugeZero::default());
-        let zero = HugeZero::new(ZeroPage::PerSpace, &source, counters());
+        let zero = HugeZero::new(ZeroPage::PerSpace, counters());
         for _ in 0..3 {
             assert!(zero.get(&first, &source) && zero.get(&second, &source));
         }
@@ -276,7 +280,9 @@ mod tests {
     #[test]
     fn persistent_is_there_from_the_start_and_counts_nothing() {
         let (source, used) = (source(1), UsedHugeZero::default());
-        let zero = HugeZero::new(ZeroPage::Persistent, &source, counters());
+        let zero = HugeZero::new(ZeroPage::Persistent, counters());
+        assert!(!zero.get(&used, &source), "a manager without huge leaves does not prepare it");
+        zero.prepare(&source);
         assert_eq!(source.live.get(), 1);
         assert!(zero.get(&used, &source));
         zero.put(1);
@@ -287,7 +293,7 @@ mod tests {
     fn no_memory_is_counted_and_answered() {
         let (source, used) = (source(0), UsedHugeZero::default());
         let counters = counters();
-        let zero = HugeZero::new(ZeroPage::PerUse, &source, Arc::clone(&counters));
+        let zero = HugeZero::new(ZeroPage::PerUse, Arc::clone(&counters));
         assert!(!zero.get(&used, &source));
         assert_eq!(counters.snapshot().get(Counter::HugeZeroFailed), 1);
     }

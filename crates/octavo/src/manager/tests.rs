@@ -34,6 +34,15 @@ fn manager(huge: HugePolicy) -> Manager {
         .unwrap()
 }
 
+#[test]
+fn the_huge_zero_page_takes_no_memory_where_no_page_is_huge() {
+    let is_there = |huge| manager(huge).engine().huge_zero.frame().is_some();
+    assert_eq!(
+        [HugePolicy::Never, HugePolicy::Advised, HugePolicy::Always].map(is_there),
+        [false, true, true]
+    );
+}
+
 /// A thread that looks again does so without the layout lock.
 #[test]
 fn a_pinned_block_over_an_edge_is_looked_at_once() {

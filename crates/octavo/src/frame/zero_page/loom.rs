@@ -38,7 +38,7 @@ struct Model {
 impl Model {
     fn new(mode: ZeroPage) -> Arc<Self> {
         let source = Source::default();
-        let zero = HugeZero::new(mode, &source, Arc::new(Counters::new().unwrap()));
+        let zero = HugeZero::new(mode, Arc::new(Counters::new().unwrap()));
         Arc::new(Self { zero, source, used: UsedHugeZero::default() })
     }
 
