@@ -13,7 +13,7 @@ use octavo_sim::{Random, thread};
 
 use super::super::octavo::{
     Access, Compression, ErrorKind, HugePolicy, InPlace, MIN_BUDGET_BYTES, Manager, Protection,
-    RegionOptions, Result, Space, SwapCache, ZeroPage,
+    RegionOptions, Result, Space, SwapCache,
 };
 use super::device::{Manners, SlowDevice};
 use super::other_side::OtherSide;
@@ -89,7 +89,7 @@ pub(crate) fn run(seed: u64) {
     device.heal();
     let family = Arc::into_inner(family).expect("all threads have ended");
     family.manager.validate();
-    assert_nothing_is_left(&family.manager, ZeroPage::default());
+    assert_nothing_is_left(&family.manager, false);
     drop(family);
     device.end();
     serving.join().expect("no panic");

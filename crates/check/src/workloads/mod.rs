@@ -22,7 +22,7 @@ use octavo_sim::thread;
 
 use crate::Workload;
 
-use super::octavo::{Counter, Error, ErrorKind, Manager, Result, ZeroPage};
+use super::octavo::{Counter, Error, ErrorKind, Manager, Result};
 
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
@@ -70,9 +70,9 @@ fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T 
 }
 
 /// What must hold of a manager whose spaces are gone. What is given back late comes back by itself.
-fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
+fn assert_nothing_is_left(manager: &Manager, keeps_huge_zero: bool) {
     // The small zero page, and the huge one where it is there for good.
-    let kept = 1 + 512 * i64::from(zero_page == ZeroPage::Persistent);
+    let kept = 1 + 512 * i64::from(keeps_huge_zero);
     let mut owned = 0;
     for _ in 0..200 {
         // The huge zero page stays until somebody needs room.
