@@ -89,7 +89,7 @@ pub(crate) fn run(seed: u64) {
     device.heal();
     let family = Arc::into_inner(family).expect("all threads have ended");
     family.manager.validate();
-    assert_nothing_is_left(&family.manager, false);
+    assert_nothing_is_left(&family.manager);
     drop(family);
     device.end();
     serving.join().expect("no panic");

@@ -19,7 +19,7 @@ use super::super::octavo::{
     PercpuOrders, PinPath, Protection, RegionOptions, Result, Space, SwapCache, ZeroPage,
 };
 use super::device::{Manners, SlowDevice};
-use super::{HUGE, PAGE, assert_nothing_is_left, insist, is_passing, named};
+use super::{HUGE, PAGE, assert_only_zero_pages_are_left, insist, is_passing, named};
 
 /// Where the shared pages lie, and where the mapper's.
 const SHARED: u64 = 1 << 30;
@@ -125,7 +125,7 @@ pub(crate) fn run(seed: u64, load: Load) {
     common.manager.validate();
     drop(common.space);
     let keeps_huge_zero = zero_page == ZeroPage::Persistent && huge != HugePolicy::Never;
-    assert_nothing_is_left(&common.manager, keeps_huge_zero);
+    assert_only_zero_pages_are_left(&common.manager, keeps_huge_zero);
     drop(common.manager);
     device.end();
     serving.join().expect("no panic");

@@ -82,7 +82,7 @@ fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     page_out(&space);
     assert_eq!(insist(|| space.load::<u64>(AT)), 2, "and from the device");
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// A page, prepared so, is unmapped beside another thread.
@@ -96,7 +96,7 @@ fn unmap_beside(at: u64, prepare: fn(&Space), other: impl FnOnce(&Space) + Send 
     insist(|| space.map_at(at, PAGE, RegionOptions::new()));
     assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// The page holds 1.
@@ -127,7 +127,7 @@ fn protect_and_return() {
     assert_eq!(refused.kind(), ErrorKind::Protected);
     assert!([1, 2].contains(&insist(|| space.load::<u64>(AT))));
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// A page that holds 1 is loaded while it goes out, and another page gets its frame.
@@ -143,7 +143,7 @@ fn load_and_reuse() {
     });
     meet([load, reuse]);
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 fn meet(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -199,7 +199,7 @@ fn two_first_stores() {
         assert_eq!(insist(|| space.load::<u64>(AT + 8 * lane)), lane + 1);
     }
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// The last user of the huge zero page leaves, the next one comes, and the shrinker looks for it.
@@ -221,7 +221,7 @@ fn zero_page_and_shrinker() {
         named("shrinker", move || reclaim_one(&shrinking)),
     ];
     meet(threads);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// A parent and the child that shares its page's slot.
@@ -265,7 +265,7 @@ fn fork_and_fault() {
     meet([fork, store]);
     insist(|| there.load(&parent, AT));
     drop(parent);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// Parent and child share a page that is out. The one brings it back and unmaps it, the other wants it, and it goes out again.
@@ -291,5 +291,5 @@ fn shared_page_and_unmap() {
     insist(|| child.protect(AT, PAGE, Protection::READ_WRITE));
     insist(|| child.store(AT, 4_u64));
     drop(child);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }

@@ -100,7 +100,7 @@ pub(crate) fn one_page(seed: u64) {
     device.heal();
     manager.validate();
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
     drop(manager);
     device.end();
     serving.join().expect("no panic");
@@ -131,7 +131,7 @@ pub(crate) fn zero_page(seed: u64) {
         }
     }));
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// A space's first page: one thread makes it, and another takes it away.
@@ -153,7 +153,7 @@ pub(crate) fn first_page(seed: u64) {
         insist(|| space.map_at(at, PAGE, RegionOptions::new()));
         assert_eq!(insist(|| space.load::<u64>(at)), 0, "a fresh page");
     }
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
 
 /// Pages of a range that is mapped and unmapped whole, which are used.
@@ -222,5 +222,5 @@ pub(crate) fn nodes(seed: u64) {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     manager.validate();
     drop(space);
-    assert_nothing_is_left(&manager, false);
+    assert_nothing_is_left(&manager);
 }
