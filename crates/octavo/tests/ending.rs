@@ -11,7 +11,7 @@ use common::{MIB, PAGE, Watchdog, assert_nothing_is_left};
 use octavo::io::{Device, Submitted, Transfer, Urgency, Waited};
 use octavo::{
     Advice, Compression, Counter, ErrorKind, IoEngine, Manager, ManagerBuilder, RegionOptions, Space,
-    SwapArea, ZeroPage,
+    SwapArea,
 };
 
 fn builder() -> ManagerBuilder {
@@ -56,7 +56,7 @@ fn slots_of_writes_and_reads_under_way_are_free_soon_after_the_last_space_is_dro
             written.advise(written_at, 512 * PAGE, Advice::PageOut).unwrap();
             drop((written, read));
             wait_until_slots_are_free(&manager);
-            assert_nothing_is_left(&manager, ZeroPage::default());
+            assert_nothing_is_left(&manager);
         }
     }
 }
@@ -130,7 +130,7 @@ fn slots_of_a_write_that_begins_after_the_last_space_is_dropped_are_free_soon() 
     drop(space);
     barrier.set(BarrierState::Open);
     wait_until_slots_are_free(&manager);
-    assert_nothing_is_left(&manager, ZeroPage::default());
+    assert_nothing_is_left(&manager);
 }
 
 /// A device at whose flush the background thread may be held up.

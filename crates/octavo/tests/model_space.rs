@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{MIB, PAGE, Random, Switches, number_from, seed_or};
 use octavo::io::IoEngine;
-use octavo::{Access, Compression, Manager, PinPath, RegionOptions, SwapCache, ZeroPage};
+use octavo::{Access, Compression, Manager, PinPath, RegionOptions, SwapCache};
 use oracle::exact::{self, Case};
 use oracle::lanes::{self, Load};
 use proptest::prelude::*;
@@ -140,7 +140,7 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
             println!("{turns} turns");
         });
         drop(space);
-        common::assert_nothing_is_left(&manager, ZeroPage::Persistent);
+        common::assert_nothing_is_left(&manager);
     }
 }
 

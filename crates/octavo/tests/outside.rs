@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::ops::Range;
+
 use octavo::{HugePolicy, RegionOptions};
 
 use common::target::{BUDGET, builder, pair};
@@ -11,13 +13,16 @@ use common::{MIB, PAGE};
 fn pages_go_out_for_what_others_use_and_come_back_when_they_use_less() {
     let manager = builder().huge(HugePolicy::Never).build().unwrap();
     let space = manager.space().unwrap();
-    let len = BUDGET * 3 / 4;
+    let (fitting, len) = (BUDGET * 3 / 4, BUDGET);
     let at = space.map(len, RegionOptions::default()).unwrap();
-    (0..len / PAGE).for_each(|page| space.store(at + page * PAGE, page).unwrap());
+    let store = |pages: Range<u64>| pages.for_each(|page| space.store(at + page * PAGE, page).unwrap());
+    store(0..fitting / PAGE);
     let fits = manager.stats().unwrap();
+    assert_eq!(space.stats().unwrap().swapped_out_bytes, 0);
     manager.set_outside_bytes(BUDGET / 2).unwrap();
     assert_eq!(manager.stats().unwrap().outside_bytes, BUDGET / 2);
     // Each access that needs memory finds the budget overdrawn, and makes room.
+    store(fitting / PAGE..len / PAGE);
     (0..len / PAGE).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page));
     space.populate(at, len, octavo::Access::Write).unwrap();
     let crowded = manager.stats().unwrap();

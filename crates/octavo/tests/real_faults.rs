@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::{MIB, PAGE, Random, Watchdog, assert_nothing_is_left};
 use octavo::io::{FileDevice, IoEngine, SwapArea, SwapFile};
-use octavo::{Access, Counter, ErrorKind, Manager, ManagerBuilder, Pin, RegionOptions, Space, ZeroPage};
+use octavo::{Access, Counter, ErrorKind, Manager, ManagerBuilder, Pin, RegionOptions, Space};
 use tempfile::TempDir;
 
 /// Names what a child process of a test does.
@@ -168,7 +168,7 @@ fn a_full_file_system_is_an_error_that_loses_no_page_and_room_again_is_used() {
         assert_eq!(refilled, more, "there is room again: {error:?}");
         assert_eq!(failed_reads(&space, at, 0..more, &[]), 0);
         drop(space);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_nothing_is_left(&manager);
     }
 }
 
@@ -196,7 +196,7 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     manager.validate();
     drop(pin);
     drop(space);
-    assert_nothing_is_left(&manager, ZeroPage::default());
+    assert_nothing_is_left(&manager);
 }
 
 /// A loop device over a file that is cut: reads behind its end are EIO, from the block layer. (A device-mapper `error`
@@ -222,7 +222,7 @@ fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harme
     manager.validate();
     drop(pin);
     drop(space);
-    assert_nothing_is_left(&manager, ZeroPage::default());
+    assert_nothing_is_left(&manager);
 }
 
 /// Fills pages and keeps them there: whatever is written now might make a cut file long again.
@@ -246,7 +246,7 @@ fn works_by(directory: &Path, engine: &str) {
     let fault = common::run_woken(space.fault_async(at, Access::Write)).0;
     assert!(fault.is_ok(), "{fault:?}");
     drop(space);
-    assert_nothing_is_left(&manager, ZeroPage::default());
+    assert_nothing_is_left(&manager);
 }
 
 #[test]

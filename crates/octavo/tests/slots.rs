@@ -11,7 +11,7 @@ use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
 use octavo::io::{Direction, IoEngine, Transfer};
 use octavo::{
     Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space, SwapArea,
-    SwapCache, ZeroPage,
+    SwapCache,
 };
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
@@ -118,7 +118,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         manager.validate();
         drop(space);
         assert_eq!(manager.stats().unwrap().swap_slots, 0);
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_nothing_is_left(&manager);
     }
 }
 
@@ -331,7 +331,7 @@ fn everything_is_free_after_the_last_space_is_dropped() {
                 scope.spawn(move || come_and_go(manager, Random::new(seed + lane)));
             }
         });
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_nothing_is_left(&manager);
     }
 }
 
@@ -361,7 +361,7 @@ fn several_files_by_either_engine_bring_every_page_back() {
             let used = std::fs::metadata(directory.path().join(name)).unwrap().len();
             assert!(used > 0, "{engine:?}: {name} was used");
         }
-        assert_nothing_is_left(&manager, ZeroPage::default());
+        assert_nothing_is_left(&manager);
     }
 }
 
@@ -369,7 +369,7 @@ fn several_files_by_either_engine_bring_every_page_back() {
 fn assert_sound_and_left_empty(manager: &Manager, space: Space) {
     manager.validate();
     drop(space);
-    assert_nothing_is_left(manager, ZeroPage::default());
+    assert_nothing_is_left(manager);
 }
 
 /// Three spaces one after the other, in each of which pages are stored, checked and unmapped here and there.

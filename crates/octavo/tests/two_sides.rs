@@ -238,7 +238,7 @@ fn side_by_side(seed: u64) {
     let Pair { manager, target, space, .. } = pair;
     drop(space);
     assert_eq!(target.pages(), (0, 0), "seed {seed}");
-    assert_only_kept(&manager, switches.zero_page, switches.encrypt);
+    assert_only_kept(&manager, switches.keeps_huge_zero(), switches.encrypt);
 }
 
 #[track_caller]

@@ -66,6 +66,11 @@ impl Switches {
         }
     }
 
+    /// Whether the huge zero page is there for good.
+    pub fn keeps_huge_zero(&self) -> bool {
+        self.zero_page == ZeroPage::Persistent && self.huge != HugePolicy::Never
+    }
+
     pub fn builder(self) -> ManagerBuilder {
         Manager::builder()
             .huge(self.huge)
@@ -80,15 +85,15 @@ impl Switches {
     }
 }
 
-/// What must hold of a manager whose spaces are all gone; one that does not encrypt.
-pub fn assert_nothing_is_left(manager: &Manager, zero_page: ZeroPage) {
-    assert_only_kept(manager, zero_page, false);
+/// What must hold of a manager whose spaces are all gone; one with huge pages, that does not encrypt.
+pub fn assert_nothing_is_left(manager: &Manager) {
+    assert_only_kept(manager, true, false);
 }
 
 /// What must hold of a manager whose spaces are all gone, and comes about by itself.
-pub fn assert_only_kept(manager: &Manager, zero_page: ZeroPage, encrypt: bool) {
+pub fn assert_only_kept(manager: &Manager, keeps_huge_zero: bool, encrypt: bool) {
     // The small zero page, the huge one where it is there for good, and the frames that pages are sealed in.
-    let kept = 1 + 512 * i64::from(zero_page == ZeroPage::Persistent) + 256 * i64::from(encrypt);
+    let kept = 1 + 512 * i64::from(keeps_huge_zero) + 256 * i64::from(encrypt);
     // The background thread may have a batch in hand, a device a write; nobody asks after either.
     wait_until_only_kept(manager, |owned| owned == kept || owned == kept + 512);
     // One huge zero page that nobody uses may have stayed, until somebody needs room.

@@ -82,7 +82,7 @@ pub fn run(case: &Case) {
         .build()
         .unwrap();
     run_in(case, &manager, None);
-    assert_only_kept(&manager, case.switches.zero_page, case.switches.encrypt);
+    assert_only_kept(&manager, case.switches.keeps_huge_zero(), case.switches.encrypt);
 }
 
 /// Runs a case in a manager of the caller's, perhaps over a device that this thread drives; there, transfers may be under way when the

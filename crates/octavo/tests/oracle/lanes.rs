@@ -116,7 +116,7 @@ fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: 
     });
     manager.validate();
     drop(space);
-    assert_only_kept(manager, switches.zero_page, switches.encrypt);
+    assert_only_kept(manager, switches.keeps_huge_zero(), switches.encrypt);
 }
 
 struct WorkerDone<'a>(&'a Shared<'a>);

@@ -38,7 +38,7 @@ pub fn run_driven(seed: u64) -> Happened {
             exact::run_in(&case, &manager, Some(&device));
         }
         device.drain();
-        assert_only_kept(&manager, switches.zero_page, switches.encrypt);
+        assert_only_kept(&manager, switches.keeps_huge_zero(), switches.encrypt);
     }));
     if let Err(panic) = result {
         eprintln!("failed: {}, {switches:?}, {:?}", repeat(seed, "driven"), device.whims());
