@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Returns the bytes of RAM in the machine.
 pub fn machine_memory_bytes() -> u64 {
-    field_kib(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:").unwrap_or(0) << 10
+    let system = rustix::system::sysinfo();
+    system.totalram as u64 * u64::from(system.mem_unit)
 }
 
 /// Returns the largest resident set of this process so far, in bytes.
@@ -26,11 +27,9 @@ pub fn reset_peak_resident() -> bool {
 /// Returns the tightest memory limit of this process's control group and its ancestors (v1 or v2), in bytes.
 /// `None` where there is no limit.
 pub fn cgroup_memory_limit_bytes() -> Option<u64> {
-    tightest_limit(
-        &fs::read_to_string("/proc/self/cgroup").ok()?,
-        Path::new("/sys/fs/cgroup"),
-        &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(),
-    )
+    tightest_limit(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"), || {
+        fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+    })
 }
 
 /// Returns the machine's memory as far as the control groups of this process allow it, in bytes.
@@ -55,28 +54,31 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
-/// hierarchy of its own. Under v2 the one line names no controllers. A container may see its group mounted as
-/// the root, so the function reads every prefix that exists, and the mount point itself.
-fn tightest_limit(memberships: &str, mount: &Path, mountinfo: &str) -> Option<u64> {
+/// hierarchy of its own. Under v2 the one line names no controllers; where v1 has the memory, v2 limits none. A container may see its
+/// group mounted as the root, so the function reads every prefix that exists, and the mount point itself.
+fn tightest_limit(memberships: &str, mount: &Path, mountinfo: impl FnOnce() -> String) -> Option<u64> {
+    let path_of = |is_it: fn(&str) -> bool| {
+        memberships.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            is_it(controllers).then_some(path)
+        })
+    };
+    let (root, path, file): (PathBuf, &str, &str) = if let Some(path) =
+        path_of(|controllers| controllers.split(',').any(|name| name == "memory"))
+    {
+        (mount.join("memory"), path, "memory.limit_in_bytes")
+    } else {
+        let path = path_of(str::is_empty)?;
+        let unified = mountinfo().lines().any(|line| line.contains("/unified") && line.contains("cgroup2"));
+        (if unified { mount.join("unified") } else { mount.to_path_buf() }, path, "memory.max")
+    };
     let mut tightest: Option<u64> = None;
-    for line in memberships.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let (root, file): (PathBuf, &str) = if controllers.is_empty() {
-            let unified = mountinfo.lines().any(|line| line.contains("/unified") && line.contains("cgroup2"));
-            (if unified { mount.join("unified") } else { mount.to_path_buf() }, "memory.max")
-        } else if controllers.split(',').any(|controller| controller == "memory") {
-            (mount.join("memory"), "memory.limit_in_bytes")
-        } else {
-            continue;
-        };
-        let mut group = root.join(path.trim_start_matches('/'));
-        loop {
-            let limit = fs::read_to_string(group.join(file)).ok().and_then(|text| text.trim().parse().ok());
-            tightest = tightest.into_iter().chain(limit).min();
-            if group == root || !group.pop() {
-                break;
-            }
+    let mut group = root.join(path.trim_start_matches('/'));
+    loop {
+        let limit = fs::read_to_string(group.join(file)).ok().and_then(|text| text.trim().parse().ok());
+        tightest = tightest.into_iter().chain(limit).min();
+        if group == root || !group.pop() {
+            break;
         }
     }
     // v1 expresses "unlimited" by the largest multiple of a page.
@@ -94,14 +96,16 @@ mod tests {
         fs::create_dir_all(&v1).unwrap();
         fs::write(v1.join("memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
         fs::write(root.path().join("memory/outer/memory.limit_in_bytes"), "1073741824\n").unwrap();
-        assert_eq!(tightest_limit("3:memory:/outer/inner\n", root.path(), ""), Some(1 << 30));
+        let none = String::new;
+        let hybrid = "3:memory:/outer/inner\n2:cpu:/\n0::/a/b\n";
+        assert_eq!(tightest_limit(hybrid, root.path(), || unreachable!("v2 has no memory")), Some(1 << 30));
 
         let v2 = root.path().join("a/b");
         fs::create_dir_all(&v2).unwrap();
         fs::write(root.path().join("a/memory.max"), "max\n").unwrap();
         fs::write(v2.join("memory.max"), "4096000\n").unwrap();
-        assert_eq!(tightest_limit("0::/a/b\n", root.path(), ""), Some(4_096_000));
-        assert_eq!(tightest_limit("0::/a\n", root.path(), ""), None);
+        assert_eq!(tightest_limit("0::/a/b\n", root.path(), none), Some(4_096_000));
+        assert_eq!(tightest_limit("0::/a\n", root.path(), none), None);
     }
 
     #[test]

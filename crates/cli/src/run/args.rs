@@ -9,7 +9,7 @@ use clap::Args;
 use crate::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
 /// Run a program, and all its children, in less memory than they need
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The program's output, terminal, signals and exit status pass through. Each option may also be \
                         given by the environment: OCTAVO_MEMORY, OCTAVO_SWAP and so on.\n\nExamples:\n  \

@@ -44,10 +44,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     command.args(arguments);
     // Swap is opened when the program outgrows its limit, which may be hours later.
     args.swap.iter().try_for_each(|place| area(place).check())?;
-    let builder = builder(args);
-    let accessed_bits = args.accessed_bits;
+    // So is the builder made, which looks at the machine.
+    let settings = args.clone();
     let make_manager = move |budget_bytes| {
-        builder.budget_bytes(budget_bytes).reclaim_policy(reclaim_policy(accessed_bits)).build()
+        let reclaim_policy = reclaim_policy(settings.accessed_bits);
+        builder(&settings).budget_bytes(budget_bytes).reclaim_policy(reclaim_policy).build()
     };
     let (end, summary) = octavo_pager::run(command, limit_bytes, args.socket.as_deref(), make_manager)
         .map_err(|error| match (&args.socket, error.kind()) {
@@ -72,14 +73,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
 }
 
 fn limit(memory: &Memory) -> Result<u64, Failure> {
+    let most_bytes = usage::usable_memory_bytes();
     let bytes = match memory {
         Memory::Bytes(bytes) => *bytes,
-        Memory::Auto => {
-            let limit = usage::usable_memory_bytes();
-            limit.saturating_sub(limit / 32 + MARGIN_BYTES)
-        }
+        Memory::Auto => most_bytes.saturating_sub(most_bytes / 32 + MARGIN_BYTES),
     };
-    let most_bytes = usage::usable_memory_bytes();
     if bytes > most_bytes {
         let (wanted, most) = (bytes >> 20, most_bytes >> 20);
         let message = format!(
