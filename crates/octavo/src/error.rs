@@ -10,47 +10,108 @@ use crate::units::bytes_for_people;
 /// The kind of an error, for a program to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u16)]
 pub enum ErrorKind {
     /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and
     /// cannot be moved out.
-    InvalidBudget,
+    InvalidBudget = 1,
     /// The range is empty, unaligned, overflows or lies outside the address space.
-    InvalidRange,
+    InvalidRange = 2,
     /// The range overlaps a region that is already mapped.
-    AlreadyMapped,
+    AlreadyMapped = 3,
     /// No region lies at this address.
-    NotMapped,
+    NotMapped = 4,
     /// The region forbids this access.
-    Protected,
+    Protected = 5,
     /// The budget is used up, and no more pages can be moved out.
-    OutOfMemory,
+    OutOfMemory = 6,
     /// The space is at its own quota and none of its pages can be moved out.
-    QuotaExceeded,
+    QuotaExceeded = 7,
     /// A swap area could not be made or opened.
-    SwapUnavailable,
+    SwapUnavailable = 8,
     /// No swap area has room left, or the file system of one has none.
-    SwapFull,
+    SwapFull = 9,
     /// The swap device failed to write; the page stayed in memory.
-    SwapWrite,
+    SwapWrite = 10,
     /// The swap device failed to read; the page stays on the device, and the access may be tried again.
-    SwapRead,
+    SwapRead = 11,
     /// The swap device did not answer in time; the access may be tried again.
-    TimedOut,
+    TimedOut = 12,
     /// The bytes that came back from swap are not those that were sent out. The page is lost, and nothing
     /// else.
-    Corrupt,
+    Corrupt = 13,
     /// A frame or a page holds as many pins as can be counted.
-    TooManyPins,
+    TooManyPins = 14,
     /// Pins or transfers are outstanding.
-    Busy,
+    Busy = 15,
     /// A block was freed twice, with the wrong order, or was never allocated.
-    InvalidFree,
+    InvalidFree = 16,
     /// The manager belongs to the parent of this process.
-    ForkedChild,
+    ForkedChild = 17,
     /// The kernel or the configuration does not offer this.
-    Unsupported,
+    Unsupported = 18,
     /// The operating system refused a resource.
-    System,
+    System = 19,
+}
+
+impl ErrorKind {
+    /// All kinds, by their numbers.
+    const ALL: [Self; 19] = [
+        Self::InvalidBudget,
+        Self::InvalidRange,
+        Self::AlreadyMapped,
+        Self::NotMapped,
+        Self::Protected,
+        Self::OutOfMemory,
+        Self::QuotaExceeded,
+        Self::SwapUnavailable,
+        Self::SwapFull,
+        Self::SwapWrite,
+        Self::SwapRead,
+        Self::TimedOut,
+        Self::Corrupt,
+        Self::TooManyPins,
+        Self::Busy,
+        Self::InvalidFree,
+        Self::ForkedChild,
+        Self::Unsupported,
+        Self::System,
+    ];
+
+    /// Returns the kind's number, for other languages and for files. A number never changes its meaning, and none is 0.
+    pub fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// Returns the kind with this number.
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// Returns the kind's name, as it is spelled here. It never changes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidBudget => "InvalidBudget",
+            Self::InvalidRange => "InvalidRange",
+            Self::AlreadyMapped => "AlreadyMapped",
+            Self::NotMapped => "NotMapped",
+            Self::Protected => "Protected",
+            Self::OutOfMemory => "OutOfMemory",
+            Self::QuotaExceeded => "QuotaExceeded",
+            Self::SwapUnavailable => "SwapUnavailable",
+            Self::SwapFull => "SwapFull",
+            Self::SwapWrite => "SwapWrite",
+            Self::SwapRead => "SwapRead",
+            Self::TimedOut => "TimedOut",
+            Self::Corrupt => "Corrupt",
+            Self::TooManyPins => "TooManyPins",
+            Self::Busy => "Busy",
+            Self::InvalidFree => "InvalidFree",
+            Self::ForkedChild => "ForkedChild",
+            Self::Unsupported => "Unsupported",
+            Self::System => "System",
+        }
+    }
 }
 
 /// An error of Octavo. Its text says what happened and what to do.
@@ -136,5 +197,42 @@ impl From<Error> for std::io::Error {
             _ => std::io::ErrorKind::Other,
         };
         std::io::Error::new(kind, error)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_keep_their_numbers_and_names() {
+        let listed: Vec<_> = ErrorKind::ALL.iter().map(|kind| (kind.number(), kind.name())).collect();
+        let expected = [
+            (1, "InvalidBudget"),
+            (2, "InvalidRange"),
+            (3, "AlreadyMapped"),
+            (4, "NotMapped"),
+            (5, "Protected"),
+            (6, "OutOfMemory"),
+            (7, "QuotaExceeded"),
+            (8, "SwapUnavailable"),
+            (9, "SwapFull"),
+            (10, "SwapWrite"),
+            (11, "SwapRead"),
+            (12, "TimedOut"),
+            (13, "Corrupt"),
+            (14, "TooManyPins"),
+            (15, "Busy"),
+            (16, "InvalidFree"),
+            (17, "ForkedChild"),
+            (18, "Unsupported"),
+            (19, "System"),
+        ];
+        assert_eq!(listed, expected, "a program may have stored them");
+        for kind in ErrorKind::ALL {
+            assert_eq!(ErrorKind::from_number(kind.number()), Some(kind));
+            assert_eq!(format!("{kind:?}"), kind.name());
+        }
+        assert_eq!((ErrorKind::from_number(0), ErrorKind::from_number(20)), (None, None));
     }
 }
