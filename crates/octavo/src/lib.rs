@@ -15,7 +15,7 @@
 //! assert_eq!(space.load::<u64>(at + 4096)?, 42);
 //! assert_eq!(space.load::<u64>(at + (512 << 20))?, 0); // the zero page: still no memory
 //!
-//! let pin = space.pin(at, 8192, Access::Write)?;
+//! let pin = space.pin_exact(at, 8192, Access::Write)?;
 //! pin.copy_in(4090, b"across pages")?;
 //! drop(pin);
 //! let mut bytes = [0; 12];
@@ -60,7 +60,7 @@ pub(crate) mod sync;
 mod table;
 mod units;
 
-pub use access::{Pin, PinnedPages};
+pub use access::{Borrowed, Pin, PinHolder, PinOf, PinnedPages};
 pub use config::{
     Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
 };
@@ -69,9 +69,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use fault::InPlace;
 pub use io::{IoEngine, SwapArea, SwapFile};
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
-pub use octavo_platform::Word;
+pub use octavo_platform::{Integer, Word};
 pub use region::{AccessPattern, RegionOptions};
-pub use space::{Advice, Space, SpaceStats};
+pub use space::{Advice, OwnedPin, Space, SpaceStats};
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
 #[doc(hidden)]

@@ -1,14 +1,16 @@
 //! The public face of an address space.
 
+mod pins;
 mod ranges;
+mod words;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
-use octavo_platform::{Inside, Word};
+use octavo_platform::Inside;
 
-use crate::access::{self, Pin};
+use crate::access;
 use crate::engine::{
     Engine, Figure, Lack, Obstacle, SpaceState, Waiter, clear_space, forget_range, fork_range, in_place,
     protect_range, relocate_range, split_edges, unmap_range,
@@ -20,6 +22,7 @@ use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
+pub use pins::OwnedPin;
 use ranges::{page_count, page_range, whole_pages};
 
 /// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and late walkers hold a
@@ -382,27 +385,6 @@ impl Space {
 
     // --- access ---
 
-    /// Loads the word at `address`, which must be aligned to its size. The word is never torn. A hit takes no lock and writes
-    /// nothing.
-    ///
-    /// # Errors
-    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`. Where the page must be brought in, also the errors of reclaim and
-    /// of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
-    /// `ForkedChild` in a forked child.
-    #[inline]
-    pub fn load<W: Word>(&self, address: u64) -> Result<W> {
-        access::load(&self.engine, &self.state, address)
-    }
-
-    /// Stores a word at `address`, which must be aligned to its size. A hit takes no lock, and costs two read-modify-writes.
-    ///
-    /// # Errors
-    /// As [`Space::load`].
-    #[inline]
-    pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
-        access::store(&self.engine, &self.state, address, value)
-    }
-
     /// Copies bytes out. Bytes that other threads write meanwhile may be torn.
     ///
     /// # Errors
@@ -417,16 +399,6 @@ impl Space {
     /// As [`Space::load`]. The pages before the one that failed are written.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
         access::write(&self.engine, &self.state, address, from)
-    }
-
-    /// Pins up to `len` bytes from `address` on. The memory stays where it is until the pin is dropped. Where a page behind the
-    /// first cannot be had, the pin covers fewer bytes; see [`Pin::len`].
-    ///
-    /// # Errors
-    /// As [`Space::load`], for the first page; `TooManyPins` where it carries as many as it can. An error holds no pin.
-    #[inline]
-    pub fn pin(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
-        access::pin(&self.engine, &self.state, address, len, access)
     }
 
     /// Makes the page at `address` usable for `access`, without blocking its executor. Where the fault has to wait for a device,

@@ -52,7 +52,7 @@ fn ranges_that_are_empty_unaligned_or_overflow() {
         ErrorKind::InvalidRange,
         &["past the end", "check the range"],
     );
-    says(space.pin(u64::MAX - 3, 8, Access::Read), ErrorKind::InvalidRange, &["past the end"]);
+    says(space.pin_prefix(u64::MAX - 3, 8, Access::Read), ErrorKind::InvalidRange, &["past the end"]);
     says(space.map(top, options), ErrorKind::InvalidRange, &["no free range", "unmap others"]);
     says(space.map_at(top - PAGE, PAGE, options), ErrorKind::AlreadyMapped, &[]);
 }
@@ -101,7 +101,7 @@ fn words_that_are_not_aligned() {
 fn words_of_a_pin_that_are_outside_or_not_aligned() {
     let space = builder().build().unwrap().space().unwrap();
     let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
-    let pin = space.pin(at + 4, 2 * PAGE as usize - 4, Access::Write).unwrap();
+    let pin = space.pin_prefix(at + 4, 2 * PAGE as usize - 4, Access::Write).unwrap();
     let outside = |result: Result<()>| {
         let error = says(result, ErrorKind::InvalidRange, &["not inside a pin of 8188 bytes", "pin.len()"]);
         assert!(!error.to_string().contains("aligned"), "{error}");
@@ -129,12 +129,12 @@ fn accesses(space: &Space, at: u64) -> Vec<Result<()>> {
     vec![
         space.load::<u64>(at).map(drop),
         space.read(at, &mut [0; 3]),
-        space.pin(at, 8, Access::Read).map(drop),
+        space.pin_prefix(at, 8, Access::Read).map(drop),
         run_woken(space.fault_async(at, Access::Read)).0,
         space.populate(at / PAGE * PAGE, PAGE, Access::Read),
         space.store(at, 1_u64),
         space.write(at, &[1; 3]),
-        space.pin(at, 8, Access::Write).map(drop),
+        space.pin_prefix(at, 8, Access::Write).map(drop),
         run_woken(space.fault_async(at, Access::Write)).0,
         space.populate(at / PAGE * PAGE, PAGE, Access::Write),
     ]
@@ -211,7 +211,7 @@ fn access_that_the_protection_forbids() {
         space.store(at, 6_u64).unwrap();
     }
     let at = space.map(PAGE, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 8, Access::Read).unwrap();
+    let pin = space.pin_prefix(at, 8, Access::Read).unwrap();
     says(pin.copy_in(0, &[1]), ErrorKind::Protected, &["pin with Access::Write"]);
 }
 
@@ -220,20 +220,20 @@ fn a_pin_longer_than_the_region_is_its_prefix() {
     let space = builder().build().unwrap().space().unwrap();
     let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
     for access in [Access::Read, Access::Write] {
-        let pin = space.pin(at + 100, 1 << 20, access).unwrap();
+        let pin = space.pin_prefix(at + 100, 1 << 20, access).unwrap();
         assert_eq!(pin.len() as u64, 2 * PAGE - 100, "up to the end of the region");
         says(pin.copy_out(8000, &mut [0; 200]), ErrorKind::InvalidRange, &["check pin.len()"]);
         says(pin.copy_out(usize::MAX, &mut [0; 2]), ErrorKind::InvalidRange, &[]);
     }
     space.protect(at + PAGE, PAGE, Protection::READ).unwrap();
     assert_eq!(
-        space.pin(at, 2 << 12, Access::Write).unwrap().len() as u64,
+        space.pin_prefix(at, 2 << 12, Access::Write).unwrap().len() as u64,
         PAGE,
         "up to what may be written"
     );
-    says(space.pin(at + PAGE, 10, Access::Write), ErrorKind::Protected, &[]);
-    says(space.pin(at + 2 * PAGE, 10, Access::Read), ErrorKind::NotMapped, &[]);
-    assert!(space.pin(at + 2 * PAGE, 0, Access::Read).unwrap().is_empty());
+    says(space.pin_prefix(at + PAGE, 10, Access::Write), ErrorKind::Protected, &[]);
+    says(space.pin_prefix(at + 2 * PAGE, 10, Access::Read), ErrorKind::NotMapped, &[]);
+    assert!(space.pin_prefix(at + 2 * PAGE, 0, Access::Read).unwrap().is_empty());
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn more_pins_than_can_be_counted() {
     let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
     let mut pins = Vec::new();
     let error = loop {
-        match space.pin(at, 8, Access::Write) {
+        match space.pin_prefix(at, 8, Access::Write) {
             Ok(pin) => pins.push(pin),
             Err(error) => break error,
         }

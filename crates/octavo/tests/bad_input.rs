@@ -63,8 +63,7 @@ fn a_budget_below_what_is_pinned() {
     let manager = builder().budget_bytes(40 * MIB).build().unwrap();
     let space = manager.space().unwrap();
     let at = space.map(24 * MIB, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 24 << 20, Access::Write).unwrap();
-    assert_eq!(pin.len(), 24 << 20);
+    let pin = space.pin_exact(at, 24 << 20, Access::Write).unwrap();
     says(manager.set_budget(16 * MIB), ErrorKind::InvalidBudget, &["cannot be moved out", "drop pins"]);
     assert_eq!(manager.stats().unwrap().budget_bytes, 40 * MIB, "the old budget stands again");
     drop(pin);
@@ -303,11 +302,12 @@ fn memory_that_is_all_pinned() {
     let manager = builder().build().unwrap();
     let space = manager.space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 64 << 20, Access::Write).unwrap();
+    let pin = space.pin_prefix(at, 64 << 20, Access::Write).unwrap();
     assert!(pin.len() > 8 << 20 && pin.len() < 16 << 20, "as much as there is: {}", pin.len());
     let next = at + pin.len() as u64;
     says(space.store(next, 1_u64), ErrorKind::OutOfMemory, &["drop pins", "raise the budget"]);
     drop(pin);
+    says(space.pin_exact(at, 64 << 20, Access::Write), ErrorKind::OutOfMemory, &["drop pins"]);
     space.store(next, 1_u64).unwrap();
     manager.validate();
 }
@@ -359,7 +359,7 @@ fn a_manager_shut_down_or_dropped_while_spaces_and_pins_are_left() {
     let manager = builder().build().unwrap();
     let space = manager.space_named("in use").unwrap();
     let at = space.map(4 * PAGE, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 8, Access::Write).unwrap();
+    let pin = space.pin_exact(at, 8, Access::Write).unwrap();
     pin.copy_in(0, b"the pin.").unwrap();
     says(
         manager.clone().shutdown().map_err(octavo::Error::from),
@@ -387,7 +387,7 @@ fn a_manager_shut_down_while_a_forgotten_pin_holds_a_frame() {
     let manager = builder().build().unwrap();
     let space = manager.space().unwrap();
     let at = space.map(PAGE, RegionOptions::default()).unwrap();
-    std::mem::forget(space.pin(at, 8, Access::Write).unwrap());
+    std::mem::forget(space.pin_exact(at, 8, Access::Write).unwrap());
     drop(space);
     let refused = manager.shutdown().unwrap_err();
     assert!(refused.to_string().contains("pin"), "{refused}");
@@ -444,9 +444,9 @@ fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, a
         space.store(at + PAGE, 1_u64),
         space.read(at, &mut [0; 9000]),
         space.write(at, &[0; 9000]),
-        space.pin(at, 8, Access::Read).map(drop),
-        space.pin(at, 8, Access::Write).map(drop),
-        space.pin(at + 3 * PAGE, 8, Access::Write).map(drop),
+        space.pin_exact(at, 8, Access::Read).map(drop),
+        space.pin_exact(at, 8, Access::Write).map(drop),
+        space.pin_exact(at + 3 * PAGE, 8, Access::Write).map(drop),
         space.map(PAGE, options).map(drop),
         space.map_at(1 << 40, PAGE, options),
         space.unmap(at, PAGE),
@@ -457,7 +457,7 @@ fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, a
         space.load::<u64>(at + 1).map(drop),
         space.read(at, &mut []),
         space.write(at, &[]),
-        space.pin(at, 0, Access::Read).map(drop),
+        space.pin_exact(at, 0, Access::Read).map(drop),
         space.populate(at + 1, PAGE, Access::Read),
         space.stats().map(drop),
         pin.load::<u64>(0).map(drop),
@@ -488,7 +488,7 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
         let manager = builder().background(background).build().unwrap();
         let pinned = manager.space().unwrap();
         let pinned_at = pinned.map(8 * PAGE, RegionOptions::default()).unwrap();
-        let pin = pinned.pin(pinned_at, 8, Access::Write).unwrap();
+        let pin = pinned.pin_exact(pinned_at, 8, Access::Write).unwrap();
         let space = manager.space().unwrap();
         let at = space.map(32 * MIB, RegionOptions::default()).unwrap();
         store_all(&space, at, 32 * MIB).unwrap();
@@ -536,7 +536,7 @@ fn is_mapped(address: usize) -> bool {
 fn a_pins_pointers_lead_nowhere_in_a_forked_child() {
     let space = builder().build().unwrap().space().unwrap();
     let at = space.map(2 * PAGE, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 2 * PAGE as usize, Access::Write).unwrap();
+    let pin = space.pin_exact(at, 2 * PAGE as usize, Access::Write).unwrap();
     let places: Vec<usize> = pin.pages().map(|(pointer, _)| pointer.addr()).collect();
     assert!(places.iter().all(|&place| is_mapped(place)));
     let code = octavo_platform::run_in_forked_child(|| {

@@ -53,11 +53,11 @@ fn a_pinned_page_is_not_moved_and_the_others_are() {
     let len = 48 * MIB;
     let at = space.map(len, RegionOptions::new()).unwrap();
     fill(&space, at, len);
-    let pin = space.pin(at + 4096, 8, Access::Write).unwrap();
+    let pin = space.pin_exact(at + 4096, 8, Access::Write).unwrap();
     let (pointer, _) = pin.pages().next().unwrap();
     manager.set_budget(32 * MIB).unwrap();
     assert!(manager.stats().unwrap().used_bytes <= 32 * MIB);
-    let again = space.pin(at + 4096, 8, Access::Read).unwrap();
+    let again = space.pin_exact(at + 4096, 8, Access::Read).unwrap();
     assert_eq!(again.pages().next().unwrap().0, pointer, "the pinned page stayed where it was");
     drop((pin, again));
     check_odd_pages(&space, at, len);

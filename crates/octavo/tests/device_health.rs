@@ -241,7 +241,7 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::TimedOut);
     device.let_go();
     let pins: Vec<_> =
-        (0..PAGES).map(|page| space.pin(at + page * PAGE, 8, Access::Write).unwrap()).collect();
+        (0..PAGES).map(|page| space.pin_exact(at + page * PAGE, 8, Access::Write).unwrap()).collect();
     assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::InvalidBudget);
     device.writes().fail_every(1, EIO);
     drop(pins);

@@ -98,7 +98,7 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
                             let word = space.load::<u64>(at).unwrap_or(0);
                             assert!([0, FIRST].contains(&word), "a load saw another page: {word:#x}");
                             let pin = if random.one_in(16) {
-                                space.pin(first, 64, Access::Read).ok()
+                                space.pin_prefix(first, 64, Access::Read).ok()
                             } else {
                                 None
                             };
@@ -109,7 +109,7 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
                         } else {
                             let _ = space.store(at, FIRST);
                             let _ = space.write(first, &[0x11; PAGE as usize]);
-                            if let Ok(pin) = space.pin(at, 8, Access::Write) {
+                            if let Ok(pin) = space.pin_prefix(at, 8, Access::Write) {
                                 pin.copy_in(0, &FIRST.to_le_bytes()).unwrap();
                             }
                         }

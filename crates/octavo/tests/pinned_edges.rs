@@ -25,7 +25,7 @@ fn manager() -> Manager {
 fn pinned_block(space: &Space) -> (Pin<'_>, u64, u64) {
     let at = space.map(4 * MIB, RegionOptions::new().huge(true)).unwrap();
     space.store(at, 7_u64).unwrap();
-    (space.pin(at, 8, Access::Write).unwrap(), at + MIB, 2 * MIB)
+    (space.pin_exact(at, 8, Access::Write).unwrap(), at + MIB, 2 * MIB)
 }
 
 #[test]

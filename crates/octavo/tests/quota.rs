@@ -117,7 +117,7 @@ fn a_space_whose_pages_are_all_pinned_is_told_so_by_name() {
     space.set_quota(Some(2 * MIB)).unwrap();
     let at = space.map(8 * MIB, RegionOptions::default()).unwrap();
     let pins: Vec<_> =
-        (0..512).map(|page| space.pin(at + page * PAGE, 4096, Access::Write).unwrap()).collect();
+        (0..512).map(|page| space.pin_exact(at + page * PAGE, 4096, Access::Write).unwrap()).collect();
     let error = space.store(at + 4 * MIB, 1_u64).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
     for part in ["pinned query", "2 MiB", "raise its quota"] {
@@ -157,7 +157,7 @@ fn where_a_block_does_not_fit_under_the_quota_pages_do() {
     let space = manager.space().unwrap();
     space.set_quota(Some(2 * MIB)).unwrap();
     let at = space.map(8 * MIB, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 4096, Access::Write).unwrap();
+    let pin = space.pin_exact(at, 4096, Access::Write).unwrap();
     for block in 1..4 {
         space.store(at + block * 2 * MIB, block).unwrap();
         assert_eq!(space.load::<u64>(at + block * 2 * MIB).unwrap(), block);

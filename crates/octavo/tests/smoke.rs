@@ -44,7 +44,7 @@ fn threads_share_a_space_over_its_budget_with_huge_blocks() {
                         }
                         space.store(at + offset, offset + round).unwrap();
                         if offset % (1 << 20) == thread * 8 {
-                            let pin = space.pin(at + offset, 8, Access::Write).unwrap();
+                            let pin = space.pin_exact(at + offset, 8, Access::Write).unwrap();
                             let mut bytes = [0; 8];
                             pin.copy_out(0, &mut bytes).unwrap();
                             assert_eq!(u64::from_le_bytes(bytes), offset + round);
@@ -66,7 +66,7 @@ fn words_of_a_pin_are_reached_in_every_part_of_it() {
     let manager = Manager::builder().budget_bytes(16 << 20).build().unwrap();
     let space = manager.space().unwrap();
     let at = space.map(3 * 4096, RegionOptions::default()).unwrap();
-    let pin = space.pin(at, 3 * 4096, Access::Write).unwrap();
+    let pin = space.pin_exact(at, 3 * 4096, Access::Write).unwrap();
     for offset in (0..3 * 4096).step_by(8) {
         pin.store(offset, offset as u64).unwrap();
     }
@@ -74,7 +74,7 @@ fn words_of_a_pin_are_reached_in_every_part_of_it() {
     assert_eq!(pin.load::<u16>(4096).unwrap(), 4096);
     assert!(pin.load::<u64>(4).is_err() && pin.load::<u64>(3 * 4096).is_err());
     drop(pin);
-    let pin = space.pin(at, 8, Access::Read).unwrap();
+    let pin = space.pin_exact(at, 8, Access::Read).unwrap();
     assert_eq!(pin.store(0, 1u64).unwrap_err().kind(), octavo::ErrorKind::Protected);
     assert_eq!(space.load::<u64>(at + 4096).unwrap(), 4096);
 }

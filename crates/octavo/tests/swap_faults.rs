@@ -139,7 +139,7 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
         assert!(manager.counters().get(Counter::SwapCacheHit) >= 16, "pages under the write were served");
         for page in 0..32 {
             space.store(at + page * PAGE + 8, page + 7).unwrap();
-            let pin = space.pin(at + (page + 32) * PAGE + 8, 8, Access::Write).unwrap();
+            let pin = space.pin_exact(at + (page + 32) * PAGE + 8, 8, Access::Write).unwrap();
             pin.copy_in(0, &(page + 7).to_le_bytes()).unwrap();
         }
         device.writes().let_go();

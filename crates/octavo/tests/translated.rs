@@ -24,7 +24,7 @@ fn bytes_are_in_one_place_and_both_sides_see_each_others_stores() {
     pair.space.store(pair.page(0), 2_u64).unwrap();
     assert_eq!(pair.load(0), 2, "it went away");
     pair.agree(1, 0);
-    let pin = pair.space.pin(pair.page(0), 8, Access::Write).unwrap();
+    let pin = pair.space.pin_exact(pair.page(0), 8, Access::Write).unwrap();
     pin.store(0, 3_u64).unwrap();
     drop(pin);
     assert_eq!(pair.load(0), 3);
@@ -372,7 +372,7 @@ fn a_refusal_leaves_the_page_as_it_was_and_is_an_error_in_the_end() {
 fn a_pinned_page_goes_when_its_pin_is_gone() {
     let pair = pair(HugePolicy::Never, PAGE);
     pair.space.store(pair.at, 1_u64).unwrap();
-    let pin = pair.space.pin(pair.at, 8, Access::Write).unwrap();
+    let pin = pair.space.pin_exact(pair.at, 8, Access::Write).unwrap();
     says(pair.target.load(&pair.space, pair.at), ErrorKind::Busy, &["drop what holds"]);
     pin.store(0, 2_u64).unwrap();
     drop(pin);

@@ -76,7 +76,7 @@ fn what_shows_pages_does_not_wait_until_others_let_go_of_them() {
     let machine = Machine::real().with_clock(|| Duration::ZERO);
     let pair = pair_of(builder().huge(HugePolicy::Never).machine(machine), Able::ALL, 16 * PAGE);
     (0..16).for_each(|page| pair.store(page, page + 1));
-    let pin = pair.space.pin(pair.page(2), 8, Access::Read).unwrap();
+    let pin = pair.space.pin_exact(pair.page(2), 8, Access::Read).unwrap();
     assert_eq!(pair.space.show(pair.at, 16 * PAGE, Access::Read).unwrap(), 2, "up to the pinned one");
     drop(pin);
     assert_eq!(pair.space.show(pair.at, 16 * PAGE, Access::Read).unwrap(), 16);

@@ -101,7 +101,7 @@ fn whole_pages_are_overwritten_under_concurrency() {
                 }
                 let address = base + page * PAGE as u64;
                 space.advise(address, MIB.min((4 * PAGES - page) * PAGE as u64), Advice::PageOut).unwrap();
-                let pin: Pin<'_> = space.pin(address, PAGE, octavo::Access::Read).unwrap();
+                let pin: Pin<'_> = space.pin_exact(address, PAGE, octavo::Access::Read).unwrap();
                 let mut found = vec![0; PAGE];
                 pin.copy_out(0, &mut found).unwrap();
                 check(&found, page, TURNS);

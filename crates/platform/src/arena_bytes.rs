@@ -13,55 +13,10 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
+use crate::words::{self, Change, Integer, Word};
 use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation, without_size_signal};
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A machine word that one access reads or writes.
-pub trait Word: sealed::Sealed + Copy + Default + Send + 'static {
-    #[doc(hidden)]
-    /// `at` is aligned for `Self`. Its bytes are mapped, and only atomics or assembly access them.
-    unsafe fn load_from(at: *mut u8) -> Self;
-    #[doc(hidden)]
-    /// The conditions of `load_from`.
-    unsafe fn store_to(self, at: *mut u8);
-}
-
-macro_rules! words {
-    ($($word:ty, $atomic:ty, $bits:ty, |$value:ident| $to:expr, |$raw:ident| $from:expr;)*) => {$(
-        impl sealed::Sealed for $word {}
-        impl Word for $word {
-            #[inline(always)]
-            unsafe fn load_from(at: *mut u8) -> Self {
-                // SAFETY: the caller promises exactly what `from_ptr` asks for.
-                let $raw: $bits = unsafe { <$atomic>::from_ptr(at.cast()) }.load(Ordering::Relaxed);
-                $from
-            }
-            #[inline(always)]
-            unsafe fn store_to(self, at: *mut u8) {
-                let $value = self;
-                // SAFETY: as in `load_from`.
-                unsafe { <$atomic>::from_ptr(at.cast()) }.store($to, Ordering::Relaxed);
-            }
-        }
-    )*};
-}
-
-words! {
-    u8, AtomicU8, u8, |v| v, |raw| raw;
-    u16, AtomicU16, u16, |v| v, |raw| raw;
-    u32, AtomicU32, u32, |v| v, |raw| raw;
-    u64, AtomicU64, u64, |v| v, |raw| raw;
-    i32, AtomicU32, u32, |v| v as u32, |raw| raw as i32;
-    i64, AtomicU64, u64, |v| v as u64, |raw| raw as i64;
-    usize, AtomicU64, u64, |v| v as u64, |raw| raw as usize;
-    f32, AtomicU32, u32, |v| v.to_bits(), |raw| f32::from_bits(raw);
-    f64, AtomicU64, u64, |v| v.to_bits(), |raw| f64::from_bits(raw);
-}
 
 /// The memory of an arena, addressed by byte offset. Every access checks its bounds. A clone is the same
 /// memory, which stays mapped until the last clone is dropped.
@@ -147,16 +102,44 @@ impl ArenaBytes {
     /// Loads the word at `offset`, rounded down to a multiple of its size. Relaxed.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> W {
-        // SAFETY: the word is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB aligned). Only
-        // atomics, assembly and devices access arena bytes.
-        unsafe { W::load_from(self.at(aligned::<W>(offset), size_of::<W>())) }
+        // SAFETY: see `word_at`.
+        unsafe { words::load(self.word_at::<W>(offset)) }
     }
 
     /// Stores the word at `offset`, rounded down to a multiple of its size. Relaxed.
     #[inline(always)]
     pub fn store<W: Word>(&self, offset: usize, value: W) {
-        // SAFETY: as in `load`.
-        unsafe { value.store_to(self.at(aligned::<W>(offset), size_of::<W>())) }
+        // SAFETY: see `word_at`.
+        unsafe { words::store(self.word_at::<W>(offset), value) }
+    }
+
+    /// Exchanges the word at `offset`, and returns what it was. This and the other changes are sequentially consistent.
+    #[inline(always)]
+    pub fn swap<W: Word>(&self, offset: usize, value: W) -> W {
+        // SAFETY: see `word_at`.
+        unsafe { words::swap(self.word_at::<W>(offset), value) }
+    }
+
+    /// Exchanges the word at `offset` if its bytes are those of `current`. Returns what it was, as an error if it was something
+    /// else.
+    #[inline(always)]
+    pub fn compare_exchange<W: Word>(&self, offset: usize, current: W, new: W) -> Result<W, W> {
+        // SAFETY: see `word_at`.
+        unsafe { words::compare_exchange(self.word_at::<W>(offset), current, new) }
+    }
+
+    /// Changes the integer at `offset`, and returns what it was.
+    #[inline(always)]
+    pub fn change<I: Integer>(&self, offset: usize, change: Change, operand: I) -> I {
+        // SAFETY: see `word_at`.
+        unsafe { words::change(self.word_at::<I>(offset), change, operand) }
+    }
+
+    /// Returns the place of a word. It is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB aligned). The arena's
+    /// bytes are mapped, and only atomics, assembly and devices access them.
+    #[inline(always)]
+    fn word_at<W>(&self, offset: usize) -> *mut u8 {
+        self.at(aligned::<W>(offset), size_of::<W>())
     }
 
     /// Copies bytes out. The copy is torn if someone writes the bytes meanwhile.
@@ -221,7 +204,7 @@ impl ArenaBytes {
         let start = self.at(offset, len);
         // SAFETY: `at` checked the whole range, and each use below stays under `len`. The words are aligned.
         // See `load` for the rest.
-        let word = |at: usize| unsafe { u64::load_from(start.add(at)) };
+        let word = |at: usize| unsafe { words::load::<u64>(start.add(at)) };
         let first = word(0);
         if word(8) != first || word(len - 8) != first || word(len / 2) != first {
             return None;
@@ -242,7 +225,7 @@ impl ArenaBytes {
         fence(Ordering::Release);
         for at in (0..len).step_by(8) {
             // SAFETY: `at` checked the whole range, and the word is aligned. See `load` for the rest.
-            unsafe { word.store_to(start.add(at)) };
+            unsafe { words::store(start.add(at), word) };
         }
     }
 
@@ -426,6 +409,8 @@ mod tests {
         assert_eq!(arena.load::<u8>(4096), 0x88);
         arena.store(4104, -1.5f64);
         assert_eq!(arena.load::<f64>(4104), -1.5);
+        arena.store(4112, [1_u32, 2, 3, 4]);
+        assert_eq!(arena.load::<u128>(4112), 0x4_0000_0003_0000_0002_0000_0001);
         for len in [1, 7, 8, 63, 64, 65, 4096] {
             let data: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
             let mut back = vec![0; len];
@@ -437,6 +422,39 @@ mod tests {
         assert!(!arena.is_zero(8192, 64));
         arena.zero(8192, 4096);
         assert!(arena.is_zero(8192, 4096));
+    }
+
+    #[test]
+    fn words_of_every_size_are_exchanged_and_integers_changed() {
+        fn exchange<W: Word + PartialEq + std::fmt::Debug>(arena: &ArenaBytes, values: [W; 3]) {
+            let [first, second, third] = values;
+            assert_eq!(arena.swap(64, first), W::zeroed());
+            assert_eq!(arena.compare_exchange(64, second, third), Err(first));
+            assert_eq!(arena.compare_exchange(64, first, second), Ok(first));
+            assert_eq!((arena.load::<W>(64), arena.load::<u64>(64 + size_of::<W>().max(8))), (second, 0));
+            arena.store(64, W::zeroed());
+        }
+        let arena = ArenaBytes::new(2 << 20).unwrap();
+        exchange(&arena, [1_u8, 2, 3]);
+        exchange(&arena, [-1_i16, 2, 3]);
+        exchange(&arena, [1.5_f32, 2.5, 3.5]);
+        exchange(&arena, [[1_u16, 2, 3, 4], [5; 4], [6; 4]]);
+        exchange(&arena, [u128::MAX, 2, 3]);
+        arena.store(64, -3_i128);
+        for (change, operand, after) in [
+            (Change::Add, 5, 2_i128),
+            (Change::Sub, 4, -2),
+            (Change::And, 0xf, 0xe),
+            (Change::Or, 1, 0xf),
+            (Change::Xor, 2, 0xd),
+            (Change::Min, -9, -9),
+            (Change::Max, 7, 7),
+        ] {
+            let before = arena.load::<i128>(64);
+            assert_eq!((arena.change(64, change, operand), arena.load(64)), (before, after), "{change:?}");
+        }
+        assert_eq!(arena.change(8, Change::Sub, 1_u8), 0);
+        assert_eq!((arena.load::<u8>(8), arena.load::<u64>(0), arena.load::<u64>(16)), (255, 0, 0));
     }
 
     #[test]

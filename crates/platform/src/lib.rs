@@ -13,6 +13,7 @@
 //! | `reservation` | address space that is taken once, and whose pages come and go |
 //! | `zeroed_array` | a reserved array of atomics, zero until written |
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
+//! | `words` | plain data of up to 16 bytes, by atomics |
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
 //! | `inside` | whether a thread is inside of the engine, for allocators |
@@ -50,9 +51,10 @@ pub mod threads;
 pub mod uring;
 pub mod usage;
 pub mod userfaultfd;
+mod words;
 mod zeroed_array;
 
-pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS, Word};
+pub use arena_bytes::{ArenaBytes, Direction, TRANSFER_VECTORS};
 pub use fork::{ForkCanary, run_in_forked_child};
 pub use inside::Inside;
 pub use plain_memory::PlainMemory;
@@ -60,6 +62,7 @@ pub use reservation::{Backing, Reservation};
 pub use seccomp::forbid_io_uring;
 pub use secret::Secret;
 pub use size_limit::without_size_signal;
+pub use words::{Change, Integer, Word};
 pub use zeroed_array::ZeroedArray;
 
 /// The kernel's page size on x86-64, and the size of a frame.

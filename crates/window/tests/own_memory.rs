@@ -76,7 +76,7 @@ fn handles_and_pins_reach_the_same_bytes() {
     assert_eq!(space.load::<u64>(at + 40).unwrap(), 55);
     space.store::<u64>(at + 48, 66).unwrap();
     assert_eq!(array[6], 66);
-    let pin = space.pin(at, 4096, Access::Read).unwrap();
+    let pin = space.pin_exact(at, 4096, Access::Read).unwrap();
     drop(pin);
     assert_eq!((array[5], array[6]), (55, 66));
 }

@@ -69,8 +69,11 @@ struct Hold(Arc<Pages>);
 impl PageHits for Hold {
     #[inline]
     fn hit(&self, target: Target) -> u64 {
-        let pin =
-            self.0.space.pin(self.0.page(target), PAGE_BYTES, Access::Read).expect("the page is mapped");
+        let pin = self
+            .0
+            .space
+            .pin_exact(self.0.page(target), PAGE_BYTES, Access::Read)
+            .expect("the page is mapped");
         pin.load::<u64>(target.word() * WORD_BYTES).expect("the word is inside the pin")
     }
 }

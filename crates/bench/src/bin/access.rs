@@ -114,13 +114,13 @@ fn main() -> octavo::Result<()> {
                     }),
                     ("pin + drop", &mut || {
                         all.measure(threads, |page| {
-                            let pin = all.space.pin(at(page), 8, Access::Read).expect("mapped");
+                            let pin = all.space.pin_exact(at(page), 8, Access::Read).expect("mapped");
                             pin.len() as u64
                         })
                     }),
                     ("pin, load, drop", &mut || {
                         all.measure(threads, |page| {
-                            let pin = all.space.pin(at(page), 8, Access::Read).expect("mapped");
+                            let pin = all.space.pin_exact(at(page), 8, Access::Read).expect("mapped");
                             pin.load(0).expect("pinned")
                         })
                     }),

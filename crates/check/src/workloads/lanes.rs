@@ -214,7 +214,7 @@ impl Common {
             let refused = match random.below(3) {
                 0 => self.space.store(at, u64::MAX).err(),
                 1 => self.space.load::<u64>(at).err(),
-                _ => match self.space.pin(at, 8, Access::Write) {
+                _ => match self.space.pin_exact(at, 8, Access::Write) {
                     Ok(pin) => pin.copy_in(0, &[0xFF; 8]).err(),
                     Err(error) => Some(error),
                 },
@@ -350,7 +350,7 @@ impl<'a> Worker<'a> {
     fn pin(&mut self, page: u64) {
         let access = if self.random.below(2) == 0 { Access::Read } else { Access::Write };
         let at = self.address(page);
-        let pin = self.common.insist(|| self.common.space.pin(at, 8, access));
+        let pin = self.common.insist(|| self.common.space.pin_prefix(at, 8, access));
         let mut word = [0; 8];
         pin.copy_out(0, &mut word).expect("within the pin");
         self.check(page, u64::from_le_bytes(word), "pin");

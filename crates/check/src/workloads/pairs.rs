@@ -157,7 +157,7 @@ fn store(space: &Space) {
 }
 
 fn pin(space: &Space) {
-    let pin = insist(|| space.pin(AT, 8, Access::Write));
+    let pin = insist(|| space.pin_exact(AT, 8, Access::Write));
     pin.store(0, 2_u64).expect("a word of the pin");
     assert_eq!(insist(|| space.load::<u64>(AT)), 2, "what the pin has stored");
     drop(pin);

@@ -59,7 +59,7 @@ pub(crate) fn one_page(seed: u64) {
                 // The page comes and goes several times meanwhile, and is clean then.
                 thread::sleep(Duration::from_nanos(random.below(REST)));
                 if random.below(4) == 0 {
-                    let pin = insist(|| space.pin(at, 8, Access::Write));
+                    let pin = insist(|| space.pin_exact(at, 8, Access::Write));
                     pin.store(0, value).expect("a word of the pin");
                 } else {
                     insist(|| space.store(at, value));

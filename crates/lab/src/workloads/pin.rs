@@ -37,7 +37,7 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
             // Threads of one space are at places of their own as long as there are enough.
             let apart = bytes / 4096 / load.threads as u64;
             let first = (number as u64 * apart + read % TURN * load.pages) % (bytes / 4096 - load.pages + 1);
-            let pages = space.pin(buffer + first * 4096, load.pages as usize * 4096, Access::Write);
+            let pages = space.pin_prefix(buffer + first * 4096, load.pages as usize * 4096, Access::Write);
             work(load.beside);
             drop(pages.expect("pages that are there"));
         };

@@ -5,22 +5,28 @@
 //! | load | the walk twice (read, then re-read: one load a link each), and the data. No store, no lock |
 //! | store | the walk twice, one read-modify-write to take the frame and one to let it go, on its own half line |
 //! | read | as a load, once a page; the copy between |
+//! | swap, `fetch_add` and the like | as a store, and one read-modify-write for the word |
 //! | write | as a store, once a page. A page that is written whole and is not in memory is neither zeroed nor read first |
 //!
 //! A load is optimistic. It reads the entry, then the data, then the entry and every link again, and starts over where one of
 //! them has changed. A store is never optimistic, since it could not take back bytes written to a frame that has just got
 //! another owner. It takes a pin, reads again, writes, marks the frame dirty, and drops the pin.
 //!
+//! **Orderings.** A load acquires: it reads the word, and then makes an acquire fence. A store releases: it makes a release fence,
+//! and then writes the word. So who loads what another thread has stored sees all that the thread had done before, at whatever
+//! address, also where the page has moved or was out meanwhile. Words that are changed are sequentially consistent with each other.
+//! `hits` among the models has a message that is passed through two pages.
+//!
 //! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may fail.
 
 mod pin;
 
-pub(crate) use pin::pin;
-pub use pin::{Pin, PinnedPages};
+pub use pin::{Borrowed, Pin, PinHolder, PinOf, PinnedPages};
+pub(crate) use pin::{Cover, pin, pin_async};
 
 use std::marker::PhantomData;
 
-use octavo_platform::Word;
+use octavo_platform::{ArenaBytes, Word};
 
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,7 +61,7 @@ impl<W: Word> LeafOperation for Load<'_, W> {
         let value = if let Some(frame) = leaf.entry.readable_at_home() {
             self.engine.frames.bytes().load(offset_in_arena(frame, leaf.level, self.address))
         } else if leaf.entry.is_zero() {
-            W::default()
+            W::zeroed()
         } else {
             return None;
         };
@@ -89,41 +95,52 @@ pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -
     }
 }
 
-/// A store, at its leaf.
+/// Something that is done to a word whose frame is held, at its leaf. `run` gets the arena, and the word's place in it.
 #[derive(Clone, Copy)]
-struct Store<'e, W> {
+struct OnWord<'e, F> {
     engine: &'e Engine,
     address: u64,
-    value: W,
+    run: F,
 }
 
-impl<W: Word> LeafOperation for Store<'_, W> {
-    type Output = Result<()>;
+impl<R, F: Fn(&ArenaBytes, usize) -> R> LeafOperation for OnWord<'_, F> {
+    type Output = Result<R>;
 
     #[inline(always)]
-    fn run(self, leaf: &Leaf<'_>) -> Option<Result<()>> {
+    fn run(self, leaf: &Leaf<'_>) -> Option<Result<R>> {
         write_through(self.engine, leaf, |frame| {
-            self.engine.frames.bytes().store(offset_in_arena(frame, leaf.level, self.address), self.value);
+            (self.run)(self.engine.frames.bytes(), offset_in_arena(frame, leaf.level, self.address))
         })
     }
 }
 
-/// Stores a word at `address`.
+/// Does something to the word at `address`, once. A store and each change of a word go this way.
 #[inline(always)]
-pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, value: W) -> Result<()> {
+pub(crate) fn on_word<W: Word, R>(
+    engine: &Engine,
+    space: &SpaceState,
+    address: u64,
+    run: impl Fn(&ArenaBytes, usize) -> R + Copy,
+) -> Result<R> {
     check_aligned::<W>(engine, address)?;
     let page = PageNumber::containing(address);
     loop {
-        match engine.table.at_leaf(space.id, page, Store { engine, address, value }) {
+        match engine.table.at_leaf(space.id, page, OnWord { engine, address, run }) {
             Some(result) => return result,
             None => resolve(engine, space, address, Access::Write)?,
         }
     }
 }
 
+/// Stores a word at `address`.
+#[inline(always)]
+pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, value: W) -> Result<()> {
+    on_word::<W, _>(engine, space, address, |bytes, at| bytes.store(at, value))
+}
+
 /// Holds the frame of a writable leaf while `write` writes its bytes. `None`: not writable, or changed meanwhile.
 #[inline(always)]
-fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) -> Option<Result<()>> {
+fn write_through<R>(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId) -> R) -> Option<Result<R>> {
     let frame = leaf.entry.usable_at_home(Access::Write)?;
     let words = engine.frames.words(frame);
     let (pin, before) = PinnedFrame::take(frame, words);
@@ -133,14 +150,14 @@ fn write_through(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId)) 
     }
     // Release: the change that made the frame ours comes before its new bytes, for loads that still look at the old entry.
     fence(Ordering::Release);
-    write(frame);
+    let written = write(frame);
     // No thread clears the mark while the frame is held, so one look is enough.
     if !before.is_dirty() {
         words.holds.mark_dirty();
     }
     leaf.word.mark_accessed(leaf.entry);
     engine.unpin(pin);
-    Some(Ok(()))
+    Some(Ok(written))
 }
 
 /// Copies a part of a page out, at its leaf.

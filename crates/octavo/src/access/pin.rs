@@ -8,8 +8,12 @@
 //! pages that it has. The slow path goes on from there: it faults the page in, and tries again. The base form does the same
 //! under the space's layout lock, held shared, as Linux did under mmap_sem.
 //!
-//! The prefix rule: a range whose first page can be pinned never fails. The pin then covers the pages before the first one that
-//! cannot be pinned. Only a first page that cannot be pinned is an error, so an error never holds a pin.
+//! The prefix rule, where the caller asks for a prefix ([`Cover::Prefix`]): a range whose first page can be pinned never fails. The
+//! pin then covers the pages before the first one that cannot be pinned. Only a first page that cannot be pinned is an error, so an
+//! error never holds a pin. Otherwise all of the range is pinned, or nothing is.
+//!
+//! A pin of a space that is only borrowed keeps a reference to the engine. An owned one keeps a count of the space. The pin's type has
+//! whichever it is as its [`PinHolder`].
 //!
 //! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. So a zero page is pinned
 //! for reading only, and an entry that forbids writing never yields a pin for writing.
@@ -24,13 +28,13 @@ use octavo_platform::Word;
 use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::config::PinPath;
 use crate::counters::Counter;
-use crate::engine::{Engine, SpaceState};
+use crate::engine::{Engine, SpaceState, Waiter};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fault::resolve;
+use crate::fault::{Via, prefetch, resolve, resolve_async};
 use crate::frame::PinnedFrame;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
-use crate::table::{Access, Leaf, LeafOperation};
+use crate::table::{Access, Leaf, LeafOperation, PageNumberRange};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
 /// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at most once on its way
@@ -46,12 +50,41 @@ struct Piece {
 const NOT_HELD: u32 = u32::MAX;
 const NOTHING: Piece = Piece { offset: 0, held: NOT_HELD, len: 0 };
 
+/// How much of a range a pin has to cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// As many pages from the first on as can be pinned.
+    Prefix,
+    All,
+}
+
+/// What keeps the memory of a pin: a borrowed space, or a counted one.
+pub trait PinHolder {
+    #[doc(hidden)]
+    fn engine(&self) -> &Engine;
+}
+
+/// A space that the pin borrows.
+pub struct Borrowed<'s>(&'s Engine);
+
+impl PinHolder for Borrowed<'_> {
+    #[inline(always)]
+    fn engine(&self) -> &Engine {
+        self.0
+    }
+}
+
+/// Pinned memory of a space that the pin borrows; see [`PinOf`].
+pub type Pin<'s> = PinOf<Borrowed<'s>>;
+
 /// Pinned memory. A drop lets the memory go.
+///
+/// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) counts it. Both may go to other threads.
 ///
 /// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as `&[u8]`. Copy them
 /// with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
-pub struct Pin<'s> {
-    engine: &'s Engine,
+pub struct PinOf<H: PinHolder> {
+    holder: H,
     first: Piece,
     /// The runs behind the first. Most pins lie in one page, and have none.
     #[expect(clippy::box_collection, reason = "one word for what is nearly never there")]
@@ -60,7 +93,26 @@ pub struct Pin<'s> {
     access: Access,
 }
 
-impl Pin<'_> {
+impl<'s> Pin<'s> {
+    #[inline(always)]
+    fn new(engine: &'s Engine, first: Piece, access: Access) -> Self {
+        Self { holder: Borrowed(engine), first, rest: None, len: first.len as usize, access }
+    }
+
+    /// Has another holder keep the memory, one of the same engine.
+    pub(crate) fn held_by<H: PinHolder>(mut self, holder: H) -> PinOf<H> {
+        debug_assert!(std::ptr::eq(self.engine(), holder.engine()));
+        let (first, rest) = (std::mem::replace(&mut self.first, NOTHING), self.rest.take());
+        PinOf { holder, first, rest, len: self.len, access: self.access }
+    }
+}
+
+impl<H: PinHolder> PinOf<H> {
+    #[inline(always)]
+    fn engine(&self) -> &Engine {
+        self.holder.engine()
+    }
+
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         std::iter::once(&self.first).chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
@@ -74,7 +126,8 @@ impl Pin<'_> {
         self.len += piece.len as usize;
     }
 
-    /// Bytes pinned: all that were asked for, or a prefix that ends where a page could not be pinned.
+    /// Bytes pinned: all that were asked for, or, of a pin by [`Space::pin_prefix`](crate::Space::pin_prefix), a prefix that ends
+    /// where a page could not be pinned.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -97,7 +150,7 @@ impl Pin<'_> {
     /// a pointer cannot: SIGSEGV ends a child that dereferences one.
     pub fn pages(&self) -> PinnedPages<'_> {
         PinnedPages {
-            engine: self.engine,
+            engine: self.engine(),
             first: Some(&self.first),
             rest: self.rest.as_deref().map_or(&[][..], Vec::as_slice).iter(),
         }
@@ -110,7 +163,7 @@ impl Pin<'_> {
     /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked child.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
-        self.word_at::<W>(offset).map(|at| self.engine.frames.bytes().load(at))
+        self.word_at::<W>(offset).map(|at| self.engine().frames.bytes().load(at))
     }
 
     /// Stores a word `offset` bytes into the pin, which must lie aligned in memory.
@@ -125,7 +178,7 @@ impl Pin<'_> {
         let at = self.word_at::<W>(offset)?;
         // As for a store through the space.
         fence(Ordering::Release);
-        self.engine.frames.bytes().store(at, value);
+        self.engine().frames.bytes().store(at, value);
         Ok(())
     }
 
@@ -149,7 +202,7 @@ impl Pin<'_> {
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.check(offset, to.len())?;
         if let Some(at) = self.in_first(offset, to.len()) {
-            self.engine.frames.bytes().copy_out(at, to);
+            self.engine().frames.bytes().copy_out(at, to);
             return Ok(());
         }
         self.copy_out_parts(offset, to);
@@ -160,7 +213,7 @@ impl Pin<'_> {
         let mut rest = to;
         self.each_part(offset, rest.len(), |at, len| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
-            self.engine.frames.bytes().copy_out(at, now);
+            self.engine().frames.bytes().copy_out(at, now);
             rest = later;
         });
     }
@@ -178,13 +231,13 @@ impl Pin<'_> {
         // As for a store.
         fence(Ordering::Release);
         if let Some(at) = self.in_first(offset, from.len()) {
-            self.engine.frames.bytes().copy_in(at, from);
+            self.engine().frames.bytes().copy_in(at, from);
             return Ok(());
         }
         let mut rest = from;
         self.each_part(offset, rest.len(), |at, len| {
             let (now, later) = rest.split_at(len);
-            self.engine.frames.bytes().copy_in(at, now);
+            self.engine().frames.bytes().copy_in(at, now);
             rest = later;
         });
         Ok(())
@@ -198,7 +251,7 @@ impl Pin<'_> {
 
     #[inline]
     fn check(&self, offset: usize, len: usize) -> Result<()> {
-        self.engine.check_process()?;
+        self.engine().check_process()?;
         if offset.checked_add(len).is_some_and(|end| end <= self.len) {
             return Ok(());
         }
@@ -223,13 +276,13 @@ impl Pin<'_> {
     }
 }
 
-impl Drop for Pin<'_> {
+impl<H: PinHolder> Drop for PinOf<H> {
     #[inline]
     fn drop(&mut self) {
         // In a forked child the count goes down in the child's own copy, and `free_last` does nothing.
-        drop_piece(self.engine, self.first);
+        drop_piece(self.engine(), self.first);
         if let Some(rest) = &self.rest {
-            rest.iter().for_each(|piece| drop_piece(self.engine, *piece));
+            rest.iter().for_each(|piece| drop_piece(self.engine(), *piece));
         }
     }
 }
@@ -265,7 +318,7 @@ fn drop_piece(engine: &Engine, piece: Piece) {
     }
 }
 
-impl fmt::Debug for Pin<'_> {
+impl<H: PinHolder> fmt::Debug for PinOf<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pin").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
     }
@@ -294,7 +347,7 @@ impl Iterator for PinnedPages<'_> {
     }
 }
 
-/// Pins up to `len` bytes from `address` on, by the prefix rule.
+/// Pins up to `len` bytes from `address` on.
 #[inline(always)]
 pub(crate) fn pin<'s>(
     engine: &'s Engine,
@@ -302,6 +355,7 @@ pub(crate) fn pin<'s>(
     address: u64,
     len: usize,
     access: Access,
+    cover: Cover,
 ) -> Result<Pin<'s>> {
     let mut first = NOTHING;
     if engine.policy.pin_path == PinPath::LockFree {
@@ -311,10 +365,10 @@ pub(crate) fn pin<'s>(
         first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
     if first.len as usize == len && len > 0 {
-        return Ok(Pin { engine, first, rest: None, len, access });
+        return Ok(Pin::new(engine, first, access));
     }
     // Boxed, and taken apart again: a pin whose address never left this function stays in registers.
-    pin_rest(engine, first, space, address, len, access).map(|pin| *pin)
+    pin_rest(engine, first, space, address, len, access, cover).map(|pin| *pin)
 }
 
 /// The rest of a pin that does not lie in one present page.
@@ -326,34 +380,72 @@ fn pin_rest<'s>(
     address: u64,
     len: usize,
     access: Access,
+    cover: Cover,
 ) -> Result<Box<Pin<'s>>> {
-    let mut pin = Box::new(Pin { engine, first, rest: None, len: first.len as usize, access });
+    let mut pin = Box::new(Pin::new(engine, first, access));
     // Before any lock: in a forked child, a thread of the parent may hold the lock for ever.
     let _inside = engine.enter()?;
     check_range(engine, address, len as u64)?;
-    let locked = pin.engine.policy.pin_path == PinPath::Locked;
+    let locked = engine.policy.pin_path == PinPath::Locked;
     let take_present = |pin: &mut Pin<'_>| {
         let _layout = locked.then(|| space.regions.read_lock());
         pin_present(pin, space, address, len)
     };
     let mut fit = take_present(&mut pin);
     if pin.len < len {
-        pin.engine.counters.count(Counter::PinSlow);
+        engine.counters.count(Counter::PinSlow);
     }
     while pin.len < len {
         let next = address + pin.len as u64;
         let usable = match fit {
             Fit::Full => Err(too_many_pins()),
-            _ => resolve(pin.engine, space, next, pin.access),
+            _ => resolve(engine, space, next, access),
         };
         match usable {
             Ok(()) => fit = take_present(&mut pin),
             // The pages that are pinned already are the answer.
-            Err(_) if pin.len > 0 => break,
+            Err(_) if pin.len > 0 && cover == Cover::Prefix => break,
             Err(error) => return Err(error),
         }
     }
     Ok(pin)
+}
+
+/// Pins all of a range, without blocking the thread that polls. The reads of several pages that are out overlap. Pages stay pinned
+/// from the time that they are there.
+pub(crate) async fn pin_async<'s>(
+    engine: &'s Engine,
+    space: &SpaceState,
+    address: u64,
+    len: usize,
+    access: Access,
+) -> Result<Pin<'s>> {
+    check_range(engine, address, len as u64)?;
+    let mut pin = Pin::new(engine, NOTHING, access);
+    let mut is_ahead = false;
+    loop {
+        let fit = {
+            let _layout = (engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
+            pin_present(&mut pin, space, address, len)
+        };
+        if pin.len == len {
+            return Ok(pin);
+        }
+        if fit == Fit::Full {
+            return Err(too_many_pins());
+        }
+        let next = address + pin.len as u64;
+        let last = PageNumber::containing(address + len as u64 - 1);
+        if !is_ahead && last > PageNumber::containing(next) {
+            is_ahead = true;
+            prefetch(
+                engine,
+                space,
+                PageNumberRange { start: PageNumber::containing(next), end: last.plus(1) },
+            );
+        }
+        resolve_async(Waiter::task(engine), engine, space, next, access, Via::Handle).await?;
+    }
 }
 
 /// The reason why the pinning of present pages stopped.
@@ -370,7 +462,7 @@ enum Fit {
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     while pin.len < len {
         let (engine, access, address, len) =
-            (pin.engine, pin.access, address + pin.len as u64, len - pin.len);
+            (pin.holder.0, pin.access, address + pin.len as u64, len - pin.len);
         let full = Cell::new(false);
         let page = PageNumber::containing(address);
         let take = TakePin { engine, address, len, access, full: &full };

@@ -100,7 +100,7 @@ pub(crate) struct Policy {
 }
 
 /// The structures of one manager.
-pub(crate) struct Engine {
+pub struct Engine {
     pub(crate) policy: Policy,
     pub(crate) machine: Machine,
     pub(crate) canary: ForkCanary,

@@ -50,7 +50,7 @@ fn a_pinned_block_over_an_edge_is_looked_at_once() {
     let space = manager.space().unwrap();
     let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
     space.store(at, 7_u64).unwrap();
-    let pin = space.pin(at, 8, Access::Read).unwrap();
+    let pin = space.pin_exact(at, 8, Access::Read).unwrap();
     let (engine, id, block) = (manager.engine(), space.state().id, PageNumber::containing(at));
     let version = || engine.table.walk(id, block).entry().version();
     let before = version();
@@ -66,7 +66,7 @@ fn blocks_for_the_pool_that_cannot_be_made_do_not_keep_pages_from_blocks() {
     let manager = manager(HugePolicy::Never);
     let space = manager.space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
-    let _all = space.pin(at, 64 << 20, Access::Write).unwrap();
+    let _all = space.pin_exact(at, 64 << 20, Access::Write).unwrap();
     let engine = manager.engine();
     for _ in 0..5 {
         assert!(block_for_pool(engine).is_none(), "nothing can be moved");
@@ -223,7 +223,7 @@ fn a_frame_with_two_owners_moves_for_both() {
     let engine = pair.manager.engine();
     let before = frame_at(&pair.manager, &pair.first, pair.at).unwrap();
     {
-        let _pin = pair.second.pin(pair.other(), 8, Access::Read).unwrap();
+        let _pin = pair.second.pin_exact(pair.other(), 8, Access::Read).unwrap();
         assert_eq!(take_and_migrate(engine, before), Migrated::Kept, "a pin of either owner holds it");
     }
     assert_eq!(take_and_migrate(engine, before), Migrated::Moved);
@@ -247,7 +247,7 @@ fn a_pin_of_one_owner_keeps_the_frame_when_both_are_gone() {
     let keeper_at = keeper.map(PAGE, RegionOptions::default()).unwrap();
     share(&manager, (&first, at), (&keeper, keeper_at));
     let frame = frame_at(&manager, &keeper, keeper_at).unwrap();
-    let pin = keeper.pin(keeper_at, 8, Access::Write).unwrap();
+    let pin = keeper.pin_exact(keeper_at, 8, Access::Write).unwrap();
     drop(first);
     second.unmap(other, PAGE).unwrap();
     keeper.unmap(keeper_at, PAGE).unwrap();
@@ -295,7 +295,7 @@ fn a_block_with_two_owners_is_split_for_both() {
     let block = frame_at(manager, first, *at).unwrap();
     assert_eq!((frame_at(manager, second, pair.other()), pair.uses(block)), (Some(block), 2));
     {
-        let _pin = second.pin(pair.other(), 8, Access::Read).unwrap();
+        let _pin = second.pin_exact(pair.other(), 8, Access::Read).unwrap();
         assert_eq!(
             first.unmap(*at, PAGE).unwrap_err().kind(),
             ErrorKind::Busy,

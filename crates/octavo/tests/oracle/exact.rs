@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use octavo::{
-    Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space,
+    Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space, Word,
 };
 
 use super::pages::{Bytes, Pages};
@@ -366,43 +366,71 @@ impl<'s> Run<'s> {
     }
 
     fn store(&mut self, a: u16, b: u16, c: u8) {
-        let size = 1 << (c % 4);
-        let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
-        let bytes = self.fresh_bytes(size as usize);
+        match c % 5 {
+            0 => self.store_word::<1>(a, b, c),
+            1 => self.store_word::<2>(a, b, c),
+            2 => self.store_word::<4>(a, b, c),
+            3 => self.store_word::<8>(a, b, c),
+            _ => self.store_word::<16>(a, b, c),
+        }
+    }
+
+    fn word_at<const N: usize>(a: u16, b: u16) -> u64 {
+        let size = N as u64;
+        Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size
+    }
+
+    /// Stores a word, or exchanges it and looks at what was there.
+    fn store_word<const N: usize>(&mut self, a: u16, b: u16, c: u8)
+    where
+        [u8; N]: Word,
+    {
+        let address = Self::word_at::<N>(a, b);
+        let bytes: [u8; N] = self.fresh_bytes(N).try_into().unwrap();
         self.settle(address / PAGE, 1);
-        let result = self.with_room(|run| {
-            let word: [u8; 8] = std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0));
-            let word = u64::from_le_bytes(word);
-            match size {
-                1 => run.space.store(address, word as u8),
-                2 => run.space.store(address, word as u16),
-                4 => run.space.store(address, word as u32),
-                _ => run.space.store(address, word),
+        let allowed = self.model.allowed(address / PAGE, Access::Write);
+        let mut before = [0; N];
+        if allowed.is_ok() {
+            self.model.read(address, &mut before);
+        }
+        let result = self.with_room(|run| match c & 0x60 {
+            0 => run.space.swap(address, bytes).map(|was| assert_eq!(was, before, "{address:#x}")),
+            0x20 => {
+                let exchanged = run.space.compare_exchange(address, before, bytes);
+                exchanged.map(|was| assert_eq!(was, Ok(before), "{address:#x}"))
             }
+            _ => run.space.store(address, bytes),
         });
-        self.expect(result, self.model.allowed(address / PAGE, Access::Write).err(), address);
-        if self.model.allowed(address / PAGE, Access::Write).is_ok() {
+        self.expect(result, allowed.err(), address);
+        if allowed.is_ok() {
             self.model.write(address, &bytes);
         }
     }
 
     fn load(&mut self, a: u16, b: u16, c: u8) {
-        let size = 1 << (c % 4);
-        let address = Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size;
+        match c % 5 {
+            0 => self.load_word::<1>(a, b),
+            1 => self.load_word::<2>(a, b),
+            2 => self.load_word::<4>(a, b),
+            3 => self.load_word::<8>(a, b),
+            _ => self.load_word::<16>(a, b),
+        }
+    }
+
+    fn load_word<const N: usize>(&mut self, a: u16, b: u16)
+    where
+        [u8; N]: Word,
+    {
+        let address = Self::word_at::<N>(a, b);
         self.settle(address / PAGE, 1);
-        let result = self.with_room(|run| match size {
-            1 => run.space.load::<u8>(address).map(u64::from),
-            2 => run.space.load::<u16>(address).map(u64::from),
-            4 => run.space.load::<u32>(address).map(u64::from),
-            _ => run.space.load::<u64>(address),
-        });
+        let result = self.with_room(|run| run.space.load::<[u8; N]>(address));
         match self.model.allowed(address / PAGE, Access::Read) {
             Ok(()) => {
-                let mut bytes = [0; 8];
-                self.model.read(address, &mut bytes[..size as usize]);
-                assert_eq!(result.unwrap(), u64::from_le_bytes(bytes), "load of {size} at {address:#x}");
+                let mut expected = [0; N];
+                self.model.read(address, &mut expected);
+                assert_eq!(result.unwrap(), expected, "load at {address:#x}");
             }
-            kind => self.expect(result.map(|_| ()), kind.err(), address),
+            Err(kind) => assert_eq!(result.unwrap_err().kind(), kind),
         }
     }
 
@@ -446,15 +474,29 @@ impl<'s> Run<'s> {
         let (reach, kind) = self.model.reach(address, len, access);
         let space = self.space;
         self.settle(address / PAGE, 5);
-        let result = self.with_room(|_| space.pin(address, len as usize, access));
+        let is_exact = c & 8 != 0;
+        let result = self.with_room(|_| match is_exact {
+            true => space.pin_exact(address, len as usize, access),
+            false => space.pin_prefix(address, len as usize, access),
+        });
+        let fails = kind.is_some() && (is_exact || reach == 0);
         let pin = match result {
             Err(error) => {
-                assert_eq!((Some(error.kind()), reach), (kind, 0), "pin of {len} at {address:#x}: {error}");
+                assert_eq!(
+                    (Some(error.kind()), fails),
+                    (kind, true),
+                    "pin of {len} at {address:#x}: {error}"
+                );
+                if access == Access::Write {
+                    // The pages before had frames for a while.
+                    (address / PAGE..(address + reach) / PAGE).for_each(|page| self.model.mark_written(page));
+                }
                 return;
             }
             Ok(pin) => pin,
         };
-        assert!(kind.is_none() || reach > 0, "pin of {len} at {address:#x} should have failed: {kind:?}");
+        assert!(!fails, "pin of {len} at {address:#x} should have failed: {kind:?}");
+        assert!(!is_exact || pin.len() as u64 == len, "pinned {} of {len}", pin.len());
         if len == 0 {
             assert!(pin.is_empty());
             return;

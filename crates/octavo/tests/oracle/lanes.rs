@@ -184,7 +184,8 @@ impl Shared<'_> {
                 assert_eq!(self.insist(|| self.space.load::<u64>(at)), 0, "seed {}: a fresh page", self.seed);
                 self.insist(|| self.space.store(at, stamp ^ index));
             }
-            let held = random.one_in(2).then(|| self.insist(|| self.space.pin(address, 5000, Access::Write)));
+            let held =
+                random.one_in(2).then(|| self.insist(|| self.space.pin_prefix(address, 5000, Access::Write)));
             if random.one_in(3) {
                 self.insist(|| self.space.protect(address, len, Protection::READ));
                 let error = self.space.store(address, 1_u64).unwrap_err();
@@ -396,7 +397,7 @@ impl<'a> Worker<'a> {
     fn pin(&mut self, page: u64, unit: u64) {
         let access = if self.random.one_in(2) { Access::Read } else { Access::Write };
         let (address, len) = (self.address(page, unit), if self.random.one_in(3) { 5000 } else { 8 });
-        let pin = self.shared.insist(|| self.shared.space.pin(address, len, access));
+        let pin = self.shared.insist(|| self.shared.space.pin_prefix(address, len, access));
         let mut found = [0; 8];
         pin.copy_out(0, &mut found).unwrap();
         self.check(page, unit, found, "pin");

@@ -151,3 +151,97 @@ fn loom_a_store_holds_its_frame_against_eviction_and_reuse() {
         assert_eq!(words.holds.load().pins(), 0);
     });
 }
+
+/// A page that may move from its first frame to its second.
+#[derive(Default)]
+struct Page {
+    entry: EntryWord,
+    frames: [(HoldWord, AtomicU64); 2],
+}
+
+impl Page {
+    fn shown() -> Self {
+        let page = Self::default();
+        page.frames[0].0.begin(false);
+        let empty = page.entry.load();
+        page.entry.change(empty, empty.to_present(FrameId(0), Protection::READ_WRITE)).unwrap();
+        page
+    }
+
+    /// As `access::load`. `None`: a fault would follow.
+    fn load(&self) -> Option<u64> {
+        let seen = self.entry.load();
+        let frame = seen.readable_at_home()?;
+        let value = self.frames[frame.0 as usize].1.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        self.entry.still_is(seen).then_some(value)
+    }
+
+    /// As `access::write_through`. False: a fault would follow.
+    fn store(&self, value: u64) -> bool {
+        let seen = self.entry.load();
+        let Some(frame) = seen.readable_at_home() else { return false };
+        let (holds, bytes) = &self.frames[frame.0 as usize];
+        holds.take_pin();
+        let holds_still = self.entry.still_is(seen);
+        if holds_still {
+            fence(Ordering::Release);
+            bytes.store(value, Ordering::Relaxed);
+            holds.mark_dirty();
+        }
+        assert_eq!(holds.drop_pin(), Dropped::Kept);
+        holds_still
+    }
+
+    /// As `reclaim::migrate`, up to the release of the first frame.
+    fn migrate(&self) {
+        let [(holds, bytes), (fresh_holds, fresh_bytes)] = &self.frames;
+        holds.take_pin();
+        let seen = self.entry.load();
+        let busy = seen.to_busy();
+        if self.entry.change(seen, busy).is_ok() {
+            let to = if holds.pinned_by_others(1) {
+                busy.to_what_was(seen)
+            } else {
+                // As `ArenaBytes::copy_within`.
+                fence(Ordering::Release);
+                fresh_bytes.store(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+                fresh_holds.begin(holds.load().is_dirty());
+                busy.to_present_as(seen, FrameId(1))
+            };
+            assert!(!self.entry.publish(to));
+        }
+        assert_eq!(holds.drop_pin(), Dropped::Kept);
+    }
+}
+
+/// Who loads what another thread has stored sees what that thread stored before, also where either page moves meanwhile.
+#[test]
+fn loom_a_load_acquires_what_a_store_releases() {
+    for moves_message in [true, false] {
+        bounded(3, move || {
+            let pages = Arc::new([Page::shown(), Page::shown()]);
+            let writing = {
+                let pages = Arc::clone(&pages);
+                thread::spawn(move || {
+                    let [message, flag] = &*pages;
+                    let _ = message.store(1) && flag.store(1);
+                })
+            };
+            let moving = {
+                let pages = Arc::clone(&pages);
+                thread::spawn(move || {
+                    let [message, flag] = &*pages;
+                    if moves_message { message } else { flag }.migrate();
+                })
+            };
+            let [message, flag] = &*pages;
+            if flag.load() == Some(1) {
+                let value = message.load();
+                assert!(value.is_none_or(|value| value == 1), "the message had {value:?}");
+            }
+            writing.join().unwrap();
+            moving.join().unwrap();
+        });
+    }
+}

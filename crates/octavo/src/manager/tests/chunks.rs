@@ -101,7 +101,7 @@ fn a_clean_page_without_a_frame_to_move_to_keeps_its_place_on_swap() {
     give_back(engine, kept);
     let free = engine.frames.free_frames();
     {
-        let _pin = space.pin(at, 8, Access::Read).unwrap();
+        let _pin = space.pin_exact(at, 8, Access::Read).unwrap();
         assert_eq!(take_and_migrate(engine, frame), Migrated::Kept);
         assert_eq!(engine.frames.free_frames(), free, "the frame that it did not take is free");
     }

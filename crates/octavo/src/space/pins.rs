@@ -1,0 +1,118 @@
+//! Pins of a space: borrowed and owned, at once and awaited.
+
+use std::future::Future;
+
+use crate::access::{self, Cover, Pin, PinHolder, PinOf};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::space::{Space, inside};
+use crate::sync::Shared;
+use crate::table::Access;
+
+/// Pinned memory that holds its space by a count. It can be stored beside it, sent to other threads, and given to other languages.
+/// See [`PinOf`].
+pub type OwnedPin = PinOf<Shared<Space>>;
+
+impl PinHolder for Shared<Space> {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// # Pins
+///
+/// Pinned memory stays where it is until the pin is dropped. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
+impl Space {
+    /// Pins `len` bytes from `address` on, or nothing.
+    ///
+    /// # Errors
+    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can. An error holds no pin.
+    #[inline]
+    pub fn pin_exact(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
+        access::pin(&self.engine, &self.state, address, len, access, Cover::All)
+    }
+
+    /// Pins up to `len` bytes from `address` on, as `get_user_pages` does. Where a page behind the first cannot be had, the pin covers
+    /// fewer bytes; see [`PinOf::len`].
+    ///
+    /// # Errors
+    /// As [`Space::pin_exact`], for the first page.
+    #[inline]
+    pub fn pin_prefix(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
+        access::pin(&self.engine, &self.state, address, len, access, Cover::Prefix)
+    }
+
+    /// As [`Space::pin_exact`], with a pin that keeps the space.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use octavo::{Access, Manager, OwnedPin, RegionOptions};
+    ///
+    /// struct Header { pin: OwnedPin }
+    ///
+    /// let space = Arc::new(Manager::builder().budget_bytes(16 << 20).build()?.space()?);
+    /// let at = space.map(4096, RegionOptions::default())?;
+    /// let header = Header { pin: space.pin_owned(at, 64, Access::Write)? };
+    /// drop(space);
+    /// std::thread::spawn(move || header.pin.copy_in(0, b"kept")).join().unwrap()?;
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Space::pin_exact`].
+    pub fn pin_owned(self: &Shared<Self>, address: u64, len: usize, access: Access) -> Result<OwnedPin> {
+        self.pin_exact(address, len, access).map(|pin| pin.held_by(Shared::clone(self)))
+    }
+
+    /// As [`Space::pin_exact`], without blocking the executor. The pages that are out are read at once, and each stays pinned once it is
+    /// there. A dropped future holds nothing.
+    ///
+    /// # Errors
+    /// As [`Space::pin_exact`].
+    pub fn pin_async(
+        &self,
+        address: u64,
+        len: usize,
+        access: Access,
+    ) -> impl Future<Output = Result<Pin<'_>>> + Send + '_ {
+        inside(access::pin_async(&self.engine, &self.state, address, len, access))
+    }
+
+    /// Reads a range, without blocking the executor: [`Space::pin_async`] for reading.
+    ///
+    /// # Errors
+    /// As [`Space::pin_exact`].
+    pub fn read_async(&self, address: u64, len: usize) -> impl Future<Output = Result<Pin<'_>>> + Send + '_ {
+        self.pin_async(address, len, Access::Read)
+    }
+
+    /// As [`Space::pin_async`], with a future and a pin that keep the space.
+    ///
+    /// # Errors
+    /// As [`Space::pin_exact`].
+    pub fn pin_owned_async(
+        self: &Shared<Self>,
+        address: u64,
+        len: usize,
+        access: Access,
+    ) -> impl Future<Output = Result<OwnedPin>> + Send + use<> {
+        let space = Shared::clone(self);
+        async move {
+            let pinned = space.pin_async(address, len, access).await;
+            pinned.map(|pin| pin.held_by(Shared::clone(&space)))
+        }
+    }
+
+    /// As [`Space::fault_async`], with a future that keeps the space.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    pub fn fault_owned_async(
+        self: &Shared<Self>,
+        address: u64,
+        access: Access,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let space = Shared::clone(self);
+        async move { space.fault_async(address, access).await }
+    }
+}

@@ -1,0 +1,159 @@
+//! Words of a space: loads, stores, and changes in one step.
+//!
+//! A word has 1, 2, 4, 8 or 16 bytes, and its address is a multiple of its size. So it lies in one page and is never torn.
+
+use octavo_platform::{Change, Integer, Word};
+
+use crate::access;
+use crate::error::Result;
+use crate::space::Space;
+
+/// # Words
+///
+/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1, 2, 4, 8 or 16 bytes. Its address must be a multiple of
+/// its size.
+///
+/// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The others are
+/// sequentially consistent, with each other. To have a store in that order too, use [`Space::swap`].
+impl Space {
+    /// Loads the word at `address`. A hit takes no lock and writes nothing.
+    ///
+    /// # Errors
+    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`. Where the page must be brought in, also the errors of reclaim and
+    /// of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
+    /// `ForkedChild` in a forked child.
+    #[inline]
+    pub fn load<W: Word>(&self, address: u64) -> Result<W> {
+        access::load(&self.engine, &self.state, address)
+    }
+
+    /// Stores a word at `address`. A hit takes no lock, and costs two read-modify-writes.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
+        access::store(&self.engine, &self.state, address, value)
+    }
+
+    /// Stores a word at `address`, and returns the word that was there. A hit takes no lock, and costs three read-modify-writes, as
+    /// each of the following does.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn swap<W: Word>(&self, address: u64, value: W) -> Result<W> {
+        access::on_word::<W, _>(&self.engine, &self.state, address, |bytes, at| bytes.swap(at, value))
+    }
+
+    /// Stores `new` at `address` if the bytes there are those of `current`. Returns what was there, as an inner error if it was
+    /// something else.
+    ///
+    /// ```
+    /// # use octavo::{Manager, RegionOptions};
+    /// # let space = Manager::builder().budget_bytes(16 << 20).build()?.space()?;
+    /// # let at = space.map(4096, RegionOptions::default())?;
+    /// assert_eq!(space.compare_exchange(at, 0_u64, 7)?, Ok(0));
+    /// assert_eq!(space.compare_exchange(at, 0_u64, 8)?, Err(7));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn compare_exchange<W: Word>(&self, address: u64, current: W, new: W) -> Result<Result<W, W>> {
+        access::on_word::<W, _>(&self.engine, &self.state, address, |bytes, at| {
+            bytes.compare_exchange(at, current, new)
+        })
+    }
+
+    /// Stores what `change` makes of the word at `address`, for as long as it returns something. Returns the word that was there, as
+    /// an inner error if nothing was stored. `change` is called again where another thread has changed the word meanwhile.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    pub fn fetch_update<W: Word>(
+        &self,
+        address: u64,
+        mut change: impl FnMut(W) -> Option<W>,
+    ) -> Result<Result<W, W>> {
+        let mut current = self.load(address)?;
+        while let Some(new) = change(current) {
+            match self.compare_exchange(address, current, new)? {
+                Ok(before) => return Ok(Ok(before)),
+                Err(now) => current = now,
+            }
+        }
+        Ok(Err(current))
+    }
+
+    /// Adds to the integer at `address`, and wraps around. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_add<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Add, value)
+    }
+
+    /// Subtracts from the integer at `address`, and wraps around. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_sub<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Sub, value)
+    }
+
+    /// Keeps those bits of the integer at `address` that `value` has too. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_and<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::And, value)
+    }
+
+    /// Adds the bits of `value` to the integer at `address`. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_or<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Or, value)
+    }
+
+    /// Inverts those bits of the integer at `address` that `value` has. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_xor<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Xor, value)
+    }
+
+    /// Keeps the lesser of the integer at `address` and `value`. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_min<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Min, value)
+    }
+
+    /// Keeps the greater of the integer at `address` and `value`. Returns what it was.
+    ///
+    /// # Errors
+    /// As [`Space::load`].
+    #[inline]
+    pub fn fetch_max<I: Integer>(&self, address: u64, value: I) -> Result<I> {
+        self.change(address, Change::Max, value)
+    }
+
+    #[inline(always)]
+    fn change<I: Integer>(&self, address: u64, change: Change, value: I) -> Result<I> {
+        access::on_word::<I, _>(&self.engine, &self.state, address, |bytes, at| {
+            bytes.change(at, change, value)
+        })
+    }
+}

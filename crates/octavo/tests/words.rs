@@ -1,0 +1,151 @@
+//! Words of a space: every size, changes in one step, and what threads see of each other's, while pages come and go.
+
+mod common;
+
+use std::thread;
+
+use bytemuck::{Pod, Zeroable};
+use octavo::{Compression, ErrorKind, HugePolicy, Integer, Manager, RegionOptions, Space, Word};
+
+use common::{MIB, PAGE, assert_nothing_is_left};
+
+const BUDGET: u64 = 16 * MIB;
+
+fn space(manager: &Manager, len: u64) -> (Space, u64) {
+    let space = manager.space().unwrap();
+    let at = space.map(len, RegionOptions::default()).unwrap();
+    (space, at)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct Pair {
+    key: u64,
+    value: f64,
+}
+
+#[test]
+fn plain_data_of_up_to_sixteen_bytes_is_a_word() {
+    fn check<W: Word + PartialEq + std::fmt::Debug>(space: &Space, at: u64, values: [W; 2]) {
+        let [first, second] = values;
+        assert_eq!(space.load::<W>(at + PAGE).unwrap(), W::zeroed(), "a page of zeros");
+        space.store(at, first).unwrap();
+        assert_eq!(space.load::<W>(at).unwrap(), first);
+        assert_eq!(space.swap(at, second).unwrap(), first);
+        assert_eq!(space.compare_exchange(at, first, first).unwrap(), Err(second));
+        assert_eq!(space.compare_exchange(at, second, first).unwrap(), Ok(second));
+        assert_eq!(space.load::<W>(at).unwrap(), first);
+        let unaligned = space.compare_exchange(at + 1, first, second);
+        assert_eq!(unaligned.is_ok(), size_of::<W>() == 1);
+        assert!(unaligned.is_ok() || unaligned.unwrap_err().kind() == ErrorKind::InvalidRange);
+    }
+    let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+    let (space, at) = space(&manager, 2 * PAGE);
+    check(&space, at, [1_u8, 2]);
+    check(&space, at, [-1_i8, 2]);
+    check(&space, at, [[1_u8, 2], [3, 4]]);
+    check(&space, at, [1.5_f32, -2.5]);
+    check(&space, at, [1.5_f64, f64::INFINITY]);
+    check(&space, at, [1_usize, 2]);
+    check(&space, at, [u128::MAX, 1]);
+    check(&space, at, [Pair { key: 1, value: 1.5 }, Pair { key: u64::MAX, value: -1.5 }]);
+    drop(space);
+    assert_nothing_is_left(&manager);
+}
+
+#[test]
+fn integers_change_as_their_types_say() {
+    fn check<I: Integer + PartialEq + std::fmt::Debug>(space: &Space, at: u64, [least, one, most]: [I; 3]) {
+        space.store(at, most).unwrap();
+        assert_eq!(space.fetch_add(at, one).unwrap(), most);
+        assert_eq!(space.fetch_sub(at, one).unwrap(), least, "it wraps");
+        assert_eq!(space.fetch_min(at, least).unwrap(), most);
+        assert_eq!(space.fetch_max(at, one).unwrap(), least);
+        assert_eq!(space.fetch_xor(at, most).unwrap(), one);
+        space.fetch_or(at, one).unwrap();
+        assert_eq!(space.fetch_and(at, one).unwrap(), most);
+        assert_eq!(space.load::<I>(at).unwrap(), one);
+    }
+    let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+    let (space, at) = space(&manager, PAGE);
+    check(&space, at, [u8::MIN, 1, u8::MAX]);
+    check(&space, at, [i16::MIN, 1, i16::MAX]);
+    check(&space, at, [u32::MIN, 1, u32::MAX]);
+    check(&space, at, [i64::MIN, 1, i64::MAX]);
+    check(&space, at, [i128::MIN, 1, i128::MAX]);
+    space.store(at, 7_u32).unwrap();
+    assert_eq!(space.fetch_update(at, |value: u32| value.checked_mul(2)).unwrap(), Ok(7));
+    assert_eq!(space.fetch_update(at, |value: u32| value.checked_sub(15)).unwrap(), Err(14));
+    assert_eq!(space.fetch_add(at + 2, 1_u32).unwrap_err().kind(), ErrorKind::InvalidRange);
+    assert_eq!(space.swap(at + PAGE, 1_u32).unwrap_err().kind(), ErrorKind::NotMapped);
+}
+
+/// No increment is lost where pages of counters go out to a device and come back between them.
+#[test]
+fn counters_lose_nothing_while_their_pages_come_and_go() {
+    const THREADS: u64 = 4;
+    for (huge, compression) in [(HugePolicy::Never, Compression::Off), (HugePolicy::Always, Compression::Lz4)]
+    {
+        let manager =
+            Manager::builder().budget_bytes(BUDGET).huge(huge).compression(compression).build().unwrap();
+        let len = 2 * BUDGET;
+        let (space, at) = space(&manager, len);
+        thread::scope(|scope| {
+            for lane in 0..THREADS {
+                let space = &space;
+                // Each begins at another page, so that they are in each other's way from time to time.
+                let pages =
+                    (0..len / PAGE).map(move |page| (page + lane * len / PAGE / THREADS) % (len / PAGE));
+                scope.spawn(move || {
+                    for page in pages {
+                        space.fetch_add(at + page * PAGE, 1_u64).unwrap();
+                        space.fetch_sub(at + page * PAGE + 16, 1_u128).unwrap();
+                        space
+                            .fetch_update(at + page * PAGE + 8, |seen: u32| Some(seen + 3))
+                            .unwrap()
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        for page in (at..at + len).step_by(PAGE as usize) {
+            assert_eq!(space.load::<u64>(page).unwrap(), THREADS);
+            assert_eq!(space.load::<u32>(page + 8).unwrap(), 3 * THREADS as u32);
+            assert_eq!(space.load::<i128>(page + 16).unwrap(), -i128::from(THREADS));
+        }
+        assert!(space.stats().unwrap().swapped_in_bytes > 0);
+        manager.validate();
+    }
+}
+
+/// A word of 16 bytes is never torn, and a stored flag shows what was stored before it, while a third thread sends the pages out.
+#[test]
+fn threads_see_each_others_words_whole_and_in_order() {
+    const ROUNDS: u64 = 20_000;
+    let manager = Manager::builder().budget_bytes(BUDGET).compression(Compression::Off).build().unwrap();
+    let (space, at) = space(&manager, 2 * PAGE);
+    let (message, flag) = (at, at + PAGE);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                space.store(message, [round, !round]).unwrap();
+                space.store(flag, round).unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                manager.reclaim(1).unwrap();
+            }
+        });
+        let mut told = 0;
+        while told < ROUNDS {
+            told = space.load::<u64>(flag).unwrap();
+            let [round, inverted] = space.load::<[u64; 2]>(message).unwrap();
+            assert!(told == 0 || round == !inverted, "torn: {round:#x}, {inverted:#x}");
+            assert!(round >= told, "the flag said {told}, and the message {round}");
+        }
+    });
+    assert!(space.stats().unwrap().swapped_out_bytes > 0);
+}
