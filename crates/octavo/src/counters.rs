@@ -146,3 +146,11 @@ impl CounterSnapshot {
         CounterSnapshot { values: values.collect() }
     }
 }
+
+/// A map from the counters' names to their values.
+#[cfg(feature = "serde")]
+impl serde::Serialize for CounterSnapshot {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(counter, value)| (counter.name(), value)))
+    }
+}

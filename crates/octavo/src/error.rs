@@ -10,6 +10,7 @@ use crate::units::bytes_for_people;
 /// The kind of an error, for a program to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u16)]
 pub enum ErrorKind {
     /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and

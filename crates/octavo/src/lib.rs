@@ -24,6 +24,8 @@
 //! # Ok::<(), octavo::Error>(())
 //! ```
 //!
+//! With the feature `serde`, statistics and counters can be serialised.
+//!
 //! `ARCHITECTURE.md` is the map of the source.
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -71,7 +73,7 @@ pub use io::{IoEngine, SwapArea, SwapFile};
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
 pub use octavo_platform::{Integer, Word};
 pub use region::{AccessPattern, RegionOptions};
-pub use space::{Advice, OwnedPin, Space, SpaceStats};
+pub use space::{Advice, OwnedPin, RangeStats, RegionStats, Space, SpaceCursor, SpaceStats};
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
 #[doc(hidden)]
@@ -80,3 +82,8 @@ pub use sync::machine::{Cpus, Machine};
 pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};
+
+/// The examples of the page that registries show are tested, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -36,6 +36,7 @@ pub struct Manager {
 
 /// The use of a manager, at about one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ManagerStats {
     /// The limit.
     pub budget_bytes: u64,

@@ -1,5 +1,7 @@
 //! The public face of an address space.
 
+mod cursor;
+mod figures;
 mod pins;
 mod ranges;
 mod words;
@@ -12,7 +14,7 @@ use octavo_platform::Inside;
 
 use crate::access;
 use crate::engine::{
-    Engine, Figure, Lack, Obstacle, SpaceState, Waiter, clear_space, forget_range, fork_range, in_place,
+    Engine, Lack, Obstacle, SpaceState, Waiter, clear_space, forget_range, fork_range, in_place,
     protect_range, relocate_range, split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +24,8 @@ use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Shared, pause};
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
+pub use cursor::SpaceCursor;
+pub use figures::{RangeStats, RegionStats, SpaceStats};
 pub use pins::OwnedPin;
 use ranges::{page_count, page_range, whole_pages};
 
@@ -60,23 +64,6 @@ pub enum Advice {
     PageOut,
     /// Never again: the pages' contents may be dropped, and read as zeros from now on. The range stays mapped.
     Free,
-}
-
-/// The use of a space, at about one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpaceStats {
-    /// Bytes of all regions.
-    pub mapped_bytes: u64,
-    /// Bytes that have frames now. Zero pages do not count.
-    pub resident_bytes: u64,
-    /// The most bytes that may have frames, if a quota is set.
-    pub quota_bytes: Option<u64>,
-    /// Bytes that came back from swap, so far.
-    pub swapped_in_bytes: u64,
-    /// Bytes that went out, so far.
-    pub swapped_out_bytes: u64,
-    /// The part of those that went out because of the quota.
-    pub quota_out_bytes: u64,
 }
 
 impl Space {
@@ -560,23 +547,6 @@ impl Space {
         }
         self.state.quota.set_pages(bytes.map(|bytes| bytes >> PAGE_SHIFT));
         in_place(make_room_under_quota(&self.engine, &self.state, 0, &mut Waiter::patient(&self.engine)))
-    }
-
-    /// The memory and swap that the space uses.
-    ///
-    /// # Errors
-    /// `ForkedChild` in a forked child.
-    pub fn stats(&self) -> Result<SpaceStats> {
-        let _inside = self.engine.enter()?;
-        let figure = |figure| self.engine.space_use.get(self.state.id, figure) << PAGE_SHIFT;
-        Ok(SpaceStats {
-            mapped_bytes: self.state.regions.writer().mapped_pages() << PAGE_SHIFT,
-            resident_bytes: figure(Figure::Resident),
-            quota_bytes: self.state.quota.pages().map(|pages| pages << PAGE_SHIFT),
-            swapped_in_bytes: figure(Figure::SwapIn),
-            swapped_out_bytes: figure(Figure::SwapOut),
-            quota_out_bytes: figure(Figure::QuotaOut),
-        })
     }
 
     #[cfg(all(test, not(loom)))]

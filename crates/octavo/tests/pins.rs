@@ -4,10 +4,16 @@ mod common;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread;
 
-use octavo::{Access, Advice, Compression, ErrorKind, Manager, OwnedPin, Pin, RegionOptions, Result, Space};
+use octavo::io::SwapArea;
+use octavo::{
+    Access, AccessPattern, Advice, Compression, Counter, ErrorKind, Manager, OwnedPin, Pin, PinPath,
+    Protection, RegionOptions, Result, Space,
+};
 
+use common::device::TestDevice;
 use common::{MIB, PAGE, assert_nothing_is_left, run_woken};
 
 fn manager() -> Manager {
@@ -66,19 +72,79 @@ fn an_awaited_pin_has_all_pages_and_keeps_them() {
     for access in [Access::Read, Access::Write] {
         let manager = manager();
         let (space, at) = pages_out(&manager, 300);
-        let (pin, polls, wakes) = run_woken(space.pin_async(at, 300 * PAGE as usize, access));
+        let (pin, ..) = run_woken(space.pin_async(at, 300 * PAGE as usize, access));
         let pin = pin.unwrap();
-        println!("{polls} polls, {wakes} wakes");
         assert_shows(&pin, 300);
         assert_eq!(manager.reclaim(1000).unwrap(), 0, "all pages are pinned");
         assert_eq!(pin.store(0, 1_u8).is_ok(), access == Access::Write);
         drop(pin);
         let (again, polls, _) = run_woken(space.read_async(at, 300 * PAGE as usize));
         assert_shows(&again.unwrap(), 300);
-        assert_eq!(polls, 1, "all of it was there");
+        assert_eq!(polls, 1, "all of it is there");
         drop(space);
         assert_nothing_is_left(&manager);
     }
+}
+
+/// A device that answers when it is told to, so that nothing depends on who is quick.
+#[test]
+fn one_poll_asks_for_all_pages_near_and_waits_for_none() {
+    for path in [PinPath::LockFree, PinPath::Locked] {
+        let device = TestDevice::new(4096);
+        let manager = Manager::builder()
+            .budget_bytes(16 * MIB)
+            .compression(Compression::Off)
+            .background(false)
+            .pin_path(path)
+            .swap_area(SwapArea::device(device.boxed()))
+            .build()
+            .unwrap();
+        let (space, at) = pages_out(&manager, 300);
+        // Nothing is read ahead of a fault.
+        space.advise(at, 300 * PAGE, Advice::Random).unwrap();
+        device.hold();
+        let asked_before = manager.counters().get(Counter::ReadAhead);
+        let mut future = Box::pin(space.read_async(at, 300 * PAGE as usize));
+        let waker = std::task::Waker::noop();
+        assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        assert!(manager.counters().get(Counter::ReadAhead) - asked_before >= 100);
+        assert!(device.under_way() > 0);
+        let pin = loop {
+            device.let_go();
+            device.hold();
+            if let Poll::Ready(pin) = future.as_mut().poll(&mut Context::from_waker(waker)) {
+                break pin.unwrap();
+            }
+        };
+        assert_shows(&pin, 300);
+        device.let_go();
+        drop((future, pin));
+        drop(space);
+        assert_nothing_is_left(&manager);
+    }
+}
+
+#[test]
+fn a_pin_that_cannot_be_had_is_an_error_and_reads_nothing_that_may_not_be_read() {
+    let manager = manager();
+    let (space, at) = pages_out(&manager, 300);
+    space.protect(at, 300 * PAGE, Protection::NONE).unwrap();
+    let asked_before = manager.counters().get(Counter::ReadAhead);
+    let kind = |len, access| run_woken(space.pin_async(at, len, access)).0.unwrap_err().kind();
+    assert_eq!(kind(300 * PAGE as usize, Access::Read), ErrorKind::Protected);
+    assert_eq!(manager.counters().get(Counter::ReadAhead), asked_before);
+    space.protect(at, 300 * PAGE, Protection::READ).unwrap();
+    assert_eq!(kind(8, Access::Write), ErrorKind::Protected);
+    let all = space.map(64 * MIB, RegionOptions::new().pattern(AccessPattern::Sequential)).unwrap();
+    let result = run_woken(space.pin_async(all, 64 << 20, Access::Write)).0;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::OutOfMemory);
+    space.set_quota(Some(4 * MIB)).unwrap();
+    let result = run_woken(space.pin_async(all, 8 << 20, Access::Write)).0;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::QuotaExceeded);
+    let fits = run_woken(space.pin_async(all, 2 << 20, Access::Write)).0;
+    assert_eq!(fits.unwrap().len(), 2 << 20);
+    drop(space);
+    assert_nothing_is_left(&manager);
 }
 
 #[test]
@@ -88,10 +154,9 @@ fn a_pin_that_is_given_up_holds_nothing() {
     // Polled once, each at another length, and dropped.
     for pages in 1..64 {
         let mut future = Box::pin(space.pin_async(at, (pages * PAGE) as usize, Access::Write));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        drop(future.as_mut().poll(&mut context));
+        drop(future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())));
     }
-    space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
+    while manager.reclaim(512).unwrap() > 0 {}
     let (pin, ..) = run_woken(space.read_async(at, 64 * PAGE as usize));
     assert_shows(&pin.unwrap(), 64);
     drop(space);

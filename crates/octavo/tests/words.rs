@@ -5,7 +5,7 @@ mod common;
 use std::thread;
 
 use bytemuck::{Pod, Zeroable};
-use octavo::{Compression, ErrorKind, HugePolicy, Integer, Manager, RegionOptions, Space, Word};
+use octavo::{Advice, Compression, ErrorKind, HugePolicy, Integer, Manager, RegionOptions, Space, Word};
 
 use common::{MIB, PAGE, assert_nothing_is_left};
 
@@ -131,6 +131,9 @@ fn threads_see_each_others_words_whole_and_in_order() {
             for round in 1..=ROUNDS {
                 space.store(message, [round, !round]).unwrap();
                 space.store(flag, round).unwrap();
+                if round % 1000 == 0 {
+                    space.advise(at, 2 * PAGE, Advice::PageOut).unwrap();
+                }
             }
             done.store(true, std::sync::atomic::Ordering::Release);
         });
@@ -148,4 +151,30 @@ fn threads_see_each_others_words_whole_and_in_order() {
         }
     });
     assert!(space.stats().unwrap().swapped_out_bytes > 0);
+}
+
+/// Of two threads that each change a word and then look at the other's, one at least sees the other's change.
+#[test]
+fn changes_are_in_one_order_for_all() {
+    const ROUNDS: u64 = 20_000;
+    let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+    let (space, at) = space(&manager, 2 * PAGE);
+    let (space, meeting) = (&space, &std::sync::Barrier::new(2));
+    let seen = |mine: u64, others: u64| {
+        move || {
+            let look = |round| {
+                meeting.wait();
+                space.swap(mine, round).unwrap();
+                space.fetch_add(others, 0_u64).unwrap() == round
+            };
+            (1..=ROUNDS).map(look).collect::<Vec<bool>>()
+        }
+    };
+    thread::scope(|scope| {
+        let one = scope.spawn(seen(at, at + PAGE));
+        let other = scope.spawn(seen(at + PAGE, at));
+        let looks = one.join().unwrap().into_iter().zip(other.join().unwrap());
+        let missed = looks.enumerate().find(|(_, (one, other))| !one && !other);
+        assert_eq!(missed, None, "neither saw the other");
+    });
 }

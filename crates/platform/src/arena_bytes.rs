@@ -1,6 +1,6 @@
 //! Bytes that several threads, and devices, may read and write at once.
 //!
-//! Words go by relaxed atomics. Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into.
+//! Words go by atomics: relaxed ones, and sequentially consistent ones where a word is changed in one step. Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into.
 //! So a racing copy is a torn copy, and never undefined behaviour in Rust's terms.
 //!
 //! A caller that needs an untorn copy holds the frame, or checks the entry again afterwards. Functions that

@@ -1,7 +1,8 @@
 //! Words of shared memory: plain data of up to 16 bytes that one instruction reads, writes or changes.
 //!
-//! Words of 16 bytes go by `portable-atomic`, which takes `vmovdqa` where the processor promises that it does not tear, and
-//! `cmpxchg16b` elsewhere.
+//! Words of 16 bytes go by `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock cmpxchg16b` on others.
+//!
+//! Threads may access the same bytes at different sizes. `docs/soundness.md` says what that asks of the language.
 
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use std::sync::atomic::{
@@ -77,11 +78,11 @@ macro_rules! by_size {
 ///
 /// # Safety
 /// `at` is a multiple of the word's size. Its bytes are mapped, readable and writable, and only atomics, assembly and devices
-/// access them.
+/// access them. The atomics may have different sizes (`docs/soundness.md`, *What is not claimed*).
 #[inline(always)]
 pub(crate) unsafe fn load<W: Word>(at: *mut u8) -> W {
     by_size!(W, |Atomic, Bits| {
-        // SAFETY: the caller promises exactly what `from_ptr` asks for.
+        // SAFETY: the caller promises what `from_ptr` asks for, but for accesses of other sizes, which x86-64 defines.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
         cast::<Bits, W>(word.load(Relaxed))
     })
@@ -145,7 +146,7 @@ macro_rules! integers {
             #[inline(always)]
             unsafe fn change(at: *mut u8, change: Change, operand: Self) -> Self {
                 const ORDER: Ordering = SeqCst;
-                // SAFETY: the caller promises exactly what `from_ptr` asks for.
+                // SAFETY: as in `load`.
                 let word = unsafe { <$atomic>::from_ptr(at.cast()) };
                 match change {
                     Change::Add => word.fetch_add(operand, ORDER),

@@ -83,6 +83,9 @@ pub type Pin<'s> = PinOf<Borrowed<'s>>;
 ///
 /// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as `&[u8]`. Copy them
 /// with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
+///
+/// A pin for reading on a page that nobody has written yet takes no memory: it shows zeros, and goes on to show zeros when the page is
+/// written. Who wants to see what comes there pins for writing.
 pub struct PinOf<H: PinHolder> {
     holder: H,
     first: Piece,
@@ -157,16 +160,22 @@ impl<H: PinHolder> PinOf<H> {
     }
 
     /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A load is cheaper than
-    /// a copy: the word stays in a register, so the drop of the pin need not wait for it.
+    /// a copy: the word stays in a register, so the drop of the pin need not wait for it. It acquires, as [`Space::load`](crate::Space::load)
+    /// does.
     ///
     /// # Errors
     /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked child.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
-        self.word_at::<W>(offset).map(|at| self.engine().frames.bytes().load(at))
+        let at = self.word_at::<W>(offset)?;
+        let value = self.engine().frames.bytes().load(at);
+        // As for a load through the space.
+        fence(Ordering::Acquire);
+        Ok(value)
     }
 
-    /// Stores a word `offset` bytes into the pin, which must lie aligned in memory.
+    /// Stores a word `offset` bytes into the pin, which must lie aligned in memory. It releases, as
+    /// [`Space::store`](crate::Space::store) does.
     ///
     /// # Errors
     /// `Protected` when the pin is for reading; and as [`Pin::load`].
@@ -411,8 +420,10 @@ fn pin_rest<'s>(
     Ok(pin)
 }
 
-/// Pins all of a range, without blocking the thread that polls. The reads of several pages that are out overlap. Pages stay pinned
-/// from the time that they are there.
+/// The pages of a pin that are awaited at once, and whose reads overlap. After so many, others may run.
+const AWAITED_PAGES: u64 = 128;
+
+/// Pins all of a range, without blocking the thread that polls. Pages stay pinned from the time that they are there.
 pub(crate) async fn pin_async<'s>(
     engine: &'s Engine,
     space: &SpaceState,
@@ -421,11 +432,14 @@ pub(crate) async fn pin_async<'s>(
     access: Access,
 ) -> Result<Pin<'s>> {
     check_range(engine, address, len as u64)?;
+    let is_locked = engine.policy.pin_path == PinPath::Locked;
+    engine.counters.count(if is_locked { Counter::PinSlow } else { Counter::PinFast });
     let mut pin = Pin::new(engine, NOTHING, access);
-    let mut is_ahead = false;
+    let end = PageNumber((address + len as u64).div_ceil(PAGE_BYTES as u64));
+    let mut asked_for = PageNumber::containing(address);
     loop {
         let fit = {
-            let _layout = (engine.policy.pin_path == PinPath::Locked).then(|| space.regions.read_lock());
+            let _layout = is_locked.then(|| space.regions.read_lock());
             pin_present(&mut pin, space, address, len)
         };
         if pin.len == len {
@@ -435,14 +449,15 @@ pub(crate) async fn pin_async<'s>(
             return Err(too_many_pins());
         }
         let next = address + pin.len as u64;
-        let last = PageNumber::containing(address + len as u64 - 1);
-        if !is_ahead && last > PageNumber::containing(next) {
-            is_ahead = true;
-            prefetch(
-                engine,
-                space,
-                PageNumberRange { start: PageNumber::containing(next), end: last.plus(1) },
-            );
+        // A range that may not be accessed so is not read in vain.
+        space.region_for(engine, next, access)?;
+        let page = PageNumber::containing(next);
+        if page >= asked_for {
+            if page > PageNumber::containing(address) {
+                Waiter::task(engine).give_way().await;
+            }
+            asked_for = page.plus(AWAITED_PAGES).min(end);
+            prefetch(engine, space, PageNumberRange { start: page, end: asked_for });
         }
         resolve_async(Waiter::task(engine), engine, space, next, access, Via::Handle).await?;
     }

@@ -9,6 +9,7 @@ use crate::units::PageNumber;
 
 /// The order in which a program is going to access the pages of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum AccessPattern {
     /// Octavo finds the order out: it reads ahead of runs of faults at one stride, in windows that grow.
     #[default]

@@ -64,8 +64,9 @@ impl Space {
         self.pin_exact(address, len, access).map(|pin| pin.held_by(Shared::clone(self)))
     }
 
-    /// As [`Space::pin_exact`], without blocking the executor. The pages that are out are read at once, and each stays pinned once it is
-    /// there. A dropped future holds nothing.
+    /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to 128 of them, and each page
+    /// stays pinned once it is there. After as many pages other tasks may run. A dropped future holds nothing. The base form of pinning
+    /// ([`PinPath::Locked`](crate::PinPath::Locked)) takes the lock of the space's regions, and may have to wait for it.
     ///
     /// # Errors
     /// As [`Space::pin_exact`].

@@ -14,9 +14,11 @@ use crate::space::Space;
 /// its size.
 ///
 /// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The others are
-/// sequentially consistent, with each other. To have a store in that order too, use [`Space::swap`].
+/// sequentially consistent, with each other. To have a store in that order too, use [`Space::swap`], and `fetch_add(address, 0)` for
+/// a load. Threads that access parts of a word at different sizes see each part whole.
 impl Space {
-    /// Loads the word at `address`. A hit takes no lock and writes nothing.
+    /// Loads the word at `address`. A hit takes no lock and writes nothing. (On a processor without AVX, a load of 16 bytes is a locked
+    /// instruction.)
     ///
     /// # Errors
     /// `InvalidRange` when unaligned, `NotMapped`, `Protected`. Where the page must be brought in, also the errors of reclaim and
@@ -30,7 +32,7 @@ impl Space {
     /// Stores a word at `address`. A hit takes no lock, and costs two read-modify-writes.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::load`], and `TooManyPins` where the page carries as many pins as it can.
     #[inline]
     pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
         access::store(&self.engine, &self.state, address, value)
@@ -40,14 +42,14 @@ impl Space {
     /// each of the following does.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn swap<W: Word>(&self, address: u64, value: W) -> Result<W> {
         access::on_word::<W, _>(&self.engine, &self.state, address, |bytes, at| bytes.swap(at, value))
     }
 
     /// Stores `new` at `address` if the bytes there are those of `current`. Returns what was there, as an inner error if it was
-    /// something else.
+    /// something else. The page counts as written either way.
     ///
     /// ```
     /// # use octavo::{Manager, RegionOptions};
@@ -59,7 +61,7 @@ impl Space {
     /// ```
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn compare_exchange<W: Word>(&self, address: u64, current: W, new: W) -> Result<Result<W, W>> {
         access::on_word::<W, _>(&self.engine, &self.state, address, |bytes, at| {
@@ -67,11 +69,12 @@ impl Space {
         })
     }
 
-    /// Stores what `change` makes of the word at `address`, for as long as it returns something. Returns the word that was there, as
-    /// an inner error if nothing was stored. `change` is called again where another thread has changed the word meanwhile.
+    /// Stores what `change` makes of the word at `address`, if it returns something. Returns the word that was there, as
+    /// an inner error if nothing was stored; that is a load. `change` is called again where another thread has changed the word
+    /// meanwhile.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     pub fn fetch_update<W: Word>(
         &self,
         address: u64,
@@ -90,7 +93,7 @@ impl Space {
     /// Adds to the integer at `address`, and wraps around. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_add<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Add, value)
@@ -99,7 +102,7 @@ impl Space {
     /// Subtracts from the integer at `address`, and wraps around. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_sub<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Sub, value)
@@ -108,7 +111,7 @@ impl Space {
     /// Keeps those bits of the integer at `address` that `value` has too. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_and<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::And, value)
@@ -117,7 +120,7 @@ impl Space {
     /// Adds the bits of `value` to the integer at `address`. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_or<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Or, value)
@@ -126,7 +129,7 @@ impl Space {
     /// Inverts those bits of the integer at `address` that `value` has. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_xor<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Xor, value)
@@ -135,7 +138,7 @@ impl Space {
     /// Keeps the lesser of the integer at `address` and `value`. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_min<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Min, value)
@@ -144,7 +147,7 @@ impl Space {
     /// Keeps the greater of the integer at `address` and `value`. Returns what it was.
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// As [`Space::store`].
     #[inline]
     pub fn fetch_max<I: Integer>(&self, address: u64, value: I) -> Result<I> {
         self.change(address, Change::Max, value)

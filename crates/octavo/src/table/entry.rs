@@ -59,6 +59,7 @@ pub(crate) struct NodeId(pub(crate) u32);
 
 /// The accesses that a page permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Protection {
     /// Loads, reads and read pins are allowed.
     pub read: bool,

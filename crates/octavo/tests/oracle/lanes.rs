@@ -359,7 +359,13 @@ impl<'a> Worker<'a> {
 
     fn store(&mut self, page: u64, unit: u64) {
         let (address, value) = (self.address(page, unit), self.random.next());
-        self.shared.insist(|| self.shared.space.store(address, value));
+        if self.random.one_in(3) {
+            // The change is made once, whatever its fault needs.
+            let before = self.shared.insist(|| self.shared.space.swap(address, value));
+            self.check(page, unit, before.to_le_bytes(), "swap");
+        } else {
+            self.shared.insist(|| self.shared.space.store(address, value));
+        }
         self.model.insert((page, unit), value.to_le_bytes());
     }
 

@@ -1,0 +1,74 @@
+//! A cache of values that may be larger than its memory: cold values are packed, and then go to disk, by themselves.
+//!
+//!     cargo run --release -p octavo --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
+
+use std::collections::HashMap;
+use std::error::Error;
+
+use octavo::{Manager, RegionOptions, Space};
+
+/// Values by keys. An index in plain memory says where each value lies.
+struct Cache {
+    space: Space,
+    places: HashMap<String, (u64, usize)>,
+    /// Where the next value comes, and where the addresses end.
+    next: u64,
+    end: u64,
+}
+
+impl Cache {
+    /// Addresses cost nothing, so there are many.
+    const ADDRESSES: u64 = 1 << 40;
+
+    fn new(budget_bytes: u64) -> octavo::Result<Self> {
+        let space = Manager::builder().budget_bytes(budget_bytes).build()?.space_named("cache")?;
+        let next = space.map(Self::ADDRESSES, RegionOptions::default())?;
+        Ok(Self { space, places: HashMap::new(), next, end: next + Self::ADDRESSES })
+    }
+
+    /// Returns the value of a key, and makes it first if it is not there.
+    fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<Vec<u8>> {
+        if let Some(&(at, len)) = self.places.get(key) {
+            let mut value = vec![0; len];
+            self.space.read(at, &mut value)?;
+            return Ok(value);
+        }
+        let value = make();
+        assert!(self.next + value.len() as u64 <= self.end, "a terabyte of values");
+        self.space.write(self.next, &value)?;
+        self.places.insert(key.into(), (self.next, value.len()));
+        self.next += value.len() as u64;
+        Ok(value)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<u64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
+    run(*words.first().unwrap_or(&20_000), words.get(1).unwrap_or(&16) << 20)
+}
+
+/// Makes and gets `values` values in `budget_bytes` of memory, and checks each.
+pub fn run(values: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
+    let mut cache = Cache::new(budget_bytes)?;
+    let make = |key: u64| format!("value {key}, ").repeat(1 + (key % 600) as usize).into_bytes();
+    let mut made = 0_u64;
+    for round in 0..3 {
+        for index in 0..values {
+            // The same keys in another order.
+            let key = (index * 7919 + round) % values;
+            let value = cache.get(&format!("key {key}"), || {
+                made += 1;
+                make(key)
+            })?;
+            assert!(value == make(key), "the value of {key} is what was made");
+        }
+    }
+    assert_eq!(made, values, "each value was made once");
+    let stats = cache.space.stats()?;
+    println!(
+        "{values} values; {} MiB in memory, {} MiB went out",
+        stats.resident_bytes >> 20,
+        stats.swapped_out_bytes >> 20
+    );
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Sorts more words than fit into its memory: runs that fit are sorted one by one, and then merged.
+//!
+//!     cargo run --release -p octavo --example sort -- 64 16      (MiB of words, MiB of memory)
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::error::Error;
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+
+use octavo::{AccessPattern, Manager, RegionOptions, Space, SpaceCursor};
+
+/// Bytes of a run. It is sorted in plain memory.
+const RUN_BYTES: u64 = 2 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mib: Vec<u64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
+    run(mib.first().unwrap_or(&64) << 20, mib.get(1).unwrap_or(&16) << 20)
+}
+
+/// Sorts `len` bytes of words in `budget_bytes` of memory, and checks their order.
+pub fn run(len: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
+    let space = Manager::builder().budget_bytes(budget_bytes).build()?.space()?;
+    let in_order = RegionOptions::new().pattern(AccessPattern::Sequential);
+    let (words, sorted) = (space.map(len, in_order)?, space.map(len, in_order)?);
+    let mut out = BufWriter::new(SpaceCursor::new(&space, words..words + len));
+    for index in 0..len / 8 {
+        out.write_all(&index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())?;
+    }
+    out.flush()?;
+    sort(&space, words, sorted, len)?;
+    let mut last = 0;
+    for word in Words(BufReader::with_capacity(1 << 16, SpaceCursor::new(&space, sorted..sorted + len))) {
+        let word = word?;
+        assert!(last <= word, "the words are in order");
+        last = word;
+    }
+    println!("{} words sorted; {} MiB went out", len / 8, space.stats()?.swapped_out_bytes >> 20);
+    Ok(())
+}
+
+/// Sorts `len` bytes of words at `from` to `to`.
+fn sort(space: &Space, from: u64, to: u64, len: u64) -> Result<(), Box<dyn Error>> {
+    let mut runs = Vec::new();
+    for start in (from..from + len).step_by(RUN_BYTES as usize) {
+        let range = start..(start + RUN_BYTES).min(from + len);
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        space.read(start, &mut bytes)?;
+        let mut run: Vec<u64> =
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        run.sort_unstable();
+        space.write(start, &run.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
+        runs.push(Words(BufReader::with_capacity(1 << 16, SpaceCursor::new(space, range))));
+    }
+    let mut heads = BinaryHeap::new();
+    for (index, run) in runs.iter_mut().enumerate() {
+        heads.extend(run.next().transpose()?.map(|word| Reverse((word, index))));
+    }
+    let mut out = BufWriter::with_capacity(1 << 16, SpaceCursor::new(space, to..to + len));
+    while let Some(Reverse((word, index))) = heads.pop() {
+        out.write_all(&word.to_le_bytes())?;
+        heads.extend(runs[index].next().transpose()?.map(|word| Reverse((word, index))));
+    }
+    Ok(out.flush()?)
+}
+
+/// The words of a stream.
+struct Words<R>(R);
+
+impl<R: Read> Iterator for Words<R> {
+    type Item = std::io::Result<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut word = [0; 8];
+        match self.0.read_exact(&mut word) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => None,
+            read => Some(read.map(|()| u64::from_le_bytes(word))),
+        }
+    }
+}

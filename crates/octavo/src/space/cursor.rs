@@ -1,0 +1,96 @@
+//! A range of a space as a stream of bytes.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::{Deref, Range};
+
+use crate::space::Space;
+
+/// A range of a space that is read and written in order, by [`Read`], [`Write`] and [`Seek`]. For code that wants a file, such as
+/// compressors and parsers.
+///
+/// `S` is a reference to a space, or an [`Arc`](std::sync::Arc) of one. The range has a fixed length: reads end there, and writes that come there
+/// write nothing, as with [`std::io::Cursor`] over a slice. Several cursors may lie over one range. Bytes that others write meanwhile
+/// may be torn.
+///
+/// Each call copies, so large pieces are cheaper than small ones: wrap the cursor in a [`std::io::BufReader`] or
+/// [`std::io::BufWriter`] where pieces are small. An error is one of [`Space::read`] or [`Space::write`], as an [`io::Error`] that
+/// holds it; the position is as before, and a part of the bytes may be written.
+///
+/// ```
+/// use std::io::{Read, Seek, Write};
+/// use octavo::{Manager, RegionOptions, SpaceCursor};
+///
+/// let space = Manager::builder().budget_bytes(16 << 20).build()?.space()?;
+/// let at = space.map(8192, RegionOptions::default())?;
+/// let mut cursor = SpaceCursor::new(&space, at..at + 8192);
+/// cursor.write_all(b"to be read later")?;
+/// cursor.rewind()?;
+/// let mut bytes = [0; 5];
+/// cursor.read_exact(&mut bytes)?;
+/// assert_eq!(&bytes, b"to be");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpaceCursor<S> {
+    space: S,
+    range: Range<u64>,
+    /// Bytes from the start of the range on. It may lie behind the end.
+    position: u64,
+}
+
+impl<S: Deref<Target = Space>> SpaceCursor<S> {
+    /// A cursor at the start of a range of addresses. The range need not be mapped until it is read or written. One that ends before it
+    /// begins is empty.
+    pub fn new(space: S, range: Range<u64>) -> Self {
+        Self { space, range, position: 0 }
+    }
+
+    /// Returns how far the cursor is from the start of its range, in bytes.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns the address at the cursor, and how many of `len` bytes there are.
+    fn here(&self, len: usize) -> (u64, usize) {
+        let left = (self.range.end.saturating_sub(self.range.start)).saturating_sub(self.position);
+        (self.range.start.saturating_add(self.position), left.min(len as u64) as usize)
+    }
+}
+
+impl<S: Deref<Target = Space>> Read for SpaceCursor<S> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let (at, len) = self.here(to.len());
+        self.space.read(at, &mut to[..len])?;
+        self.position += len as u64;
+        Ok(len)
+    }
+}
+
+impl<S: Deref<Target = Space>> Write for SpaceCursor<S> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let (at, len) = self.here(from.len());
+        self.space.write(at, &from[..len])?;
+        self.position += len as u64;
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: Deref<Target = Space>> Seek for SpaceCursor<S> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let len = self.range.end.saturating_sub(self.range.start);
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(offset) => len.checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        self.position = position.ok_or_else(|| {
+            let message = format!("{to:?} lies before the start of the range, or behind all addresses");
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        })?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,29 @@
+//! The short examples, at sizes that take a moment. Each checks its own results.
+
+// Their `main` is for the command line.
+#![allow(dead_code)]
+
+#[path = "../examples/aggregation.rs"]
+mod aggregation;
+#[path = "../examples/cache.rs"]
+mod cache;
+#[path = "../examples/sort.rs"]
+mod sort;
+
+const BUDGET: u64 = 16 << 20;
+
+#[test]
+fn keys_are_counted() {
+    aggregation::run(500_000, BUDGET).unwrap();
+}
+
+#[test]
+fn values_are_cached() {
+    cache::run(12_000, BUDGET).unwrap();
+}
+
+#[test]
+fn words_are_sorted() {
+    // The last run is a short one.
+    sort::run((33 << 20) + 8, BUDGET).unwrap();
+}

@@ -1,0 +1,59 @@
+//! What a space says of its pages.
+
+mod common;
+
+use octavo::{AccessPattern, Advice, Compression, ErrorKind, HugePolicy, Manager, Protection, RegionOptions};
+
+use common::{MIB, PAGE};
+
+#[test]
+fn each_page_of_a_range_is_counted_where_it_is() {
+    let manager = Manager::builder()
+        .budget_bytes(32 * MIB)
+        .huge(HugePolicy::Advised)
+        .compression(Compression::Off)
+        .background(false)
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    assert_eq!(space.region_stats().unwrap(), []);
+    assert_eq!(space.range_stats(0, 1 << 40).unwrap(), Default::default(), "nothing was touched");
+    space.map_at(4 * MIB, MIB, RegionOptions::new().pattern(AccessPattern::Random)).unwrap();
+    space.map_at(8 * MIB, 4 * MIB, RegionOptions::new().huge(true)).unwrap();
+    (0..20).for_each(|page| space.store(4 * MIB + page * PAGE, page + 1).unwrap());
+    (20..25).for_each(|page| assert_eq!(space.load::<u64>(4 * MIB + page * PAGE).unwrap(), 0));
+    space.store(8 * MIB, 1_u8).unwrap();
+    space.protect(8 * MIB, 2 * MIB, Protection::READ).unwrap();
+    space.advise(4 * MIB, 8 * PAGE, Advice::PageOut).unwrap();
+    let [small, block, untouched] = space.region_stats().unwrap().try_into().unwrap();
+    assert_eq!((small.address, small.bytes, small.pattern), (4 * MIB, MIB, AccessPattern::Random));
+    assert_eq!((small.pages.swapped_bytes, small.pages.resident_bytes), (8 * PAGE, 12 * PAGE));
+    assert_eq!((small.pages.zero_bytes, small.pages.huge_bytes, small.pages.away_bytes), (5 * PAGE, 0, 0));
+    assert_eq!((block.address, block.bytes, block.protection), (8 * MIB, 2 * MIB, Protection::READ));
+    assert_eq!((block.pages.resident_bytes, block.pages.huge_bytes), (2 * MIB, 2 * MIB));
+    assert_eq!((untouched.protection, untouched.pages), (Protection::READ_WRITE, Default::default()));
+    // A part of a region, and a part of a block.
+    let part = space.range_stats(4 * MIB + 7 * PAGE, 2 * PAGE).unwrap();
+    assert_eq!((part.swapped_bytes, part.resident_bytes), (PAGE, PAGE));
+    assert_eq!(space.range_stats(8 * MIB + PAGE, PAGE).unwrap().huge_bytes, PAGE);
+    assert_eq!(space.range_stats(1, PAGE).unwrap_err().kind(), ErrorKind::InvalidRange);
+    let all = space.range_stats(0, 1 << 40).unwrap();
+    assert_eq!(all.resident_bytes, space.stats().unwrap().resident_bytes);
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn figures_are_serialised_by_their_names() {
+    let manager = Manager::builder().budget_bytes(16 * MIB).build().unwrap();
+    let space = manager.space().unwrap();
+    space.map_at(0, PAGE, RegionOptions::default()).unwrap();
+    space.store(0, 1_u8).unwrap();
+    let json = |value: serde_json::Result<serde_json::Value>| value.unwrap();
+    assert_eq!(json(serde_json::to_value(manager.stats().unwrap()))["budget_bytes"], 16 * MIB);
+    assert!(json(serde_json::to_value(manager.counters()))["pgfault"].as_u64().unwrap() >= 1);
+    assert_eq!(json(serde_json::to_value(space.stats().unwrap()))["resident_bytes"], PAGE);
+    let regions = json(serde_json::to_value(space.region_stats().unwrap()));
+    assert_eq!(regions[0]["pages"]["resident_bytes"], PAGE);
+    assert_eq!(regions[0]["protection"]["write"], true);
+    assert_eq!(json(serde_json::to_value(ErrorKind::SwapFull)), "SwapFull");
+}
