@@ -22,7 +22,7 @@ pub fn ci() -> ExitCode {
     test_steps(&mut steps);
     steps.check("comparisons with all peers", cargo(&["test", "--package", "octavo-bench-compare"]));
     steps.check("formatting", cargo(&["fmt", "--all", "--check"]));
-    let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
+    let mut clippy = cargo(&["clippy", "--workspace", "--all-targets"]);
     clippy.args(["--", "-D", "warnings"]);
     steps.check("clippy", clippy);
     for package in MODELLED {
@@ -31,7 +31,7 @@ pub fn ci() -> ExitCode {
         models.args(["--", "--cfg", "loom", "-D", "warnings"]);
         steps.check(&format!("clippy of the models of {package}"), models);
     }
-    let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--features", FEATURES]);
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     steps.check("documentation", doc);
     steps.finish()
@@ -118,11 +118,7 @@ fn test_steps(steps: &mut Steps) {
 
 /// The tests of all packages but the comparisons, whose dozen of peers would take a third of the time to build. They are a
 /// step of [`ci`].
-const TESTS: [&str; 7] =
-    ["test", "--workspace", "--exclude", "octavo-bench-compare", "--no-fail-fast", "--features", FEATURES];
-
-/// What a user of the library may choose.
-const FEATURES: &str = "octavo/serde";
+const TESTS: [&str; 5] = ["test", "--workspace", "--exclude", "octavo-bench-compare", "--no-fail-fast"];
 
 /// What the names of all models have in common.
 const ALL_MODELS: &str = "loom_";

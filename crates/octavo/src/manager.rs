@@ -13,6 +13,7 @@ use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_ta
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::frame::zero_page::UsedHugeZero;
+use crate::latency::LatencySnapshot;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
@@ -132,6 +133,11 @@ impl Manager {
             self.engine().frames.flush_counters();
         }
         self.engine().counters.snapshot()
+    }
+
+    /// How long accesses waited so far. In a forked child, until the fork.
+    pub fn latencies(&self) -> LatencySnapshot {
+        self.engine().latencies.snapshot()
     }
 
     /// The memory, slots and pages in use.

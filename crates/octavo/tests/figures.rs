@@ -2,8 +2,13 @@
 
 mod common;
 
-use octavo::{AccessPattern, Advice, Compression, ErrorKind, HugePolicy, Manager, Protection, RegionOptions};
+use octavo::io::SwapArea;
+use octavo::{
+    AccessPattern, Advice, Compression, Counter, ErrorKind, HugePolicy, Latency, Manager, Protection,
+    RegionOptions,
+};
 
+use common::device::TestDevice;
 use common::{MIB, PAGE};
 
 #[test]
@@ -56,4 +61,52 @@ fn figures_are_serialised_by_their_names() {
     assert_eq!(regions[0]["pages"]["resident_bytes"], PAGE);
     assert_eq!(regions[0]["protection"]["write"], true);
     assert_eq!(json(serde_json::to_value(ErrorKind::SwapFull)), "SwapFull");
+    assert!(json(serde_json::to_value(manager.latencies()))["new_page"]["count"].as_u64().unwrap() >= 1);
+}
+
+/// How many waits of a kind were timed.
+fn timed(manager: &Manager, latency: Latency) -> u64 {
+    manager.latencies().quantiles(latency).count
+}
+
+#[test]
+fn each_kind_of_wait_is_timed() {
+    let device = TestDevice::new(1 << 16);
+    let build = |compression| {
+        let area = SwapArea::device(device.boxed());
+        let builder = Manager::builder().budget_bytes(16 * MIB).background(false).compression(compression);
+        builder.swap_area(area).huge(HugePolicy::Never).readahead_bytes(0).build().unwrap()
+    };
+    let manager = build(Compression::Off);
+    let space = manager.space().unwrap();
+    space.map_at(0, 64 * MIB, RegionOptions::default()).unwrap();
+    let pages = 1024;
+    (0..pages).for_each(|page| space.store(page * PAGE + 8, page + 1).unwrap());
+    let sampled = timed(&manager, Latency::NewPage);
+    assert!((pages / 128..=pages / 32).contains(&sampled), "{sampled} of {pages}: one in 64");
+    assert_eq!(timed(&manager, Latency::Device) + timed(&manager, Latency::Stall), 0);
+    while manager.reclaim(512).unwrap() > 0 {}
+    (0..pages).for_each(|page| assert_eq!(space.load::<u64>(page * PAGE + 8).unwrap(), page + 1));
+    assert_eq!(timed(&manager, Latency::Device), pages, "all of them");
+    assert_eq!(manager.latencies().histogram(Latency::Device).len(), pages);
+    // Nothing that is there is a wait.
+    (0..pages).for_each(|page| space.store(page * PAGE + 8, page + 2).unwrap());
+    assert_eq!(timed(&manager, Latency::Device), pages);
+    assert_eq!(timed(&manager, Latency::NewPage), sampled);
+    (0..8 * pages).for_each(|page| space.store(page * PAGE, 1_u64).unwrap());
+    let stalls = manager.counters().get(Counter::AllocationStall);
+    assert!(stalls > 0 && timed(&manager, Latency::Stall) == stalls, "{stalls}");
+    let before = manager.latencies();
+    assert_eq!(manager.latencies().since(&before).quantiles(Latency::Stall).count, 0);
+
+    let manager = build(Compression::Lz4);
+    let space = manager.space().unwrap();
+    space.map_at(0, 64 * MIB, RegionOptions::default()).unwrap();
+    (0..pages).for_each(|page| space.store(page * PAGE + 8, page + 1).unwrap());
+    while manager.reclaim(512).unwrap() > 0 {}
+    (0..pages).for_each(|page| assert_eq!(space.load::<u64>(page * PAGE + 8).unwrap(), page + 1));
+    let packed = manager.counters().get(Counter::PoolSwapIn);
+    let (unpacked, device) = (timed(&manager, Latency::Unpacked), timed(&manager, Latency::Device));
+    assert!(unpacked > 0 && unpacked <= sampled, "{unpacked} of {packed}");
+    assert!(packed + device <= pages, "{packed} and {device}");
 }

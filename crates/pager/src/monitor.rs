@@ -614,6 +614,8 @@ impl Monitor {
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
+            self.summary.latencies =
+                manager.latencies().iter().map(|(latency, figures)| (latency.name(), figures)).collect();
         }
         &self.summary
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use octavo::{Counter, Manager, PAGE_BYTES, SpaceStats};
+use octavo::{Counter, Manager, PAGE_BYTES, Quantiles, SpaceStats};
 use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
@@ -74,6 +74,8 @@ pub struct Summary {
     pub faults: Faults,
     /// How long faults waited for room.
     pub waited_seconds: f64,
+    /// How long faults took, by kind, and how long those stood that made room.
+    pub latencies: BTreeMap<&'static str, Quantiles>,
     /// The bytes of pages in the compressed pool, by the bytes that they took there, when the pool held most.
     pub compression_ratio: Option<f64>,
     /// Whether the processor's accessed bits told which pages are in use. Otherwise it shows in faults only.

@@ -8,7 +8,7 @@
 /// forms. `lib.rs` is the one file above all layers: it only declares and re-exports. A module without a
 /// layer is reported.
 pub const LAYERS: &[&[&str]] = &[
-    &["sizes", "sync", "units", "error", "config", "counters", "budget", "policy", "backoff"],
+    &["sizes", "sync", "units", "error", "config", "counters", "latency", "budget", "policy", "backoff"],
     &["frame", "io"],
     &["table", "region", "lru", "rmap", "mapping", "store"],
     &["swap"],

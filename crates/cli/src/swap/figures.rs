@@ -1,7 +1,10 @@
 //! The figures of a side, from its outcome. Seconds of the job and MB/s come first. The bytes that each phase moved to the
 //! device and from it stand apart.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+use octavo::LatencySnapshot;
 
 use super::data::PAGE_BYTES;
 use super::disk_side::Moved;
@@ -45,6 +48,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     measures.extend(side.ram_device_bytes.map(|bytes| ("ram_device_bytes", bytes as f64)));
     measures.extend(side.huge_bytes.map(|bytes| ("huge_bytes", bytes as f64)));
     measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
+    let latencies = side.latencies.iter().flat_map(of_latencies);
     Run {
         mode: contender.name().into(),
         tasks: job.tasks.into(),
@@ -56,10 +60,21 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
         faults_per_s: side.faults as f64 / seconds,
         peak_rss_bytes: side.peak_bytes.saturating_sub(side.ram_device_bytes.unwrap_or(0)),
         counters: side.counters.clone(),
-        measures: measures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+        measures: measures.into_iter().map(|(name, value)| (name.into(), value)).chain(latencies).collect(),
         failures: failures(side.mismatch().is_some()),
         ..Run::default()
     }
+}
+
+/// How long accesses waited, of the kinds that there were.
+fn of_latencies(latencies: &LatencySnapshot) -> impl Iterator<Item = (Cow<'static, str>, f64)> + '_ {
+    let kinds = latencies.iter().filter(|(_, waits)| waits.count > 0);
+    kinds.flat_map(|(latency, waits)| {
+        let name = latency.name();
+        let ns =
+            [("p50", waits.p50_ns), ("p99", waits.p99_ns), ("p999", waits.p999_ns), ("max", waits.max_ns)];
+        ns.map(|(quantile, ns)| (format!("{name}_{quantile}_ns").into(), ns as f64))
+    })
 }
 
 /// A run of the bare device.

@@ -143,6 +143,7 @@ impl KernelSide {
                 ("pswpin".to_string(), total(|traffic| traffic.in_pages)),
             ]
             .into(),
+            latencies: None,
             phases,
         })
     }

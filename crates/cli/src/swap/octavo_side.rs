@@ -71,6 +71,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     let peak_bytes = usage::peak_resident_bytes();
     drop(memories);
     let counted = manager.counters().since(&before);
+    let latencies = manager.latencies();
     manager.shutdown().map_err(octavo::Error::from)?;
     Ok(Side {
         phases,
@@ -81,6 +82,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
         huge_bytes: None,
         zram_bytes: None,
         counters: named(&counted),
+        latencies: Some(latencies),
     })
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use octavo::LatencySnapshot;
+
 use super::monitor::Seen;
 use super::plan::Phase;
 use super::work::Outcome;
@@ -48,6 +50,8 @@ pub struct Side {
     /// Most memory that zram took, which the control group is not charged for.
     pub zram_bytes: Option<u64>,
     pub counters: BTreeMap<String, u64>,
+    /// How long Octavo's accesses waited.
+    pub latencies: Option<LatencySnapshot>,
 }
 
 impl Side {

@@ -13,6 +13,7 @@ use crate::engine::{Engine, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{FrameAllocator, FrameConfig};
+use crate::latency::Latencies;
 use crate::lru::Lru;
 use crate::rmap::ReverseMap;
 use crate::swap::{Swap, SwapParts};
@@ -68,11 +69,13 @@ impl Engine {
             .map_err(system("cannot make the swap's maps, pool or key"))?;
         let space_use =
             SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
+        let latencies = Latencies::new().map_err(system("cannot reserve histograms"))?;
         Ok(Shared::new_cyclic(|itself| Self {
             policy: config.policy,
             canary,
             budget,
             counters,
+            latencies,
             frames,
             small_zero,
             huge_zero,

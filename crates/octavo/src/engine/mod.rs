@@ -56,6 +56,7 @@ use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
+use crate::latency::Latencies;
 use crate::lru::{IsolatedFrame, Lru};
 use crate::rmap::{Owner, ReverseMap};
 use crate::store::{Found, Leaving, Orphan, PageStore, Reference};
@@ -106,6 +107,7 @@ pub struct Engine {
     pub(crate) canary: ForkCanary,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) latencies: Latencies,
     pub(crate) frames: FrameAllocator,
     /// Four kilobytes of zeros that nobody writes. A pin on a zero page shows them.
     pub(crate) small_zero: FrameId,

@@ -38,6 +38,7 @@ use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, in_place, split_l
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::io::Waited;
+use crate::latency::{self, Latency};
 use crate::reclaim;
 use crate::region::Region;
 use crate::sync::park::block_until_driven;
@@ -398,10 +399,49 @@ impl Fault<'_> {
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
     let _inside = engine.enter()?;
+    match new_page_begins(engine, space, address, access) {
+        None => resolve_untimed(engine, space, address, access),
+        Some(began) => resolve_new_page(engine, space, address, began),
+    }
+}
+
+/// Apart, so that the faults that are not timed do not pay.
+#[cold]
+#[inline(never)]
+fn resolve_new_page(engine: &Engine, space: &SpaceState, address: u64, began: Instant) -> Result<()> {
+    let resolved = resolve_untimed(engine, space, address, Access::Write);
+    new_page_ends(engine, began, &resolved);
+    resolved
+}
+
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn resolve_untimed(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, access);
     match fault.block() {
         Outcome::Usable => Ok(()),
         lacking => in_place(fault.provide(lacking)).map(|_| ()),
+    }
+}
+
+/// Returns the time before a fault that gives a page its first bytes, if that fault is one of those that are timed.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn new_page_begins(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Option<Instant> {
+    let page = PageNumber::containing(address);
+    (access == Access::Write && latency::is_sampled(page)).then(|| time_if_new(engine, space, page)).flatten()
+}
+
+#[cold]
+fn time_if_new(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<Instant> {
+    let entry = engine.table.walk(space.id, page).entry();
+    // A link that leads no further has nothing below it.
+    let is_new = matches!(entry.state(), State::Empty | State::Zero | State::Node(_));
+    is_new.then(|| engine.machine.clock.now())
+}
+
+#[cold]
+fn new_page_ends(engine: &Engine, began: Instant, resolved: &Result<()>) {
+    if resolved.is_ok() {
+        engine.latencies.note(Latency::NewPage, engine.machine.clock.since(began));
     }
 }
 
@@ -438,13 +478,18 @@ pub(crate) async fn resolve_async(
     if via != Via::Handle {
         check_translated(space)?;
     }
+    let began = new_page_begins(engine, space, address, access);
     let mut fault = Fault::new(waiter, engine, space, address, access);
     (fault.via, fault.is_missing) = match via {
         Via::Missing => (Via::Translation, true),
         via => (via, false),
     };
     let outcome = fault.outcome().await;
-    fault.provide(outcome).await.map(|_| ())
+    let resolved = fault.provide(outcome).await.map(|_| ());
+    if let Some(began) = began {
+        new_page_ends(engine, began, &resolved);
+    }
+    resolved
 }
 
 /// Resolves a fault of the other side as far as that takes a read at most, and blocks for it. `None` means that it takes more,

@@ -34,6 +34,7 @@ use crate::fault::readahead::{read_ahead, read_with};
 use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
+use crate::latency::{self, Latency};
 use crate::region::Region;
 use crate::store::{Begun, PageStore, Reference, Unread};
 use crate::swap::{self, Brought, Pool, Wanted};
@@ -56,8 +57,10 @@ pub(super) struct Reading {
     sent: bool,
     /// The value of [`Engine::ends`] before.
     ends: u64,
-    /// The start of a wait for a device, where the wait is timed.
+    /// The start of a wait for a device, where the wait is timed for the pool.
     began: Option<Instant>,
+    /// What the fault waits for, and since when, if that is to be told.
+    waits: Option<(Latency, Instant)>,
 }
 
 impl Reading {
@@ -103,7 +106,7 @@ impl<'a> Fault<'a> {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
-        let mut reading = Reading { slot, pin, together: true, sent: false, ends, began: None };
+        let mut reading = Reading { slot, pin, together: true, sent: false, ends, began: None, waits: None };
         let mut hit = Hit::Cached;
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
@@ -115,6 +118,7 @@ impl<'a> Fault<'a> {
             self.start_collected();
         }
         if holds.is_reading() {
+            reading.waits = Some((Latency::Device, engine.machine.clock.now()));
             self.reading = Some(reading);
             return Step::Again;
         }
@@ -124,6 +128,7 @@ impl<'a> Fault<'a> {
     /// Only the slot has the page, so this fault reads it.
     fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, ends: u64) -> Step {
         let engine = self.engine;
+        let sampled_at = latency::is_sampled(self.page).then(|| engine.machine.clock.now());
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
         let (transfer, shadow) = match engine.swap.begin_read(&engine.frames, slot.stored(), block) {
             Begun::Reading(pin, shadow) => (pin, shadow),
@@ -140,7 +145,7 @@ impl<'a> Fault<'a> {
         engine.admit(frame, shadow);
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        let mut reading = Reading { slot, pin, together: false, sent: false, ends, began: None };
+        let mut reading = Reading { slot, pin, together: false, sent: false, ends, began: None, waits: None };
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
         if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
             let is_on_device = brought == Brought::OnDevice;
@@ -152,6 +157,7 @@ impl<'a> Fault<'a> {
         match brought {
             Brought::OnDevice => {
                 engine.counters.count(Counter::MajorFault);
+                reading.waits = Some((Latency::Device, engine.machine.clock.now()));
                 reading.began = self.timed_from(slot);
                 reading.sent = true;
                 reading.together = self.start_read(region, slot, transfer);
@@ -161,7 +167,10 @@ impl<'a> Fault<'a> {
                 }
                 // The device has read the page in place.
             }
-            Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), transfer, None),
+            Brought::Unpacked | Brought::Filled => {
+                reading.waits = sampled_at.map(|at| (Latency::Unpacked, at));
+                engine.end_read_of(slot.stored(), transfer, None);
+            }
             Brought::Corrupt => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.corrupt(slot))),
             Brought::Gone => engine.end_read_of(slot.stored(), transfer, Some(engine.swap.freed(slot))),
         }
@@ -303,6 +312,9 @@ impl<'a> Fault<'a> {
     /// Drops the reference of an entry that no longer leads to the slot.
     fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
         let (engine, frame) = (self.engine, reading.frame());
+        if let Some((latency, since)) = reading.waits {
+            engine.latencies.note(latency, engine.machine.clock.since(since));
+        }
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         self.mark_by(region, frame);
         engine.drop_reference(Reference::counted(reading.slot.stored()));

@@ -4,6 +4,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
 use crate::error::{Error, Result};
 use crate::frame::Block;
+use crate::latency::Latency;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::reclaim::shrink_pool::give_pool_back;
@@ -34,7 +35,9 @@ async fn stalled<T>(engine: &Engine, make: impl AsyncFnOnce(Instant) -> T) -> T 
     engine.counters.count(Counter::AllocationStall);
     let start = engine.machine.clock.now();
     let made = make(start).await;
-    engine.counters.add(Counter::StallNanoseconds, engine.machine.clock.since(start).as_nanos() as u64);
+    let took = engine.machine.clock.since(start);
+    engine.counters.add(Counter::StallNanoseconds, took.as_nanos() as u64);
+    engine.latencies.note(Latency::Stall, took);
     made
 }
 

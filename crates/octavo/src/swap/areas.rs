@@ -324,6 +324,6 @@ mod tests {
         let places: Vec<_> = areas.shapes().iter().map(|shape| shape.capacity_pages).collect();
         assert_eq!(places[0], huge - 700);
         assert!((1..700).contains(&places[1]) && places[2] == 0, "{places:?}");
-        assert_eq!(clusters(&areas).capacity(), places.iter().sum());
+        assert_eq!(clusters(&areas).capacity(), places.iter().sum::<u32>());
     }
 }

@@ -1,0 +1,210 @@
+//! How long accesses waited: a histogram for each kind of wait.
+//!
+//! A bucket is an eighth of a doubling, so a figure errs by 6 % at the most. Each CPU has a cell for each bucket, as for
+//! [counters](crate::counters), and a reader sums them.
+//!
+//! What takes less than a microsecond, or little more, is timed for one page in 64: to read a clock takes 20 to 50 ns, and a write fault that
+//! finds a zeroed frame 75. Faults that show zeros are not timed. Waits for a device and for room are all timed. Cost of a wait that is timed: two looks at the
+//! clock and one addition on a line that only this CPU writes.
+
+use hdrhistogram::Histogram;
+
+use crate::sync::Duration;
+use crate::sync::percpu::PerCpuCells;
+use crate::units::PageNumber;
+
+/// log2 of the buckets of a doubling.
+const PART_BITS: u32 = 3;
+/// Waits of 2^37 ns, two minutes, and more are in the last bucket.
+const MOST_BITS: u32 = 37;
+const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
+/// log2 of the pages of which one is timed where all would cost too much.
+const SAMPLE_BITS: u32 = 6;
+
+/// A kind of wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum Latency {
+    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room count.
+    NewPage,
+    /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room. One in 64 is timed.
+    Unpacked,
+    /// A fault that waited for a device, from the time that it asked, or found the page asked for.
+    Device,
+    /// The making of room by an access that found none.
+    Stall,
+}
+
+impl Latency {
+    /// Every kind, in declaration order.
+    pub const ALL: &[Self] = &[Self::NewPage, Self::Unpacked, Self::Device, Self::Stall];
+
+    /// Returns the kind's name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NewPage => "new_page",
+            Self::Unpacked => "unpacked",
+            Self::Device => "device",
+            Self::Stall => "stall",
+        }
+    }
+}
+
+/// Returns whether a fault on this page is timed, where not all are. The pages are scattered: programs touch some by preference, such
+/// as the first of each block.
+#[inline]
+pub(crate) fn is_sampled(page: PageNumber) -> bool {
+    page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SAMPLE_BITS) == 0
+}
+
+/// The histograms of a manager.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    cells: PerCpuCells,
+}
+
+impl Latencies {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { cells: PerCpuCells::new(Latency::ALL.len() * BUCKETS)? })
+    }
+
+    #[cold]
+    pub(crate) fn note(&self, latency: Latency, took: Duration) {
+        self.cells.add(latency as usize * BUCKETS + bucket_of(took.as_nanos() as u64), 1);
+    }
+
+    pub(crate) fn snapshot(&self) -> LatencySnapshot {
+        LatencySnapshot { counts: (0..Latency::ALL.len() * BUCKETS).map(|at| self.cells.sum(at)).collect() }
+    }
+}
+
+/// The waits so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatencySnapshot {
+    counts: Vec<u64>,
+}
+
+/// What a histogram says in five figures, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Quantiles {
+    /// How many waits were timed.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// Of a hundred, 99 took no longer.
+    pub p99_ns: u64,
+    /// Of a thousand, 999 took no longer.
+    pub p999_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
+}
+
+impl LatencySnapshot {
+    /// Returns the histogram of a kind, in nanoseconds.
+    pub fn histogram(&self, latency: Latency) -> Histogram<u64> {
+        let mut histogram = Histogram::new(3).expect("three digits are allowed");
+        let first = latency as usize * BUCKETS;
+        for (bucket, count) in
+            self.counts[first..first + BUCKETS].iter().enumerate().filter(|(_, count)| **count > 0)
+        {
+            histogram.record_n(middle_of(bucket), *count).expect("a histogram that grows takes every figure");
+        }
+        histogram
+    }
+
+    /// Returns the figures of a kind that are asked for most.
+    pub fn quantiles(&self, latency: Latency) -> Quantiles {
+        let histogram = self.histogram(latency);
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Quantiles {
+            count: histogram.len(),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: histogram.max(),
+        }
+    }
+
+    /// Returns kinds and their figures, in declaration order.
+    pub fn iter(&self) -> impl Iterator<Item = (Latency, Quantiles)> + '_ {
+        Latency::ALL.iter().map(|&latency| (latency, self.quantiles(latency)))
+    }
+
+    /// Returns the waits since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.wrapping_sub(*then));
+        Self { counts: counts.collect() }
+    }
+}
+
+/// A map from the kinds' names to their [`Quantiles`].
+#[cfg(feature = "serde")]
+impl serde::Serialize for LatencySnapshot {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(latency, quantiles)| (latency.name(), quantiles)))
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    if ns < 1 << PART_BITS {
+        return ns as usize;
+    }
+    let doubling = ns.ilog2() - PART_BITS;
+    let part = (ns >> doubling) & ((1 << PART_BITS) - 1);
+    ((((doubling as usize) + 1) << PART_BITS) + part as usize).min(BUCKETS - 1)
+}
+
+/// The middle of a bucket.
+fn middle_of(bucket: usize) -> u64 {
+    if bucket < 1 << PART_BITS {
+        return bucket as u64;
+    }
+    let doubling = (bucket >> PART_BITS) - 1;
+    let part = (bucket & ((1 << PART_BITS) - 1)) as u64;
+    let (first, width) = (((1 << PART_BITS) + part) << doubling, 1_u64 << doubling);
+    first + width / 2
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_within_an_eighth_of_what_is_in_it() {
+        let mut last = 0;
+        for ns in (0..4096)
+            .chain((12..MOST_BITS).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) * 11 / 8]))
+        {
+            let bucket = bucket_of(ns);
+            assert!(bucket >= last, "buckets follow each other: {ns}");
+            last = bucket;
+            assert!(middle_of(bucket).abs_diff(ns) <= ns / 16 + 1, "{ns} is taken for {}", middle_of(bucket));
+        }
+        assert_eq!(bucket_of(1 << MOST_BITS), BUCKETS - 1);
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn figures_are_those_of_what_was_noted() {
+        let latencies = Latencies::new().unwrap();
+        let before = latencies.snapshot();
+        (1..=1000).for_each(|us| latencies.note(Latency::Device, Duration::from_micros(us)));
+        latencies.note(Latency::Stall, Duration::from_secs(100));
+        let noted = latencies.snapshot();
+        let near = |found: u64, expected: u64| {
+            assert!(found.abs_diff(expected) <= expected / 12, "{found} for {expected}")
+        };
+        let device = noted.quantiles(Latency::Device);
+        assert_eq!(device.count, 1000);
+        near(device.p50_ns, 500_000);
+        near(device.p99_ns, 990_000);
+        near(device.p999_ns, 999_000);
+        near(noted.quantiles(Latency::Stall).max_ns, 100_000_000_000);
+        assert_eq!(noted.quantiles(Latency::NewPage), Quantiles::default());
+        assert_eq!(noted.since(&before), noted);
+        assert_eq!(noted.since(&noted).quantiles(Latency::Device).count, 0);
+    }
+}
