@@ -96,6 +96,9 @@ fn loads_are_counted_and_told_by_the_second() {
     let run = &report["runs"][0];
     let per_s = run["measures"]["loads_per_s"].as_f64().unwrap();
     assert!((per_s * run["seconds"].as_f64().unwrap() - 3000.0).abs() < 1.0, "{run}");
+    // Words of random bytes are not packed, so they come from the device.
+    let ns = |quantile| run["measures"][format!("device_{quantile}_ns")].as_f64().unwrap();
+    assert!(0.0 < ns("p50") && ns("p50") <= ns("p99") && ns("p99") <= ns("max"), "{run}");
 }
 
 #[test]
