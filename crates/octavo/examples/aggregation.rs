@@ -56,9 +56,9 @@ pub fn run(keys: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     thread::scope(|scope| {
         let counting = |thread: u64| {
             let table = &table;
-            // Each thread has all keys, in an order of its own.
+            // Each thread has all keys, from another one on.
             let order =
-                (0..keys * TIMES / THREADS).map(move |index| (index * 7919 + thread * keys / 3) % keys);
+                (0..keys * TIMES / THREADS).map(move |index| (index + thread * keys / THREADS) % keys);
             scope.spawn(move || order.map(|key| key + 1).try_for_each(|key| table.add(key, 1)))
         };
         let threads: Vec<_> = (0..THREADS).map(counting).collect();

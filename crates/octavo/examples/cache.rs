@@ -54,8 +54,8 @@ pub fn run(values: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let mut made = 0_u64;
     for round in 0..3 {
         for index in 0..values {
-            // The same keys in another order.
-            let key = (index * 7919 + round) % values;
+            // The same keys, from another one on.
+            let key = (index + round * values / 3) % values;
             let value = cache.get(&format!("key {key}"), || {
                 made += 1;
                 make(key)

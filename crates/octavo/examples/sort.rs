@@ -9,7 +9,7 @@ use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 
 use octavo::{AccessPattern, Manager, RegionOptions, Space, SpaceCursor};
 
-/// Bytes of a run. It is sorted in plain memory.
+/// Of a run, which is sorted in plain memory.
 const RUN_BYTES: u64 = 2 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,19 +21,20 @@ fn main() -> Result<(), Box<dyn Error>> {
 pub fn run(len: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let space = Manager::builder().budget_bytes(budget_bytes).build()?.space()?;
     let in_order = RegionOptions::new().pattern(AccessPattern::Sequential);
-    let (words, sorted) = (space.map(len, in_order)?, space.map(len, in_order)?);
+    let (words, sorted, mut sum, mut last) = (space.map(len, in_order)?, space.map(len, in_order)?, 0_u64, 0);
     let mut out = BufWriter::new(SpaceCursor::new(&space, words..words + len));
-    for index in 0..len / 8 {
-        out.write_all(&index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())?;
+    for word in (0..len / 8).map(|index| index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+        sum = sum.wrapping_add(word);
+        out.write_all(&word.to_le_bytes())?;
     }
     out.flush()?;
     sort(&space, words, sorted, len)?;
-    let mut last = 0;
     for word in Words(BufReader::with_capacity(1 << 16, SpaceCursor::new(&space, sorted..sorted + len))) {
         let word = word?;
         assert!(last <= word, "the words are in order");
-        last = word;
+        (sum, last) = (sum.wrapping_sub(word), word);
     }
+    assert_eq!(sum, 0, "they are the words that were written");
     println!("{} words sorted; {} MiB went out", len / 8, space.stats()?.swapped_out_bytes >> 20);
     Ok(())
 }
@@ -63,8 +64,7 @@ fn sort(space: &Space, from: u64, to: u64, len: u64) -> Result<(), Box<dyn Error
     Ok(out.flush()?)
 }
 
-/// The words of a stream.
-struct Words<R>(R);
+struct Words<R>(R); // of a stream
 
 impl<R: Read> Iterator for Words<R> {
     type Item = std::io::Result<u64>;

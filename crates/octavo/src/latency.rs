@@ -4,7 +4,8 @@
 //! [counters](crate::counters), and a reader sums them.
 //!
 //! What takes less than a microsecond, or little more, is timed for one page in 64: to read a clock takes 20 to 50 ns, and a write fault that
-//! finds a zeroed frame 75. Faults that show zeros are not timed. Waits for a device and for room are all timed. Cost of a wait that is timed: two looks at the
+//! finds a zeroed frame 75. Faults that show zeros are not timed, nor pages that come along with another's fault. Waits for a device and for
+//! room are all timed, but for the few faults whose page is taken away again just as it has come. Cost of a wait that is timed: two looks at the
 //! clock and one addition on a line that only this CPU writes.
 
 use hdrhistogram::Histogram;
@@ -23,16 +24,17 @@ const SAMPLE_BITS: u32 = 6;
 
 /// A kind of wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Latency {
-    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room count.
+    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room count. Pages that
+    /// [`Space::show`](crate::Space::show) makes are left out.
     NewPage,
     /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room. One in 64 is timed.
     Unpacked,
-    /// A fault that waited for a device, from the time that it asked, or found the page asked for.
+    /// A fault that waited for a device, from the time that it asked, or found the page asked for. That of a future includes the time until
+    /// its executor polls again.
     Device,
-    /// The making of room by an access that found none.
+    /// The making of room by an access that found none in the budget. Room under a quota is left out.
     Stall,
 }
 
@@ -85,24 +87,24 @@ pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-/// What a histogram says in five figures, in nanoseconds.
+/// What a histogram says in five figures, in nanoseconds. Each time is off by 6 % at the most, and two minutes stand for all that is longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quantiles {
     /// How many waits were timed.
     pub count: u64,
-    /// Half of them took no longer.
+    /// About half of them took no longer.
     pub p50_ns: u64,
     /// Of a hundred, 99 took no longer.
     pub p99_ns: u64,
     /// Of a thousand, 999 took no longer.
     pub p999_ns: u64,
-    /// None took longer.
+    /// The longest.
     pub max_ns: u64,
 }
 
 impl LatencySnapshot {
-    /// Returns the histogram of a kind, in nanoseconds.
+    /// Returns the histogram of a kind, in nanoseconds, as exact as [`Quantiles`].
     pub fn histogram(&self, latency: Latency) -> Histogram<u64> {
         let mut histogram = Histogram::new(3).expect("three digits are allowed");
         let first = latency as usize * BUCKETS;

@@ -80,7 +80,7 @@ fn an_awaited_pin_has_all_pages_and_keeps_them() {
         drop(pin);
         let (again, polls, _) = run_woken(space.read_async(at, 300 * PAGE as usize));
         assert_shows(&again.unwrap(), 300);
-        assert_eq!(polls, 1, "all of it is there");
+        assert_eq!(polls, 3, "all of it is there, and others may run after 128 pages");
         drop(space);
         assert_nothing_is_left(&manager);
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use bytemuck::{Pod, Zeroable};
@@ -135,10 +136,10 @@ fn threads_see_each_others_words_whole_and_in_order() {
                     space.advise(at, 2 * PAGE, Advice::PageOut).unwrap();
                 }
             }
-            done.store(true, std::sync::atomic::Ordering::Release);
+            done.store(true, Ordering::Release);
         });
         scope.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Acquire) {
+            while !done.load(Ordering::Acquire) {
                 manager.reclaim(1).unwrap();
             }
         });
@@ -153,26 +154,53 @@ fn threads_see_each_others_words_whole_and_in_order() {
     assert!(space.stats().unwrap().swapped_out_bytes > 0);
 }
 
+/// The rounds that two threads have reached. They meet by spinning, so that they go on at once.
+struct Meeting([AtomicU64; 2]);
+
+/// Ends the other's wait, whatever happens.
+struct Leaves<'m>(&'m AtomicU64);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.store(u64::MAX, Ordering::Release);
+    }
+}
+
+impl Meeting {
+    fn wait(&self, me: usize, round: u64) {
+        self.0[me].store(round, Ordering::Release);
+        let mut turns = 0;
+        while self.0[1 - me].load(Ordering::Acquire) < round {
+            turns += 1;
+            if turns % 1000 == 0 {
+                thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
 /// Of two threads that each change a word and then look at the other's, one at least sees the other's change.
 #[test]
 fn changes_are_in_one_order_for_all() {
     const ROUNDS: u64 = 20_000;
     let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
     let (space, at) = space(&manager, 2 * PAGE);
-    let (space, meeting) = (&space, &std::sync::Barrier::new(2));
-    let seen = |mine: u64, others: u64| {
+    let (space, meeting) = (&space, &Meeting(Default::default()));
+    let seen = |me: usize| {
         move || {
+            let _leaves = Leaves(&meeting.0[me]);
+            let (mine, others) = (at + me as u64 * PAGE, at + (1 - me as u64) * PAGE);
             let look = |round| {
-                meeting.wait();
+                meeting.wait(me, round);
                 space.swap(mine, round).unwrap();
-                space.fetch_add(others, 0_u64).unwrap() == round
+                space.fetch_add(others, 0_u64).unwrap() >= round
             };
             (1..=ROUNDS).map(look).collect::<Vec<bool>>()
         }
     };
     thread::scope(|scope| {
-        let one = scope.spawn(seen(at, at + PAGE));
-        let other = scope.spawn(seen(at + PAGE, at));
+        let (one, other) = (scope.spawn(seen(0)), scope.spawn(seen(1)));
         let looks = one.join().unwrap().into_iter().zip(other.join().unwrap());
         let missed = looks.enumerate().find(|(_, (one, other))| !one && !other);
         assert_eq!(missed, None, "neither saw the other");

@@ -614,8 +614,10 @@ impl Monitor {
         self.summary.processes = self.tree.seen;
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
-            self.summary.latencies =
-                manager.latencies().iter().map(|(latency, figures)| (latency.name(), figures)).collect();
+            // New pages come in runs here, which are not timed.
+            let waits = manager.latencies();
+            let told = waits.iter().filter(|(latency, _)| *latency != octavo::Latency::NewPage);
+            self.summary.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
         }
         &self.summary
     }

@@ -38,7 +38,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     let memories =
         (0..tasks).map(|task| SpaceMemory::new(&manager, task, plan)).collect::<Result<Vec<_>, _>>()?;
     let before = manager.counters();
-    let mut phases = Vec::new();
+    let (mut phases, mut latencies) = (Vec::new(), None);
     let traffic = || {
         let counters = manager.counters();
         Traffic {
@@ -62,8 +62,10 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
         let threads = plan.threads_in(phase);
         let touchers = (0..tasks).flat_map(|task| (0..threads).map(move |thread| Toucher { task, thread }));
         let samples = samples.as_deref_mut().filter(|_| timed);
+        let waits_before = timed.then(|| manager.latencies());
         let (outcomes, seen) = monitor::during(traffic, || all_at_once(touchers, one, samples));
         let outcomes = outcomes?.chunks(threads as usize).map(<[_]>::to_vec).collect();
+        latencies = waits_before.map(|before| manager.latencies().since(&before)).or(latencies);
         phases.push(PhaseDone { phase, timed, outcomes, seen });
         most_slots = most_slots.max(manager.stats()?.swap_slots);
     }
@@ -71,7 +73,6 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     let peak_bytes = usage::peak_resident_bytes();
     drop(memories);
     let counted = manager.counters().since(&before);
-    let latencies = manager.latencies();
     manager.shutdown().map_err(octavo::Error::from)?;
     Ok(Side {
         phases,
@@ -82,7 +83,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
         huge_bytes: None,
         zram_bytes: None,
         counters: named(&counted),
-        latencies: Some(latencies),
+        latencies,
     })
 }
 

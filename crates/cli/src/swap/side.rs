@@ -50,7 +50,7 @@ pub struct Side {
     /// Most memory that zram took, which the control group is not charged for.
     pub zram_bytes: Option<u64>,
     pub counters: BTreeMap<String, u64>,
-    /// How long Octavo's accesses waited.
+    /// How long Octavo's accesses waited in the timed phase.
     pub latencies: Option<LatencySnapshot>,
 }
 

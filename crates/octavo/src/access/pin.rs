@@ -420,8 +420,8 @@ fn pin_rest<'s>(
     Ok(pin)
 }
 
-/// The pages of a pin that are awaited at once, and whose reads overlap. After so many, others may run.
-const AWAITED_PAGES: u64 = 128;
+/// Bytes of a pin that are awaited at once, and whose reads overlap. After so many, others may run.
+const AWAITED_BYTES: usize = 128 * PAGE_BYTES;
 
 /// Pins all of a range, without blocking the thread that polls. Pages stay pinned from the time that they are there.
 pub(crate) async fn pin_async<'s>(
@@ -433,30 +433,39 @@ pub(crate) async fn pin_async<'s>(
 ) -> Result<Pin<'s>> {
     check_range(engine, address, len as u64)?;
     let is_locked = engine.policy.pin_path == PinPath::Locked;
-    engine.counters.count(if is_locked { Counter::PinSlow } else { Counter::PinFast });
+    if !is_locked {
+        engine.counters.count(Counter::PinFast);
+    }
     let mut pin = Pin::new(engine, NOTHING, access);
-    let end = PageNumber((address + len as u64).div_ceil(PAGE_BYTES as u64));
     let mut asked_for = PageNumber::containing(address);
+    let mut is_slow = false;
     loop {
+        let reach = (pin.len + AWAITED_BYTES).min(len);
         let fit = {
             let _layout = is_locked.then(|| space.regions.read_lock());
-            pin_present(&mut pin, space, address, len)
+            pin_present(&mut pin, space, address, reach)
         };
         if pin.len == len {
             return Ok(pin);
         }
+        if pin.len == reach {
+            Waiter::task(engine).give_way().await;
+            // The process may have forked meanwhile.
+            engine.check_process()?;
+            continue;
+        }
         if fit == Fit::Full {
             return Err(too_many_pins());
+        }
+        if !std::mem::replace(&mut is_slow, true) {
+            engine.counters.count(Counter::PinSlow);
         }
         let next = address + pin.len as u64;
         // A range that may not be accessed so is not read in vain.
         space.region_for(engine, next, access)?;
         let page = PageNumber::containing(next);
         if page >= asked_for {
-            if page > PageNumber::containing(address) {
-                Waiter::task(engine).give_way().await;
-            }
-            asked_for = page.plus(AWAITED_PAGES).min(end);
+            asked_for = PageNumber((address + reach as u64).div_ceil(PAGE_BYTES as u64));
             prefetch(engine, space, PageNumberRange { start: page, end: asked_for });
         }
         resolve_async(Waiter::task(engine), engine, space, next, access, Via::Handle).await?;

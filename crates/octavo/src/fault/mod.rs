@@ -193,6 +193,10 @@ impl<'a> Fault<'a> {
                 Step::Again => {}
                 Step::Wait => return Poll::Pending,
                 Step::End(outcome) => {
+                    if let (Outcome::Usable, Some(reading)) = (&outcome, &self.reading) {
+                        // Another fault that waited for the page as well was the one to show it.
+                        reading.note_wait(self.engine);
+                    }
                     self.give_reading_up();
                     return Poll::Ready(outcome);
                 }
@@ -439,7 +443,7 @@ fn time_if_new(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<
 }
 
 #[cold]
-fn new_page_ends(engine: &Engine, began: Instant, resolved: &Result<()>) {
+fn new_page_ends<T>(engine: &Engine, began: Instant, resolved: &Result<T>) {
     if resolved.is_ok() {
         engine.latencies.note(Latency::NewPage, engine.machine.clock.since(began));
     }
@@ -456,12 +460,17 @@ pub(crate) fn resolve_written(
     bytes: &[u8],
 ) -> Result<bool> {
     let _inside = engine.enter()?;
+    let began = new_page_begins(engine, space, address, Access::Write);
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Write);
     fault.bytes = Some(bytes);
-    match fault.block() {
-        Outcome::Written => Ok(true),
-        lacking => Ok(in_place(fault.provide(lacking))? == Resolved::Written),
+    let resolved = match fault.block() {
+        Outcome::Written => Ok(Resolved::Written),
+        lacking => in_place(fault.provide(lacking)),
+    };
+    if let Some(began) = began {
+        new_page_ends(engine, began, &resolved);
     }
+    resolved.map(|resolved| resolved == Resolved::Written)
 }
 
 /// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never blocks the thread that

@@ -69,6 +69,14 @@ impl Reading {
         self.pin.frame()
     }
 
+    /// Notes how long the fault waited, now that the page is there.
+    #[inline]
+    pub(super) fn note_wait(&self, engine: &Engine) {
+        if let Some((latency, since)) = self.waits {
+            engine.latencies.note(latency, engine.machine.clock.since(since));
+        }
+    }
+
     /// Nobody wants the page here any more. Its read goes on without this fault.
     pub(super) fn give_up(self, engine: &Engine) {
         engine.unpin(self.pin);
@@ -118,7 +126,9 @@ impl<'a> Fault<'a> {
             self.start_collected();
         }
         if holds.is_reading() {
-            reading.waits = Some((Latency::Device, engine.machine.clock.now()));
+            // Another fault may be unpacking it just now.
+            let is_on_device = engine.swap.is_on_device(slot);
+            reading.waits = is_on_device.then(|| (Latency::Device, engine.machine.clock.now()));
             self.reading = Some(reading);
             return Step::Again;
         }
@@ -312,9 +322,7 @@ impl<'a> Fault<'a> {
     /// Drops the reference of an entry that no longer leads to the slot.
     fn end_swap_in(&self, region: &Region, reading: &Reading) -> Step {
         let (engine, frame) = (self.engine, reading.frame());
-        if let Some((latency, since)) = reading.waits {
-            engine.latencies.note(latency, engine.machine.clock.since(since));
-        }
+        reading.note_wait(engine);
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         self.mark_by(region, frame);
         engine.drop_reference(Reference::counted(reading.slot.stored()));

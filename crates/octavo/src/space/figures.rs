@@ -27,7 +27,8 @@ pub struct SpaceStats {
     pub quota_out_bytes: u64,
 }
 
-/// Where the pages of a range are, at about one moment. Pages that are none of these have not been touched, or were freed.
+/// Where the pages of a range are, at about one moment. Pages that are none of these have not been touched, were freed, or
+/// are being changed just then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -114,6 +115,11 @@ impl Space {
         loop {
             let first = walks.page();
             let Some(walk) = walks.next() else { return stats };
+            if !walk.links_hold() {
+                // The node may be another's by now.
+                walks.go_on_from(first);
+                continue;
+            }
             let bytes = (walks.page().min(range.end).0 - first.0) << PAGE_SHIFT;
             match walk.entry().state() {
                 State::Present(_) => {

@@ -65,7 +65,7 @@ impl Space {
     }
 
     /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to 128 of them, and each page
-    /// stays pinned once it is there. After as many pages other tasks may run. A dropped future holds nothing. The base form of pinning
+    /// stays pinned once it is there. After as many pages, out or not, other tasks may run. A dropped future holds nothing. The base form of pinning
     /// ([`PinPath::Locked`](crate::PinPath::Locked)) takes the lock of the space's regions, and may have to wait for it.
     ///
     /// # Errors
