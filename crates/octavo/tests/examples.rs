@@ -14,7 +14,7 @@ const BUDGET: u64 = 16 << 20;
 
 #[test]
 fn keys_are_counted() {
-    aggregation::run(500_000, BUDGET).unwrap();
+    aggregation::run(270_000, BUDGET).unwrap();
 }
 
 #[test]
