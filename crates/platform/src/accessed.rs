@@ -483,6 +483,7 @@ mod tests {
         let process = open(own).unwrap();
         let range = Reservation::new(PAGES * PAGE_BYTES, PAGE_BYTES).unwrap();
         range.advise_backing(0..PAGES * PAGE_BYTES, Backing::BasePages);
+        range.exclude_from_fork().unwrap();
         range.populate(0..PAGES * PAGE_BYTES).unwrap();
         let start = range.base().as_ptr() as u64;
         let pages: Vec<_> = (0..PAGES as u64).map(|page| start + page * PAGE_BYTES as u64).collect();
@@ -522,6 +523,7 @@ mod tests {
         let Ok(bits) = AccessedBits::prepare() else { return };
         let range = Reservation::new(8 * PAGE_BYTES, PAGE_BYTES).unwrap();
         range.advise_backing(0..8 * PAGE_BYTES, Backing::BasePages);
+        range.exclude_from_fork().unwrap();
         range.populate(0..8 * PAGE_BYTES).unwrap();
         let start = range.base().as_ptr() as u64;
         let pages: Vec<_> = (0..8).map(|page| start + page * PAGE_BYTES as u64).collect();

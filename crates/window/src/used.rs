@@ -268,6 +268,8 @@ mod tests {
             }
             let range = Reservation::new(PAGES * PAGE_BYTES, PAGE_BYTES).unwrap();
             range.advise_backing(0..range.len(), Backing::BasePages);
+            // Another test's child would share them, for as long as it lives.
+            range.exclude_from_fork().unwrap();
             range.populate(0..range.len()).unwrap();
             let (pid, used) = (std::process::id(), Used::default());
             let (descriptor, pagemap) = (accessed::open(pid).unwrap(), Pagemap::of(pid).unwrap());
