@@ -64,6 +64,7 @@ fn a_budget_below_what_is_pinned() {
     let space = manager.space().unwrap();
     let at = space.map(24 * MIB, RegionOptions::default()).unwrap();
     let pin = space.pin_exact(at, 24 << 20, Access::Write).unwrap();
+    assert_eq!(pin.len(), 24 << 20);
     says(manager.set_budget(16 * MIB), ErrorKind::InvalidBudget, &["cannot be moved out", "drop pins"]);
     assert_eq!(manager.stats().unwrap().budget_bytes, 40 * MIB, "the old budget stands again");
     drop(pin);

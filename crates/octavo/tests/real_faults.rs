@@ -229,7 +229,9 @@ fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harme
 fn in_memory(space: &Space, at: u64, pages: std::ops::Range<u64>) -> Pin<'_> {
     assert_eq!(fill(space, at, pages.clone()).0, pages.end);
     let len = (pages.end - pages.start) * PAGE;
-    space.pin_exact(at + pages.start * PAGE, len as usize, Access::Write).unwrap()
+    let pin = space.pin_exact(at + pages.start * PAGE, len as usize, Access::Write).unwrap();
+    assert_eq!(pin.len() as u64, len);
+    pin
 }
 
 fn works_by(directory: &Path, engine: &str) {

@@ -395,12 +395,7 @@ fn pin_rest<'s>(
     // Before any lock: in a forked child, a thread of the parent may hold the lock for ever.
     let _inside = engine.enter()?;
     check_range(engine, address, len as u64)?;
-    let locked = engine.policy.pin_path == PinPath::Locked;
-    let take_present = |pin: &mut Pin<'_>| {
-        let _layout = locked.then(|| space.regions.read_lock());
-        pin_present(pin, space, address, len)
-    };
-    let mut fit = take_present(&mut pin);
+    let mut fit = pin_present(&mut pin, space, address, len);
     if pin.len < len {
         engine.counters.count(Counter::PinSlow);
     }
@@ -411,7 +406,7 @@ fn pin_rest<'s>(
             _ => resolve(engine, space, next, access),
         };
         match usable {
-            Ok(()) => fit = take_present(&mut pin),
+            Ok(()) => fit = pin_present(&mut pin, space, address, len),
             // The pages that are pinned already are the answer.
             Err(_) if pin.len > 0 && cover == Cover::Prefix => break,
             Err(error) => return Err(error),
@@ -432,8 +427,7 @@ pub(crate) async fn pin_async<'s>(
     access: Access,
 ) -> Result<Pin<'s>> {
     check_range(engine, address, len as u64)?;
-    let is_locked = engine.policy.pin_path == PinPath::Locked;
-    if !is_locked {
+    if engine.policy.pin_path == PinPath::LockFree {
         engine.counters.count(Counter::PinFast);
     }
     let mut pin = Pin::new(engine, NOTHING, access);
@@ -441,10 +435,7 @@ pub(crate) async fn pin_async<'s>(
     let mut is_slow = false;
     loop {
         let reach = (pin.len + AWAITED_BYTES).min(len);
-        let fit = {
-            let _layout = is_locked.then(|| space.regions.read_lock());
-            pin_present(&mut pin, space, address, reach)
-        };
+        let fit = pin_present(&mut pin, space, address, reach);
         if pin.len == len {
             return Ok(pin);
         }
@@ -482,8 +473,11 @@ enum Fit {
     Full,
 }
 
-/// Pins pages from the end of `pin` on, as long as they are present and fit. Takes no lock and never faults.
+/// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. The base form takes the layout lock, and the
+/// other takes no lock.
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
+    let is_locked = pin.engine().policy.pin_path == PinPath::Locked;
+    let _layout = is_locked.then(|| space.regions.read_lock());
     while pin.len < len {
         let (engine, access, address, len) =
             (pin.holder.0, pin.access, address + pin.len as u64, len - pin.len);

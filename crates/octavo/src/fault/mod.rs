@@ -414,7 +414,7 @@ pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access:
 #[inline(never)]
 fn resolve_new_page(engine: &Engine, space: &SpaceState, address: u64, began: Instant) -> Result<()> {
     let resolved = resolve_untimed(engine, space, address, Access::Write);
-    new_page_ends(engine, began, &resolved);
+    new_page_ends(engine, Some(began), &resolved);
     resolved
 }
 
@@ -442,9 +442,9 @@ fn time_if_new(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<
     is_new.then(|| engine.machine.clock.now())
 }
 
-#[cold]
-fn new_page_ends<T>(engine: &Engine, began: Instant, resolved: &Result<T>) {
-    if resolved.is_ok() {
+/// Notes how long that fault took, if it was timed and has come to a good end.
+fn new_page_ends<T>(engine: &Engine, began: Option<Instant>, resolved: &Result<T>) {
+    if let (Some(began), Ok(_)) = (began, resolved) {
         engine.latencies.note(Latency::NewPage, engine.machine.clock.since(began));
     }
 }
@@ -467,9 +467,7 @@ pub(crate) fn resolve_written(
         Outcome::Written => Ok(Resolved::Written),
         lacking => in_place(fault.provide(lacking)),
     };
-    if let Some(began) = began {
-        new_page_ends(engine, began, &resolved);
-    }
+    new_page_ends(engine, began, &resolved);
     resolved.map(|resolved| resolved == Resolved::Written)
 }
 
@@ -495,9 +493,7 @@ pub(crate) async fn resolve_async(
     };
     let outcome = fault.outcome().await;
     let resolved = fault.provide(outcome).await.map(|_| ());
-    if let Some(began) = began {
-        new_page_ends(engine, began, &resolved);
-    }
+    new_page_ends(engine, began, &resolved);
     resolved
 }
 

@@ -50,9 +50,13 @@ impl<S: Deref<Target = Space>> SpaceCursor<S> {
         self.position
     }
 
+    fn range_bytes(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
     /// Returns the address at the cursor, and how many of `len` bytes there are.
     fn here(&self, len: usize) -> (u64, usize) {
-        let left = (self.range.end.saturating_sub(self.range.start)).saturating_sub(self.position);
+        let left = self.range_bytes().saturating_sub(self.position);
         (self.range.start.saturating_add(self.position), left.min(len as u64) as usize)
     }
 }
@@ -81,10 +85,9 @@ impl<S: Deref<Target = Space>> Write for SpaceCursor<S> {
 
 impl<S: Deref<Target = Space>> Seek for SpaceCursor<S> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let len = self.range.end.saturating_sub(self.range.start);
         let position = match to {
             SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(offset) => len.checked_add_signed(offset),
+            SeekFrom::End(offset) => self.range_bytes().checked_add_signed(offset),
             SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
         };
         self.position = position.ok_or_else(|| {
