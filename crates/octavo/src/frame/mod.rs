@@ -13,6 +13,7 @@
 //! | `watermark` | when memory counts as short |
 //! | `words`, `state`, `holds`, `stored`, `uses` | the words kept for each frame |
 //! | `pinned` | a pin in hand |
+//! | `latch` | who may borrow the bytes of a page of a guarded region |
 //! | `zero_page` | the huge zero page, counted in three ways |
 //!
 //! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
@@ -24,6 +25,7 @@ pub(crate) mod buddy;
 pub(crate) mod chunk;
 pub(crate) mod config;
 pub(crate) mod holds;
+pub(crate) mod latch;
 pub(crate) mod percpu;
 pub(crate) mod pinned;
 pub(crate) mod state;

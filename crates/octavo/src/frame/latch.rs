@@ -1,0 +1,212 @@
+//! The latch of a frame: it says who may borrow the frame's bytes. Only pages of guarded regions use it.
+//!
+//! ```text
+//!  63 ................ 26    25       24      23 ...... 0
+//! +----------------------+---------+-----------+----------+
+//! |       version        | WAITERS | EXCLUSIVE |  shared  |
+//! +----------------------+---------+-----------+----------+
+//!
+//!              try_shared                    try_exclusive: version + 1
+//!   shared > 0 ◄──────────► free ◄──────────────────────────────► EXCLUSIVE
+//!       ▲                                                             │
+//!       └──────────────────────── downgrade ──────────────────────────┘
+//! ```
+//!
+//! It is the hybrid latch of LeanStore (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a latch for readers and
+//! writers whose version lets others read without it.
+//!
+//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, and after it has read again, under the pin,
+//! that the entry still leads there. So the latch of a frame that no entry leads to and nobody pins is free, and a frame that changes its page is
+//! free too. The page of a pinned frame gets no other frame: who moves, splits or takes a frame asks for its pins.
+//!
+//! **Orderings.** To take the latch acquires, and to let it go releases: what a holder has written is there for the next. An optimistic
+//! reader takes the word ([`Latch::begin_read`]), copies, makes an acquire fence, and reads the word again. A writer changes the version when
+//! it takes the latch, and makes a release fence before it writes. So a reader that has met a byte of the writer's finds
+//! another version, or the bit.
+//!
+//! **Waiting.** Who finds the latch taken sets WAITERS and leaves a waker, both under the lock of a bucket (`sync/wait.rs`), with no pin
+//! on the frame. The release that makes the latch free clears WAITERS and wakes them all. They look their page up again. Until it is
+//! free, WAITERS stays. Readers that come where readers are, and a writer waits, let it go first for a while, and then join in: they
+//! never wait for the writer, since the reader that the writer waits for may be their own thread.
+//!
+//! Cost: one compare-and-swap to take, one to let go, on a line of eight latches.
+
+use crate::sync::{AtomicU64, Ordering};
+
+const SHARED: u64 = (1 << 24) - 1;
+const EXCLUSIVE: u64 = 1 << 24;
+const WAITERS: u64 = 1 << 25;
+const VERSION_ONE: u64 = 1 << 26;
+
+/// The most shared holders: as many as a frame may have pins.
+const MAX_SHARED: u64 = super::holds::MAX_PINS as u64;
+
+/// How a latch is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// With other readers.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// The version that an optimistic read began at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version(u64);
+
+/// The reason why a latch was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Others hold it.
+    ByOthers,
+    /// Readers hold it, and a writer waits, who should have it first.
+    WriterFirst,
+    /// As many hold it as can be counted.
+    ByTooMany,
+}
+
+/// The latch of a frame.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
+#[repr(transparent)]
+pub(crate) struct Latch(AtomicU64);
+
+impl Latch {
+    /// Takes the latch, if that can be done at once. `joins` says that a reader does not let a waiting writer go first.
+    #[inline]
+    pub(crate) fn try_take(&self, hold: Hold, joins: bool) -> Result<(), Taken> {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let next = match hold {
+                Hold::Exclusive if seen & (SHARED | EXCLUSIVE) != 0 => return Err(Taken::ByOthers),
+                Hold::Exclusive => (seen | EXCLUSIVE).wrapping_add(VERSION_ONE),
+                Hold::Shared if seen & EXCLUSIVE != 0 => return Err(Taken::ByOthers),
+                Hold::Shared if seen & WAITERS != 0 && !joins => return Err(Taken::WriterFirst),
+                Hold::Shared if seen & SHARED >= MAX_SHARED => return Err(Taken::ByTooMany),
+                Hold::Shared => seen + 1,
+            };
+            // Acquire: pairs with the release of the holder before.
+            match self.0.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Lets the latch go. Returns whether somebody waits for it, and is to be woken.
+    #[inline]
+    #[must_use = "those who wait must be woken"]
+    pub(crate) fn release(&self, hold: Hold) -> bool {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            let left = match hold {
+                Hold::Exclusive => seen & !EXCLUSIVE,
+                Hold::Shared => seen - 1,
+            };
+            debug_assert!(
+                if hold == Hold::Exclusive { seen & EXCLUSIVE != 0 } else { seen & SHARED != 0 },
+                "a latch was let go that was not held: {seen:#x}"
+            );
+            let is_free = left & SHARED == 0;
+            let next = if is_free { left & !WAITERS } else { left };
+            // Release: all work under the latch happens before the next holder's.
+            match self.0.compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return is_free && seen & WAITERS != 0,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Shares a latch that the caller holds alone. Returns whether somebody waits, and is to be woken.
+    #[must_use = "those who wait must be woken"]
+    pub(crate) fn downgrade(&self) -> bool {
+        // Subtracts the bit and adds a reader. Release: as a release. Nobody else changes the word but to set WAITERS.
+        let before = self.0.fetch_sub(EXCLUSIVE - 1, Ordering::Release);
+        debug_assert!(before & (EXCLUSIVE | SHARED) == EXCLUSIVE, "only a holder alone shares: {before:#x}");
+        // Readers among those who wait can have it now. WAITERS stays, for writers.
+        before & WAITERS != 0
+    }
+
+    /// Asks to be woken when the latch can be had. Returns false where it can be had now.
+    pub(crate) fn announce_waiter(&self, hold: Hold) -> bool {
+        let in_the_way = if hold == Hold::Exclusive { SHARED | EXCLUSIVE } else { EXCLUSIVE };
+        // Relaxed: the lock of the waiters' bucket orders what matters, and the word itself comes first or last.
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
+                (seen & in_the_way != 0).then_some(seen | WAITERS)
+            })
+            .is_ok()
+    }
+
+    /// Begins an optimistic read. `None`: a writer holds the latch.
+    #[inline]
+    pub(crate) fn begin_read(&self) -> Option<Version> {
+        // Acquire: the bytes of the writer before are there.
+        let seen = self.0.load(Ordering::Acquire);
+        (seen & EXCLUSIVE == 0).then_some(Version(seen & !(VERSION_ONE - 1)))
+    }
+
+    /// Returns whether no writer has had the latch since the read began. The caller makes an acquire fence first.
+    #[inline]
+    pub(crate) fn is_still(&self, begun: Version) -> bool {
+        self.0.load(Ordering::Relaxed) & !(VERSION_ONE - 1 - EXCLUSIVE) == begun.0
+    }
+
+    /// Returns whether nobody holds it. For checks.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_free(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (SHARED | EXCLUSIVE | WAITERS) == 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_share_and_a_writer_is_alone() {
+        let latch = Latch::default();
+        assert_eq!(latch.try_take(Hold::Shared, false), Ok(()));
+        assert_eq!(latch.try_take(Hold::Shared, false), Ok(()));
+        assert_eq!(latch.try_take(Hold::Exclusive, false), Err(Taken::ByOthers));
+        assert!(!latch.release(Hold::Shared) && !latch.release(Hold::Shared));
+        assert_eq!(latch.try_take(Hold::Exclusive, false), Ok(()));
+        assert_eq!(latch.try_take(Hold::Shared, true), Err(Taken::ByOthers));
+        assert!(!latch.downgrade());
+        assert_eq!(latch.try_take(Hold::Shared, false), Ok(()));
+        assert!(!latch.release(Hold::Shared) && !latch.release(Hold::Shared) && latch.is_free());
+    }
+
+    #[test]
+    fn a_reader_lets_a_writer_go_first_unless_it_joins_in() {
+        let latch = Latch::default();
+        assert!(!latch.announce_waiter(Hold::Exclusive), "a free latch is not waited for");
+        latch.try_take(Hold::Shared, false).unwrap();
+        assert!(!latch.announce_waiter(Hold::Shared), "readers do not wait for readers");
+        assert!(latch.announce_waiter(Hold::Exclusive));
+        assert_eq!(latch.try_take(Hold::Shared, false), Err(Taken::WriterFirst));
+        assert_eq!(latch.try_take(Hold::Shared, true), Ok(()));
+        assert!(!latch.release(Hold::Shared), "the writer cannot have it yet");
+        assert!(latch.release(Hold::Shared) && latch.is_free());
+    }
+
+    #[test]
+    fn a_version_tells_of_each_writer_and_of_no_reader() {
+        let latch = Latch::default();
+        let begun = latch.begin_read().unwrap();
+        latch.try_take(Hold::Shared, false).unwrap();
+        assert!(latch.announce_waiter(Hold::Exclusive));
+        assert!(latch.is_still(begun));
+        assert!(latch.release(Hold::Shared) && latch.is_still(begun));
+        latch.try_take(Hold::Exclusive, false).unwrap();
+        assert!(!latch.is_still(begun) && latch.begin_read().is_none());
+        assert!(!latch.release(Hold::Exclusive) && !latch.is_still(begun));
+        let last = Latch(AtomicU64::new(!(VERSION_ONE - 1)));
+        let begun = last.begin_read().unwrap();
+        last.try_take(Hold::Exclusive, false).unwrap();
+        assert!(!last.is_still(begun) && !last.release(Hold::Exclusive) && last.is_free());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom;
