@@ -63,7 +63,10 @@ pub(crate) mod sync;
 mod table;
 mod units;
 
-pub use access::{Borrowed, Pin, PinHolder, PinOf, PinnedPages};
+pub use access::{
+    Borrowed, ExclusiveGuard, ExclusiveGuardOf, OptimisticGuard, Pin, PinHolder, PinOf, PinnedPages,
+    SharedGuard, SharedGuardOf,
+};
 pub use config::{
     Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
 };
@@ -75,7 +78,10 @@ pub use latency::{Latency, LatencySnapshot, Quantiles};
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
 pub use octavo_platform::{Integer, Word};
 pub use region::{AccessPattern, RegionOptions};
-pub use space::{Advice, OwnedPin, RangeStats, RegionStats, Space, SpaceCursor, SpaceStats};
+pub use space::{
+    Advice, OwnedExclusiveGuard, OwnedPin, OwnedSharedGuard, RangeStats, RegionStats, Space, SpaceCursor,
+    SpaceStats,
+};
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod figures;
+mod guards;
 mod pins;
 mod ranges;
 mod words;
@@ -26,6 +27,7 @@ use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
 pub use cursor::SpaceCursor;
 pub use figures::{RangeStats, RegionStats, SpaceStats};
+pub use guards::{OwnedExclusiveGuard, OwnedSharedGuard};
 pub use pins::OwnedPin;
 use ranges::{page_count, page_range, whole_pages};
 
@@ -81,6 +83,7 @@ impl Space {
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
+        self.check_options(&options)?;
         let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
         self.with_room(|| {
             let writer = self.state.regions.writer();
@@ -92,6 +95,22 @@ impl Space {
             writer.insert(Region { start, end: start.plus(pages), options })?;
             Ok(start.address())
         })
+    }
+
+    /// Refuses a guarded region that could not be kept, and gets ready for others.
+    fn check_options(&self, options: &RegionOptions) -> Result<()> {
+        if !options.guarded {
+            return Ok(());
+        }
+        let what = if self.state.translation.is_some() {
+            "a space with a translation has no guarded regions; use a space without, or leave guarded() out"
+        } else if options.protection != Protection::READ_WRITE {
+            "a guarded region is readable and writable; leave protection() out, or guarded()"
+        } else {
+            self.engine.latches.charge(&self.engine.budget);
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Unsupported, what))
     }
 
     /// Makes room and tries once more where the budget had no room for the list of regions.
@@ -112,6 +131,7 @@ impl Space {
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
         let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
+        self.check_options(&options)?;
         let region = Region { start: range.start, end: range.end, options };
         self.with_room(|| self.state.regions.writer().insert(region))
     }
@@ -248,8 +268,8 @@ impl Space {
     /// still be made; none that begins afterwards is.
     ///
     /// # Errors
-    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where the space's translation cannot take
-    /// the permissions away from pages at its side.
+    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where a region is guarded, or the space's translation
+    /// cannot take the permissions away from pages at its side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         let _inside = engine.enter()?;
@@ -257,6 +277,7 @@ impl Space {
         let range = whole_pages(address, len, "protected")?;
         let change = |writer: &RegionWriter<'_>| {
             check_covered(writer, range)?;
+            check_not_guarded(writer, range)?;
             writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
         };
         self.change_layout(range, change, |writer, old| {
@@ -525,8 +546,13 @@ impl Space {
     pub fn populate(&self, address: u64, len: u64, access: Access) -> Result<()> {
         let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
-        (range.start.0..range.end.0)
-            .try_for_each(|page| resolve(&self.engine, &self.state, PageNumber(page).address(), access))
+        (range.start.0..range.end.0).try_for_each(|page| {
+            let address = PageNumber(page).address();
+            if self.state.region_for_guard(&self.engine, address).is_ok() {
+                return access::populate_guarded(&self.engine, &self.state, PageNumber(page));
+            }
+            resolve(&self.engine, &self.state, address, access)
+        })
     }
 
     // --- what it uses ---
@@ -603,6 +629,16 @@ fn check_covered(writer: &RegionWriter<'_>, range: PageNumberRange) -> Result<()
     }
     let message = format!("no region is mapped at {:#x}; protect mapped ranges only", covered.address());
     Err(Error::new(ErrorKind::NotMapped, message))
+}
+
+fn check_not_guarded(writer: &RegionWriter<'_>, range: PageNumberRange) -> Result<()> {
+    let regions = writer.overlapping(range.start, range.end);
+    let Some(region) = regions.iter().find(|region| region.options.guarded) else { return Ok(()) };
+    let message = format!(
+        "the region at {:#x} is guarded, and stays readable and writable; choose another range",
+        region.start.address()
+    );
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 #[cold]

@@ -146,7 +146,8 @@ impl ArenaBytes {
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         // SAFETY: the source is in bounds (`at`), and the destination is an exclusive slice of the same
-        // length. The two cannot overlap, because nobody ever makes a `&mut [u8]` into the arena.
+        // length. The two overlap only where the slice is lent by a guard, and a late reader's frame has become the guard's: bytes are copied
+        // by instructions that have a result then too, and the reader throws it away.
         unsafe { copy_bytes(self.at(offset, to.len()), to.as_mut_ptr(), to.len()) }
     }
 

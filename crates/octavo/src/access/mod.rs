@@ -19,8 +19,17 @@
 //!
 //! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may fail.
 
+mod gather;
+mod guard;
+mod latched;
+mod optimistic;
 mod pin;
 
+pub use guard::{ExclusiveGuard, ExclusiveGuardOf, SharedGuard, SharedGuardOf};
+pub(crate) use guard::{Lent, lend, lend_async};
+pub(crate) use latched::{Taker, populate_guarded};
+pub use optimistic::OptimisticGuard;
+pub(crate) use optimistic::{optimistic, read_guarded};
 pub use pin::{Borrowed, Pin, PinHolder, PinOf, PinnedPages};
 pub(crate) use pin::{Cover, pin, pin_async};
 

@@ -67,6 +67,13 @@ pub trait PinHolder {
 /// A space that the pin borrows.
 pub struct Borrowed<'s>(&'s Engine);
 
+impl<'s> Borrowed<'s> {
+    #[inline(always)]
+    pub(super) fn of(engine: &'s Engine) -> Self {
+        Self(engine)
+    }
+}
+
 impl PinHolder for Borrowed<'_> {
     #[inline(always)]
     fn engine(&self) -> &Engine {

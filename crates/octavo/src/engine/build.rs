@@ -11,6 +11,7 @@ use crate::config::{HugePolicy, ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::{Engine, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::latch::Latches;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{FrameAllocator, FrameConfig};
 use crate::latency::Latencies;
@@ -58,6 +59,7 @@ impl Engine {
             .map_err(system("cannot reserve page tables"))?;
         let rmap = ReverseMap::new(&frames, Arc::clone(&budget))
             .map_err(system("cannot reserve the reverse map"))?;
+        let latches = Latches::new(frames.end_frame()).map_err(system("cannot reserve latches"))?;
         let small_zero = take_small_zero(&frames)?;
         let huge_zero = HugeZero::new(config.zero_page, Arc::clone(&counters));
         if config.policy.huge != HugePolicy::Never {
@@ -77,6 +79,7 @@ impl Engine {
             counters,
             latencies,
             frames,
+            latches,
             small_zero,
             huge_zero,
             table,

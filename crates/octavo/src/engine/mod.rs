@@ -52,6 +52,7 @@ use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::latch::{Hold, Latches};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
 use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
@@ -109,6 +110,8 @@ pub struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) latencies: Latencies,
     pub(crate) frames: FrameAllocator,
+    /// Who borrows the bytes of pages of guarded regions.
+    pub(crate) latches: Latches,
     /// Four kilobytes of zeros that nobody writes. A pin on a zero page shows them.
     pub(crate) small_zero: FrameId,
     pub(crate) huge_zero: HugeZero,
@@ -331,6 +334,29 @@ impl Engine {
     pub(crate) fn wait_for_io(&self, frame: FrameId, waker: &Waker) -> Waiting {
         let holds = &self.frames.words(frame).holds;
         self.waits.register(key_of(holds), waker, || holds.announce_waiter())
+    }
+
+    /// Leaves `waker` with the latch of a frame.
+    pub(crate) fn wait_for_latch(&self, frame: FrameId, hold: Hold, waker: &Waker) -> Waiting {
+        let latch = &self.latches[frame];
+        self.waits.register(key_of(latch), waker, || latch.announce_waiter(hold))
+    }
+
+    /// Lets the latch of a frame go, and wakes those who wait for it.
+    #[inline]
+    pub(crate) fn unlatch(&self, frame: FrameId, hold: Hold) {
+        let latch = &self.latches[frame];
+        if latch.release(hold) {
+            self.waits.wake(key_of(latch));
+        }
+    }
+
+    /// Shares the latch of a frame that the caller holds alone.
+    pub(crate) fn downgrade_latch(&self, frame: FrameId) {
+        let latch = &self.latches[frame];
+        if latch.downgrade() {
+            self.waits.wake(key_of(latch));
+        }
     }
 
     /// Wakes all that wait for I/O on the frame.

@@ -25,17 +25,33 @@ impl SpaceState {
     #[inline]
     pub(crate) fn region_for(&self, engine: &Engine, address: u64, access: Access) -> Result<Region> {
         match self.regions.find(PageNumber::containing(address)) {
-            Some(region) if region.options.protection.allows(access) => Ok(region),
-            found => Err(self.refuse(engine, address, access, found.is_some())),
+            Some(region) if region.options.protection.allows(access) && !region.options.guarded => Ok(region),
+            found => Err(self.refuse(engine, address, access, found)),
+        }
+    }
+
+    /// Returns the region in which a guard may borrow the page at `address`.
+    #[inline]
+    pub(crate) fn region_for_guard(&self, engine: &Engine, address: u64) -> Result<Region> {
+        match self.regions.find(PageNumber::containing(address)) {
+            Some(region) if region.options.guarded => Ok(region),
+            Some(_) => Err(not_guarded(address)),
+            None => Err(self.refuse(engine, address, Access::Read, None)),
         }
     }
 
     #[cold]
-    fn refuse(&self, engine: &Engine, address: u64, access: Access, mapped: bool) -> Error {
+    fn refuse(&self, engine: &Engine, address: u64, access: Access, found: Option<Region>) -> Error {
         if let Err(error) = engine.check_process() {
             return error;
         }
-        if mapped {
+        if found.is_some_and(|region| region.options.guarded) {
+            let message = format!(
+                "the region at {address:#x} is guarded; use shared(), exclusive(), optimistic() or read_guarded()"
+            );
+            return Error::new(ErrorKind::Protected, message);
+        }
+        if found.is_some() {
             let what = if access == Access::Write { "written" } else { "read" };
             let message = format!("memory at {address:#x} may not be {what}; change that with protect()");
             return Error::new(ErrorKind::Protected, message);
@@ -43,4 +59,12 @@ impl SpaceState {
         let message = format!("no region is mapped at {address:#x}; map() one there, or check the address");
         Error::new(ErrorKind::NotMapped, message)
     }
+}
+
+#[cold]
+fn not_guarded(address: u64) -> Error {
+    let message = format!(
+        "the region at {address:#x} is not guarded, so its bytes cannot be borrowed; map it with RegionOptions::guarded(true), or use load(), read() or a pin"
+    );
+    Error::new(ErrorKind::Protected, message)
 }

@@ -76,7 +76,7 @@ impl Fault<'_> {
         self.engine.counters.count(Counter::FrameZeroed);
         frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
         let frame = self.adopt(block, self.page, region);
-        self.engine.publish(word, busy.to_present(frame, region.options.protection));
+        self.engine.publish(word, busy.to_present(frame, region.options.entry_protection()));
         Step::End(Outcome::Usable)
     }
 
@@ -84,7 +84,7 @@ impl Fault<'_> {
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, block: Block) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
         let frame = self.adopt(block, self.page, region);
-        if walk.word().change(entry, entry.to_present(frame, region.options.protection)).is_err() {
+        if walk.word().change(entry, entry.to_present(frame, region.options.entry_protection())).is_err() {
             self.engine.disown(frame, owner);
             return Step::Again;
         }
@@ -130,7 +130,7 @@ impl Fault<'_> {
             self.engine.frames.bytes().zero(block.frame().home_offset(), Order::MAX.bytes());
         }
         let frame = self.adopt(block, page, region);
-        self.engine.publish(word, busy.to_present(frame, region.options.protection));
+        self.engine.publish(word, busy.to_present(frame, region.options.entry_protection()));
         self.engine.counters.count(Counter::HugeFaultAllocated);
         if entry.is_zero() {
             self.engine.huge_zero.put(1);

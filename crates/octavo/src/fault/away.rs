@@ -48,6 +48,8 @@ const LONGEST_LOOK: Duration = Duration::from_millis(10);
 pub(crate) enum Via {
     /// The methods of a space.
     Handle,
+    /// The methods of a space that take guards.
+    Guard,
     /// The other side of its translation.
     Translation,
     /// The other side, which has found nothing there.
@@ -85,7 +87,8 @@ impl<'a> Fault<'a> {
         }
         match self.via {
             Via::Handle if !entry.is_away() => None,
-            Via::Handle => self.step_for_handle(walk, translation, waker),
+            // No space with a translation has guarded regions.
+            Via::Handle | Via::Guard => self.step_for_handle(walk, translation, waker),
             Via::Translation | Via::Missing => self.step_for_translation(walk, region, translation, waker),
             Via::InPlace(what) if entry.is_empty() => Some(self.take_over(walk, region, what)),
             Via::InPlace(_) => self.refuse_in_place(entry),

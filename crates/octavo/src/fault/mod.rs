@@ -226,7 +226,7 @@ impl<'a> Fault<'a> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn step(&mut self, waker: &Waker) -> Step {
         let walk = self.engine.table.walk(self.space.id, self.page);
-        let region = match self.space.region_for(self.engine, self.address, self.access) {
+        let region = match self.region() {
             Ok(region) => region,
             Err(error) => return Step::End(Outcome::Failed(error)),
         };
@@ -237,6 +237,15 @@ impl<'a> Fault<'a> {
             return self.step_with(&**translation, &walk, &region, waker);
         }
         self.step_at_home(&walk, &region, waker)
+    }
+
+    /// The region that the access may use.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn region(&self) -> Result<Region> {
+        if self.via == Via::Guard {
+            return self.space.region_for_guard(self.engine, self.address);
+        }
+        self.space.region_for(self.engine, self.address, self.access)
     }
 
     /// A step in a space with a translation.
@@ -317,13 +326,18 @@ impl<'a> Fault<'a> {
 
     fn check_present(&self, walk: &Walk<'_>, region: &Region) -> Step {
         let entry = walk.entry();
-        if entry.usable_at_home(self.access).is_some() {
+        let usable = match self.via {
+            Via::Guard => entry.guarded_at_home(),
+            _ => entry.usable_at_home(self.access),
+        };
+        if usable.is_some() {
             return Step::End(Outcome::Usable);
         }
-        if !entry.protection().allows(self.access) {
+        let protection = region.options.entry_protection();
+        if entry.protection() != protection {
             // The region allows the access: a protect() that widened the permissions has not come by here
             // yet.
-            let _ = walk.word().change(entry, entry.with_protection(region.options.protection));
+            let _ = walk.word().change(entry, entry.with_protection(protection));
             return Step::Again;
         }
         unreachable!("a page that is away comes home to a handle")
@@ -482,7 +496,7 @@ pub(crate) async fn resolve_async(
     via: Via,
 ) -> Result<()> {
     engine.check_process()?;
-    if via != Via::Handle {
+    if !matches!(via, Via::Handle | Via::Guard) {
         check_translated(space)?;
     }
     let began = new_page_begins(engine, space, address, access);

@@ -300,7 +300,7 @@ impl<'a> Fault<'a> {
         if walk.word().load() != entry || !self.own(frame) {
             return Step::Again;
         }
-        if walk.word().change(entry, entry.to_present(frame, region.options.protection)).is_err() {
+        if walk.word().change(entry, entry.to_present(frame, region.options.entry_protection())).is_err() {
             engine.disown(frame, self.owner(self.page));
             return Step::Again;
         }

@@ -31,7 +31,11 @@
 //!
 //! Cost: one compare-and-swap to take, one to let go, on a line of eight latches.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::ops::Index;
+
+use crate::budget::Budget;
+use crate::sync::{AtomicBool, AtomicU64, Ordering, WordArray};
+use crate::units::FrameId;
 
 const SHARED: u64 = (1 << 24) - 1;
 const EXCLUSIVE: u64 = 1 << 24;
@@ -156,6 +160,37 @@ impl Latch {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_free(&self) -> bool {
         self.0.load(Ordering::Acquire) & (SHARED | EXCLUSIVE | WAITERS) == 0
+    }
+}
+
+/// The latches of all frames. They take memory where they are used, and count against the budget from the first guarded region
+/// on: 8 bytes for each frame that the budget has room for.
+#[derive(Debug)]
+pub(crate) struct Latches {
+    latches: WordArray<Latch>,
+    is_charged: AtomicBool,
+}
+
+impl Latches {
+    /// Makes latches for frames below `end`.
+    pub(crate) fn new(end: FrameId) -> std::io::Result<Self> {
+        Ok(Self { latches: WordArray::new(end.0 as usize)?, is_charged: AtomicBool::new(false) })
+    }
+
+    /// Says that latches are going to be used.
+    pub(crate) fn charge(&self, budget: &Budget) {
+        if !self.is_charged.swap(true, Ordering::Relaxed) {
+            budget.charge_over(budget.limit_pages() * size_of::<Latch>() as u64);
+        }
+    }
+}
+
+impl Index<FrameId> for Latches {
+    type Output = Latch;
+
+    #[inline(always)]
+    fn index(&self, frame: FrameId) -> &Latch {
+        &self.latches[frame.0 as usize]
     }
 }
 

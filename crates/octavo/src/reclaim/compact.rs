@@ -7,8 +7,10 @@
 use crate::backoff::Backoff;
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
+use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
+use crate::reclaim::room::make_room;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::units::{CHUNK_FRAMES, Order};
 
@@ -56,6 +58,51 @@ async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Blo
     let done = reclaim(engine, missing, Reclaimer::Direct, waiter).await;
     waiter.until_written(ended + done.started).await;
     engine.frames.alloc(Order::MAX)
+}
+
+/// Looks for frames that lie together, before it gives up. Others may take each block that is made.
+const MOST_LOOKS: u32 = 16;
+
+/// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room where there is none.
+///
+/// # Errors
+/// As for [`make_room`]; `OutOfMemory` where pages that cannot be moved lie everywhere.
+pub(crate) async fn frames_together(
+    engine: &Engine,
+    waiter: &mut Waiter<'_>,
+    frames: u32,
+) -> Result<Vec<Block>> {
+    let order = Order(frames.next_power_of_two().trailing_zeros() as u8);
+    for look in 0..MOST_LOOKS {
+        let block = match engine.frames.alloc(order) {
+            Some(block) => Some(block),
+            None if look == 0 && order != Order::MAX => {
+                make_room(engine, waiter).await?;
+                engine.frames.alloc(order)
+            }
+            None => match evict_for_block(engine, waiter).await {
+                Some(block) => Some(block),
+                None => match compact(engine) {
+                    Compacted::Made(block) => Some(block),
+                    Compacted::Failed | Compacted::LeftToOther => None,
+                },
+            },
+        };
+        if let Some(block) = block {
+            let mut all = engine.frames.split_block(block);
+            let together = all.by_ref().take(frames as usize).collect();
+            all.for_each(|block| engine.frames.give_back(block));
+            return Ok(together);
+        }
+        if look + 1 < MOST_LOOKS {
+            make_room(engine, waiter).await?;
+        }
+    }
+    let message = format!(
+        "no {frames} frames lie together in a budget of {} bytes; borrow fewer pages at once, drop pins and guards, or raise the budget",
+        engine.budget.limit_bytes()
+    );
+    Err(Error::new(ErrorKind::OutOfMemory, message))
 }
 
 /// Makes a block of order 9 for the compressed pool, only by moving pages. Returns `None` as

@@ -6,6 +6,7 @@
 
 use crate::counters::Counter;
 use crate::engine::{AllBusy, Engine};
+use crate::frame::Block;
 use crate::lru::{IsolatedFrame, Place};
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
@@ -44,7 +45,30 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
         engine.frames.give_back(fresh);
         return Migrated::Kept;
     };
+    finish(engine, frame, busy, fresh, |_| {});
+    Migrated::Moved
+}
+
+/// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare` does to that
+/// frame what has to be done before another thread can find it. The frame comes back where the page stays.
+pub(crate) fn move_pinned(
+    engine: &Engine,
+    frame: FrameId,
+    fresh: Block,
+    prepare: impl FnOnce(FrameId),
+) -> Result<(), Block> {
+    match make_busy_alone(engine, frame) {
+        Some(busy) => finish(engine, frame, busy, fresh, prepare),
+        None => return Err(fresh),
+    }
+    Ok(())
+}
+
+/// Moves a page whose entries are busy to a fresh frame.
+fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: Block, prepare: impl FnOnce(FrameId)) {
+    let words = engine.frames.words(frame);
     let fresh = fresh.into_frame();
+    prepare(fresh);
     engine.frames.bytes().copy_within(frame.home_offset(), fresh.home_offset(), PAGE_BYTES);
     let to = engine.frames.words(fresh);
     let holds = words.holds.load();
@@ -70,7 +94,6 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
             engine.release(frame);
         }
     }
-    Migrated::Moved
 }
 
 /// Takes the page out of its store, and makes every entry busy that shows the frame. `None`: somebody else uses the page.

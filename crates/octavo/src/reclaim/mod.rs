@@ -38,11 +38,12 @@ mod signal;
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
-pub(crate) use compact::block_for_fault;
 #[cfg(all(test, not(loom)))]
 pub(crate) use compact::block_for_pool;
+pub(crate) use compact::{block_for_fault, frames_together};
 #[cfg(all(test, loom))]
 pub(crate) use evict::evict_batch;
+pub(crate) use migrate::move_pinned;
 #[cfg(all(test, not(loom)))]
 pub(crate) use migrate::{Migrated, migrate};
 pub(crate) use quota::make_room_under_quota;

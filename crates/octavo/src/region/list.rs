@@ -29,6 +29,7 @@ const HUGE: u64 = 4;
 const SEQUENTIAL: u64 = 8;
 const RANDOM: u64 = 16;
 const PLAIN: u64 = 32;
+const GUARDED: u64 = 64;
 
 /// One region, in atomic words. The sequence makes readers throw torn reads away.
 #[derive(Debug, Default)]
@@ -53,19 +54,21 @@ impl Slot {
                     _ => AccessPattern::Normal,
                 },
                 compress: attributes & PLAIN == 0,
+                guarded: attributes & GUARDED != 0,
             },
         }
     }
 
     fn store(&self, region: Region) {
-        let RegionOptions { protection, huge, pattern, compress } = region.options;
+        let RegionOptions { protection, huge, pattern, compress, guarded } = region.options;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         let attributes = bit(protection.read, READ)
             | bit(protection.write, WRITE)
             | bit(huge, HUGE)
             | bit(pattern == AccessPattern::Sequential, SEQUENTIAL)
             | bit(pattern == AccessPattern::Random, RANDOM)
-            | bit(!compress, PLAIN);
+            | bit(!compress, PLAIN)
+            | bit(guarded, GUARDED);
         self.start.store(region.start.0, Ordering::Relaxed);
         self.end.store(region.end.0, Ordering::Relaxed);
         self.attributes.store(attributes, Ordering::Relaxed);

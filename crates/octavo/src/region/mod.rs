@@ -27,13 +27,14 @@ pub struct RegionOptions {
     pub(crate) huge: bool,
     pub(crate) pattern: AccessPattern,
     pub(crate) compress: bool,
+    pub(crate) guarded: bool,
 }
 
 impl Default for RegionOptions {
     /// Readable and writable base pages, accessed in any order, and compressed where that pays.
     fn default() -> Self {
         let pattern = AccessPattern::Normal;
-        Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true }
+        Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true, guarded: false }
     }
 }
 
@@ -70,6 +71,22 @@ impl RegionOptions {
     pub fn compress(mut self, compress: bool) -> Self {
         self.compress = compress;
         self
+    }
+
+    /// Has the pages reached through guards only, which lend their bytes: [`Space::shared`](crate::Space::shared),
+    /// [`Space::exclusive`](crate::Space::exclusive), [`Space::optimistic`](crate::Space::optimistic). Every other access is an error
+    /// then. Such a region is readable and writable, and stays so. Its pages take memory from the first access on, also if
+    /// that is for reading.
+    #[must_use]
+    pub fn guarded(mut self, guarded: bool) -> Self {
+        self.guarded = guarded;
+        self
+    }
+
+    /// Returns what the entries of its pages say.
+    #[inline]
+    pub(crate) fn entry_protection(&self) -> Protection {
+        if self.guarded { Protection::GUARDED } else { self.protection }
     }
 }
 

@@ -56,6 +56,8 @@ pub struct RegionStats {
     pub bytes: u64,
     /// What programs may do there.
     pub protection: Protection,
+    /// Whether programs reach it through guards only.
+    pub guarded: bool,
     /// The order of accesses that was announced.
     pub pattern: AccessPattern,
     /// Where its pages are.
@@ -103,6 +105,7 @@ impl Space {
             address: region.start.address(),
             bytes: (region.end.0 - region.start.0) << PAGE_SHIFT,
             protection: region.options.protection,
+            guarded: region.options.guarded,
             pattern: region.options.pattern,
             pages: self.count_pages(PageNumberRange { start: region.start, end: region.end }),
         });

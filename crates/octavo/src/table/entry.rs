@@ -75,6 +75,9 @@ impl Protection {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self { read: true, write: true };
 
+    /// Of an entry that only guards may reach, and of no region: writing without reading fits no access.
+    pub(crate) const GUARDED: Self = Self { read: false, write: true };
+
     /// Returns the accesses that both allow.
     pub(crate) fn both(self, other: Self) -> Self {
         Self { read: self.read && other.read, write: self.write && other.write }
@@ -162,6 +165,12 @@ impl Entry {
             Access::Write => READ | WRITE,
         };
         (self.0 & (STATE | need | AWAY) == PRESENT | need).then_some(FrameId(self.payload()))
+    }
+
+    /// Returns the frame at home of a page that only guards may reach.
+    #[inline(always)]
+    pub(crate) fn guarded_at_home(self) -> Option<FrameId> {
+        (self.0 & (STATE | READ | WRITE | AWAY) == PRESENT | WRITE).then_some(FrameId(self.payload()))
     }
 
     /// Returns the node one level down.

@@ -1,0 +1,356 @@
+//! Taking the pages of a guard: pinned, latched, and in frames that lie together.
+//!
+//! A guard of one page is a pin on its frame and the frame's latch (`frame/latch.rs`), shared or exclusive. The entries of a guarded region
+//! fit no other access ([`Protection::GUARDED`](crate::table::Protection)), so plain hits miss at no cost, and the fault that follows is
+//! an error. While a frame is pinned it remains its page's, and nobody moves, splits or frees it. A page under writeback is
+//! pinned by that alone, and an exclusive guard waits for the end: no writeback starts while others have pins.
+//!
+//! ```text
+//!  walk ─► pin the frame ─► read the links again ─► latch ─► exclusive: under I/O? ─► lent
+//!            │                  │ changed             │ taken        │ yes
+//!            │ no such leaf     ▼                     ▼              ▼ let both go, wait for the device
+//!            └────────────► fault              let the pin go, wait for the latch
+//! ```
+//!
+//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it waits for the next. So guards do
+//! not wait for each other in a circle, as long as a thread takes one at a time. The frames of the pages have to lie together. Where they
+//! do not, the thread latches all of them alone, and moves them to frames that do (`gather.rs`).
+//!
+//! A guard that lends pages marks them dirty before, if it is exclusive.
+//!
+//! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and its latch). For each
+//! further page the same again.
+
+use smallvec::SmallVec;
+
+use crate::access::gather::gather;
+use crate::access::too_many_pins;
+use crate::engine::{Engine, SpaceState, Waiter, in_place};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::{Via, resolve_async};
+use crate::frame::PinnedFrame;
+use crate::frame::holds::MAX_PINS;
+use crate::frame::latch::{Hold, Taken};
+use crate::sync::park::block_until;
+use crate::sync::wait::Waiting;
+use crate::sync::{Ordering, fence};
+use crate::table::{Access, Leaf, LeafOperation};
+use crate::units::{CHUNK_FRAMES, FrameId, PageNumber};
+
+/// How often a reader lets others run, so that a writer who waits has the latch first.
+const MOST_TURNS: u32 = 64;
+
+/// The thread or task that takes a guard, and whether it waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Thread,
+    Task,
+    /// A thread that does not wait for other guards. It waits for devices, and for room.
+    Try,
+}
+
+impl Taker {
+    pub(super) fn waiter(self, engine: &Engine) -> Waiter<'_> {
+        match self {
+            Self::Thread | Self::Try => Waiter::thread(engine),
+            Self::Task => Waiter::task(engine),
+        }
+    }
+}
+
+/// A page that is latched and pinned: its own frame, and the frame that carries the pin, which is the head of a block where a block shows
+/// the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldPage {
+    pub(super) frame: FrameId,
+    pub(super) pinned: FrameId,
+}
+
+/// The obstacle to a page that is there.
+#[derive(Debug)]
+enum Obstacle {
+    Latch(FrameId, Taken),
+    /// A device, or a packing thread, reads the frame.
+    Io(FrameId),
+    TooManyPins,
+}
+
+/// Takes a page, at its leaf.
+#[derive(Clone, Copy)]
+struct TakePage<'e> {
+    engine: &'e Engine,
+    page: PageNumber,
+    hold: Hold,
+    /// As [`Latch::try_take`](crate::frame::latch::Latch::try_take).
+    joins: bool,
+}
+
+impl LeafOperation for TakePage<'_> {
+    type Output = Result<HeldPage, Obstacle>;
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<Result<HeldPage, Obstacle>> {
+        let Self { engine, page, hold, joins } = self;
+        let pinned = leaf.entry.guarded_at_home()?;
+        let words = engine.frames.words(pinned);
+        let (pin, before) = PinnedFrame::take(pinned, words);
+        if !leaf.still_holds() {
+            engine.unpin(pin);
+            return None;
+        }
+        let frame = frame_of(pinned, leaf.level, page);
+        let taken = match engine.latches[frame].try_take(hold, joins) {
+            _ if before.pins() >= MAX_PINS => Err(Obstacle::TooManyPins),
+            Err(taken) => Err(Obstacle::Latch(frame, taken)),
+            // Our pin keeps new writebacks away. One that began before is in the word by now.
+            Ok(()) if hold == Hold::Exclusive && words.holds.load().is_writeback() => {
+                engine.unlatch(frame, hold);
+                Err(Obstacle::Io(pinned))
+            }
+            Ok(()) => Ok(HeldPage { frame, pinned }),
+        };
+        if taken.is_err() {
+            engine.unpin(pin);
+            return Some(taken);
+        }
+        if hold == Hold::Exclusive {
+            // No thread clears the mark while the frame is held, so one look is enough.
+            if !before.is_dirty() {
+                words.holds.mark_dirty();
+            }
+            // Release: the new version of the latch, and the change that made the frame ours, come before the new bytes. So say those who
+            // read without holding anything.
+            fence(Ordering::Release);
+        }
+        leaf.word.mark_accessed(leaf.entry);
+        pin.into_frame();
+        Some(taken)
+    }
+}
+
+/// The frame of a page, in a leaf that shows `shown`.
+#[inline(always)]
+pub(super) fn frame_of(shown: FrameId, level: usize, page: PageNumber) -> FrameId {
+    if level == 0 { shown } else { shown.plus((page.0 % u64::from(CHUNK_FRAMES)) as u32) }
+}
+
+/// Pages in hand, one after the other. A drop lets them go.
+pub(super) struct HeldPages<'e> {
+    pub(super) engine: &'e Engine,
+    pub(super) first: PageNumber,
+    pub(super) hold: Hold,
+    pub(super) pages: SmallVec<[HeldPage; 4]>,
+}
+
+impl HeldPages<'_> {
+    fn lie_together(&self) -> bool {
+        self.pages.windows(2).all(|pair| pair[0].frame.plus(1) == pair[1].frame)
+    }
+
+    /// Hands pages that lie together on.
+    fn into_run(mut self) -> Run {
+        debug_assert!(self.lie_together());
+        let pages = std::mem::take(&mut self.pages);
+        let is_block =
+            pages[0].pinned != pages[0].frame || pages.len() > 1 && pages[1].pinned != pages[1].frame;
+        Run {
+            frame: pages[0].frame,
+            pages: pages.len() as u32,
+            head: if is_block { pages[0].pinned.0 } else { NO_HEAD },
+            hold: self.hold,
+        }
+    }
+}
+
+impl Drop for HeldPages<'_> {
+    fn drop(&mut self) {
+        self.pages.iter().for_each(|page| let_go(self.engine, *page, self.hold));
+    }
+}
+
+#[inline(always)]
+pub(super) fn let_go(engine: &Engine, page: HeldPage, hold: Hold) {
+    // First the latch: without the pin, the frame may be another page's.
+    engine.unlatch(page.frame, hold);
+    engine.unpin(PinnedFrame::counted(page.pinned));
+}
+
+const NO_HEAD: u32 = u32::MAX;
+
+/// Pages that lie together and are lent.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) frame: FrameId,
+    pub(super) pages: u32,
+    /// Number of the frame that carries the pins of all pages. `NO_HEAD`: each page's frame carries its own.
+    head: u32,
+    pub(super) hold: Hold,
+}
+
+impl Run {
+    fn page(&self, index: u32) -> HeldPage {
+        let frame = self.frame.plus(index);
+        HeldPage { frame, pinned: if self.head == NO_HEAD { frame } else { FrameId(self.head) } }
+    }
+
+    /// Takes a page that is there, if that can be done at once.
+    #[inline(always)]
+    pub(super) fn at_hand(engine: &Engine, space: &SpaceState, page: PageNumber, hold: Hold) -> Option<Self> {
+        let take = TakePage { engine, page, hold, joins: false };
+        let held = engine.table.at_leaf(space.id, page, take)?.ok()?;
+        let head = if held.pinned == held.frame { NO_HEAD } else { held.pinned.0 };
+        Some(Self { frame: held.frame, pages: 1, head, hold })
+    }
+
+    /// Shares pages that are held alone.
+    pub(super) fn downgrade(&mut self, engine: &Engine) {
+        self.hold = Hold::Shared;
+        for index in 0..self.pages {
+            engine.downgrade_latch(self.frame.plus(index));
+        }
+    }
+
+    /// Takes the pages over from a guard that ends without letting them go.
+    pub(super) fn hand_on(&mut self) -> Self {
+        let Self { frame, head, hold, .. } = *self;
+        Self { pages: std::mem::take(&mut self.pages), frame, head, hold }
+    }
+
+    #[inline]
+    pub(super) fn let_go(&self, engine: &Engine) {
+        // A forked child has nothing of this; its counts are its own copies.
+        for index in 0..self.pages {
+            let_go(engine, self.page(index), self.hold);
+        }
+    }
+}
+
+/// Takes the pages from `first` on, in order.
+async fn take_pages<'e>(
+    engine: &'e Engine,
+    space: &SpaceState,
+    first: PageNumber,
+    pages: u32,
+    hold: Hold,
+    taker: Taker,
+) -> Result<HeldPages<'e>> {
+    let mut held = HeldPages { engine, first, hold, pages: SmallVec::new() };
+    for index in 0..pages {
+        held.pages.push(take_page(engine, space, first.plus(u64::from(index)), hold, taker).await?);
+    }
+    Ok(held)
+}
+
+async fn take_page(
+    engine: &Engine,
+    space: &SpaceState,
+    page: PageNumber,
+    hold: Hold,
+    taker: Taker,
+) -> Result<HeldPage> {
+    let mut turns = 0;
+    loop {
+        let joins = turns >= MOST_TURNS || taker == Taker::Try;
+        let obstacle = match engine.table.at_leaf(space.id, page, TakePage { engine, page, hold, joins }) {
+            None => {
+                fault(engine, space, page, taker).await?;
+                continue;
+            }
+            Some(Ok(page)) => return Ok(page),
+            Some(Err(obstacle)) => obstacle,
+        };
+        match obstacle {
+            Obstacle::TooManyPins | Obstacle::Latch(_, Taken::ByTooMany) => return Err(too_many_pins()),
+            Obstacle::Latch(_, Taken::WriterFirst) => {
+                turns += 1;
+                taker.waiter(engine).give_way().await;
+            }
+            Obstacle::Latch(..) if taker == Taker::Try => return Err(guarded_by_others(page)),
+            Obstacle::Latch(frame, Taken::ByOthers) => wait_for_latch(engine, frame, hold, taker).await,
+            Obstacle::Io(frame) => wait_for_io(engine, frame, taker).await?,
+        }
+        // A future may be polled in a child of the process.
+        engine.check_process()?;
+    }
+}
+
+/// Makes the page present, in a frame of its own.
+pub(super) async fn fault(engine: &Engine, space: &SpaceState, page: PageNumber, taker: Taker) -> Result<()> {
+    resolve_async(taker.waiter(engine), engine, space, page.address(), Access::Write, Via::Guard).await
+}
+
+/// Makes the page present, and blocks as long as it takes.
+pub(crate) fn populate_guarded(engine: &Engine, space: &SpaceState, page: PageNumber) -> Result<()> {
+    in_place(fault(engine, space, page, Taker::Thread))
+}
+
+/// Waits until the latch can be had, or could.
+pub(super) async fn wait_for_latch(engine: &Engine, frame: FrameId, hold: Hold, taker: Taker) {
+    let mut waited = false;
+    let mut poll = |waker: &std::task::Waker| {
+        // Whoever is woken looks the page up again: it may have another frame.
+        if std::mem::replace(&mut waited, true) || engine.wait_for_latch(frame, hold, waker) == Waiting::Retry
+        {
+            return std::task::Poll::Ready(());
+        }
+        std::task::Poll::Pending
+    };
+    match taker {
+        Taker::Thread | Taker::Try => block_until(poll),
+        Taker::Task => std::future::poll_fn(|context| poll(context.waker())).await,
+    }
+}
+
+async fn wait_for_io(engine: &Engine, frame: FrameId, taker: Taker) -> Result<()> {
+    let mut waiter = taker.waiter(engine);
+    while engine.frames.words(frame).holds.load().is_writeback() {
+        // A page that is packed is under no transfer.
+        if !waiter.until_some_write_ends().await {
+            return Err(engine.swap.areas.timed_out());
+        }
+        waiter.give_way().await;
+    }
+    Ok(())
+}
+
+/// Takes pages that lie together, or brings them together.
+pub(super) async fn take_run(
+    engine: &Engine,
+    space: &SpaceState,
+    first: PageNumber,
+    pages: u32,
+    hold: Hold,
+    taker: Taker,
+) -> Result<Run> {
+    loop {
+        let held = take_pages(engine, space, first, pages, hold, taker).await?;
+        if held.lie_together() {
+            return Ok(held.into_run());
+        }
+        let held = match hold {
+            Hold::Exclusive => held,
+            Hold::Shared => {
+                drop(held);
+                take_pages(engine, space, first, pages, Hold::Exclusive, taker).await?
+            }
+        };
+        let gathered = if held.lie_together() { Some(held) } else { gather(held, space, taker).await? };
+        // `None`: pages were unmapped meanwhile.
+        if let Some(held) = gathered {
+            let mut run = held.into_run();
+            if hold == Hold::Shared {
+                run.downgrade(engine);
+            }
+            return Ok(run);
+        }
+    }
+}
+
+#[cold]
+fn guarded_by_others(page: PageNumber) -> Error {
+    let message = format!(
+        "another guard has the page at {:#x}; try again when it is dropped, or wait for it with shared() or exclusive()",
+        page.address()
+    );
+    Error::new(ErrorKind::Busy, message)
+}

@@ -1,0 +1,190 @@
+//! Guards of a space: bytes to borrow.
+
+use std::future::Future;
+
+use bytemuck::Pod;
+
+use crate::access::{
+    self, ExclusiveGuard, ExclusiveGuardOf, OptimisticGuard, SharedGuard, SharedGuardOf, Taker,
+};
+use crate::error::Result;
+use crate::frame::latch::Hold;
+use crate::space::{Space, inside};
+use crate::sync::Shared;
+
+/// A guard that holds its space by a count. See [`SharedGuardOf`].
+pub type OwnedSharedGuard<T> = SharedGuardOf<Shared<Space>, T>;
+/// A guard that holds its space by a count. See [`ExclusiveGuardOf`].
+pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Shared<Space>, T>;
+
+/// # Guards
+///
+/// A region that is mapped with [`RegionOptions::guarded`](crate::RegionOptions::guarded) lends its bytes: a guard is a `&[T]` or a
+/// `&mut [T]` of plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)), in place, without a copy. A guard lends values that lie in one piece of 2 MiB which
+/// begins at a multiple of 2 MiB, so 512 pages at most. Where the pages of a guard do not lie together in memory, they are moved.
+///
+/// Guards exclude each other by whole pages, also those of one thread. A thread that has an exclusive guard and asks for another guard of
+/// the same page waits for ever, as with an [`RwLock`](std::sync::RwLock); so may threads that hold guards and ask for each other's. Guards with *try*
+/// in their names are an error instead. A shared guard of a page that has shared guards waits for nobody.
+///
+/// ```
+/// use octavo::{Manager, RegionOptions};
+///
+/// let space = Manager::builder().budget_bytes(16 << 20).build()?.space()?;
+/// let at = space.map(1 << 20, RegionOptions::new().guarded(true))?;
+/// let mut numbers = space.exclusive::<u32>(at, 100_000)?;
+/// numbers.iter_mut().rev().zip(0..).for_each(|(number, index)| *number = index);
+/// numbers.sort_unstable();
+/// drop(numbers);
+/// assert_eq!(space.shared::<u32>(at + 4000, 3)?[..], [1000, 1001, 1002]);
+/// # Ok::<(), octavo::Error>(())
+/// ```
+impl Space {
+    /// Lends `len` values from `address` on for reading, and waits until no exclusive guard has their pages.
+    ///
+    /// # Errors
+    /// `Protected` where the region is not guarded; `InvalidRange` for no values, for values that are unaligned or do not lie in one piece of 2 MiB;
+    /// `TooManyPins`; otherwise as [`Space::load`]. `OutOfMemory` also where no frames lie together and none can be brought together.
+    #[inline]
+    pub fn shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
+        access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Thread)
+            .map(access::Lent::shared)
+    }
+
+    /// Lends `len` values from `address` on for writing, and waits until no other guard has their pages.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    #[inline]
+    pub fn exclusive<T: Pod>(&self, address: u64, len: usize) -> Result<ExclusiveGuard<'_, T>> {
+        access::lend(&self.engine, &self.state, address, len, Hold::Exclusive, Taker::Thread)
+            .map(access::Lent::exclusive)
+    }
+
+    /// As [`Space::shared`], without waiting for other guards.
+    ///
+    /// # Errors
+    /// `Busy` where an exclusive guard has one of the pages; and as [`Space::shared`].
+    #[inline]
+    pub fn try_shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
+        access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Try)
+            .map(access::Lent::shared)
+    }
+
+    /// As [`Space::exclusive`], without waiting for other guards.
+    ///
+    /// # Errors
+    /// `Busy` where another guard has one of the pages; and as [`Space::shared`].
+    #[inline]
+    pub fn try_exclusive<T: Pod>(&self, address: u64, len: usize) -> Result<ExclusiveGuard<'_, T>> {
+        access::lend(&self.engine, &self.state, address, len, Hold::Exclusive, Taker::Try)
+            .map(access::Lent::exclusive)
+    }
+
+    /// As [`Space::shared`], without blocking the executor. A dropped future holds nothing.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn shared_async<T: Pod + Send + Sync>(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<SharedGuard<'_, T>>> + Send + '_ {
+        inside(async move {
+            access::lend_async(&self.engine, &self.state, address, len, Hold::Shared)
+                .await
+                .map(access::Lent::shared)
+        })
+    }
+
+    /// As [`Space::exclusive`], without blocking the executor. A dropped future holds nothing.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn exclusive_async<T: Pod + Send + Sync>(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<ExclusiveGuard<'_, T>>> + Send + '_ {
+        inside(async move {
+            access::lend_async(&self.engine, &self.state, address, len, Hold::Exclusive)
+                .await
+                .map(access::Lent::exclusive)
+        })
+    }
+
+    /// As [`Space::shared`], with a guard that keeps the space.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn shared_owned<T: Pod>(
+        self: &Shared<Self>,
+        address: u64,
+        len: usize,
+    ) -> Result<OwnedSharedGuard<T>> {
+        self.shared(address, len).map(|guard| guard.held_by(Shared::clone(self)))
+    }
+
+    /// As [`Space::exclusive`], with a guard that keeps the space.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn exclusive_owned<T: Pod>(
+        self: &Shared<Self>,
+        address: u64,
+        len: usize,
+    ) -> Result<OwnedExclusiveGuard<T>> {
+        self.exclusive(address, len).map(|guard| guard.held_by(Shared::clone(self)))
+    }
+
+    /// As [`Space::shared_async`], with a future and a guard that keep the space.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn shared_owned_async<T: Pod + Send + Sync>(
+        self: &Shared<Self>,
+        address: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<OwnedSharedGuard<T>>> + Send + use<T> {
+        let space = Shared::clone(self);
+        async move {
+            let lent = space.shared_async(address, len).await;
+            lent.map(|guard| guard.held_by(Shared::clone(&space)))
+        }
+    }
+
+    /// As [`Space::exclusive_async`], with a future and a guard that keep the space.
+    ///
+    /// # Errors
+    /// As [`Space::shared`].
+    pub fn exclusive_owned_async<T: Pod + Send + Sync>(
+        self: &Shared<Self>,
+        address: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<OwnedExclusiveGuard<T>>> + Send + use<T> {
+        let space = Shared::clone(self);
+        async move {
+            let lent = space.exclusive_async(address, len).await;
+            lent.map(|guard| guard.held_by(Shared::clone(&space)))
+        }
+    }
+
+    /// Begins to read the page at `address` without holding it. Waits until no exclusive guard has it.
+    ///
+    /// # Errors
+    /// `Protected` where the region is not guarded; otherwise as [`Space::load`].
+    #[inline]
+    pub fn optimistic(&self, address: u64) -> Result<OptimisticGuard<'_>> {
+        access::optimistic(&self.engine, &self.state, address)
+    }
+
+    /// Copies bytes out of a guarded region. What comes from one page was there at one time: no exclusive guard was at work on it meanwhile. A
+    /// page that is there costs about as much as by [`Space::read`].
+    ///
+    /// # Errors
+    /// As [`Space::optimistic`]. The bytes copied before the failure stay.
+    #[inline]
+    pub fn read_guarded(&self, address: u64, to: &mut [u8]) -> Result<()> {
+        access::read_guarded(&self.engine, &self.state, address, to)
+    }
+}
