@@ -19,6 +19,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["fault"],
     &["access"],
     &["space"],
+    &["vec"],
     &["manager"],
 ];
 
