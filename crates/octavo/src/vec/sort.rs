@@ -55,7 +55,8 @@ impl<T: Pod> SpaceVec<T> {
         let most = (BUFFER_BYTES / size_of::<T>()).max(2 * Self::PER_UNIT);
         let mut buffer = vec![T::zeroed(); most.min(self.len)];
         let mut random = 0x2545_F491_4F6C_DD1D_u64;
-        let mut ranges = Vec::from([0..self.len]);
+        let mut ranges = Vec::new();
+        ranges.push(0..self.len);
         while let Some(range) = ranges.pop() {
             if range.len() <= buffer.len() {
                 let part = &mut buffer[..range.len()];
