@@ -1,5 +1,6 @@
 //! The parts that Octavo's own benches share: threads on CPUs of their own, a generator, medians.
 
+pub mod jobs;
 pub mod pages;
 pub mod policies;
 

@@ -62,7 +62,7 @@ mod swap;
 pub(crate) mod sync;
 mod table;
 mod units;
-mod vec;
+pub mod vec;
 
 pub use access::{
     Borrowed, ExclusiveGuard, ExclusiveGuardOf, OptimisticGuard, Pin, PinHolder, PinOf, PinnedPages,
@@ -91,7 +91,7 @@ pub use sync::machine::{Cpus, Machine};
 pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};
-pub use vec::{Iter, Runs, RunsMut, SpaceVec};
+pub use vec::SpaceVec;
 
 /// The examples of the page that registries show are tested, too.
 #[cfg(doctest)]

@@ -184,6 +184,7 @@ impl Manager {
         }
         let before = engine.budget.limit_bytes();
         engine.budget.set_limit_bytes(bytes);
+        engine.latches.limit_changed(&engine.budget);
         let fits = shrink_to_budget(engine, 0);
         engine.leave_transfers();
         if !fits {

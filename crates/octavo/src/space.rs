@@ -113,6 +113,15 @@ impl Space {
         Err(Error::new(ErrorKind::Unsupported, what))
     }
 
+    /// Refuses what another side tells of, where there is none. A space without may have guarded regions, whose pages must not move so.
+    fn check_translated(&self) -> Result<()> {
+        if self.state.translation.is_some() {
+            return Ok(());
+        }
+        let message = "the space has no translation whose other side could fork or move pages; make it with Manager::translated_space()";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// Makes room and tries once more where the budget had no room for the list of regions.
     fn with_room<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
         match change() {
@@ -205,10 +214,12 @@ impl Space {
     /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.
     ///
     /// # Errors
-    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions and pages. The child has a part then, and
-    /// the call may be made again.
+    /// `Unsupported` where one of the two has no translation. `OutOfMemory` and others of reclaim, where there is no room for the child's regions
+    /// and pages. The child has a part then, and the call may be made again.
     pub fn fork_from(&self, parent: &Space) -> Result<()> {
         let _inside = self.engine.enter()?;
+        parent.check_translated()?;
+        self.check_translated()?;
         let all = PageNumberRange::from(PageNumber(0));
         let regions = parent.state.regions.writer().overlapping(all.start, all.end);
         for region in regions {
@@ -236,9 +247,10 @@ impl Space {
     /// move.
     ///
     /// # Errors
-    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than `InvalidRange` some
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. `Unsupported` where the space has no translation. After another error than `InvalidRange` some
     /// pages have moved and others have not, and the space is of no more use.
     pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
+        self.check_translated()?;
         let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
         if old.start < new.end && new.start < old.end {
             let message = format!("the ranges at {from:#x} and {to:#x} overlap; give ranges that do not");

@@ -27,7 +27,7 @@ use crate::region::RegionOptions;
 use crate::space::{Advice, Space};
 use crate::sync::Shared;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES};
-pub use runs::{Iter, Runs, RunsMut};
+pub use runs::{Cursor, Iter, Runs, RunsMut};
 
 /// A vector of plain data, which may be larger than the budget.
 ///
@@ -127,7 +127,7 @@ impl<T: Pod> SpaceVec<T> {
                 .checked_shl(self.extents.len() as u32)
                 .filter(|bytes| *bytes < 1 << 47)
                 .ok_or_else(too_long)?;
-            self.extents.push(self.space.map(bytes, RegionOptions::new().guarded(true))?);
+            self.extents.push(self.space.map(bytes, RegionOptions::new().guarded(true).huge(true))?);
         }
         Ok(())
     }

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
+use octavo::io::SwapArea;
 use octavo::{
-    Access, Advice, ErrorKind, ExclusiveGuard, HugePolicy, Manager, ManagerBuilder, OwnedExclusiveGuard,
-    OwnedSharedGuard, Protection, RegionOptions, SharedGuard, Space,
+    Access, Advice, Compression, ErrorKind, ExclusiveGuard, HugePolicy, Manager, ManagerBuilder,
+    OwnedExclusiveGuard, OwnedSharedGuard, Protection, RegionOptions, SharedGuard, Space,
 };
 use proptest::prelude::*;
 
+use common::device::TestDevice;
 use common::{MIB, PAGE, Random, Watchdog, assert_only_kept, run_woken, says};
 
 const BUDGET: u64 = 16 * MIB;
@@ -400,6 +402,165 @@ fn a_forked_child_is_told_and_can_drop_its_guards() {
     assert_eq!(code.unwrap(), 0, "the first call that did not answer ForkedChild, or a signal + 128");
     space.shared::<u64>(at + 8 * PAGE, 1).unwrap();
     manager.validate();
+}
+
+/// Touches pages so that 0 and 1 do not lie together.
+fn scattered(space: &Space) -> u64 {
+    let at = space.map(2 * MIB, guarded()).unwrap();
+    for page in [0, 7, 1, 9, 2, 3] {
+        space.exclusive::<u64>(at + page * PAGE, 1).unwrap()[0] = word(page);
+    }
+    at
+}
+
+/// A reader may hold a page that another reader, of the same thread perhaps, would have to move.
+#[test]
+fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
+    let _watchdog = Watchdog::new("pages that cannot be moved");
+    let manager = builder().huge(HugePolicy::Never).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = scattered(&space);
+    let one = space.shared::<u64>(at, 1).unwrap();
+    for _ in 0..2 {
+        says(space.try_shared::<u64>(at, 1024), ErrorKind::Busy, &["do not lie together"]);
+        says(space.shared::<u64>(at, 1024), ErrorKind::Busy, &["do not lie together", "fewer"]);
+        says(run_woken(space.shared_async::<u64>(at, 1024)).0, ErrorKind::Busy, &["do not lie together"]);
+    }
+    assert_eq!(space.try_shared::<u64>(at + PAGE, 1).unwrap()[0], word(1), "nothing is held");
+    drop(one);
+    assert_eq!(space.shared::<u64>(at, 1024).unwrap()[512], word(1));
+    let one = space.shared::<u64>(at, 1).unwrap();
+    assert_eq!(space.shared::<u64>(at, 1024).unwrap()[0], one[0], "pages that lie together are shared");
+}
+
+/// A future that waited for a read keeps its pin until it is polled or dropped.
+#[test]
+fn a_future_that_is_not_polled_keeps_pages_where_they_are_and_hangs_nobody() {
+    let _watchdog = Watchdog::new("a future that is not polled");
+    let device = TestDevice::new(4096);
+    let area = SwapArea::device(device.boxed());
+    let small = builder().huge(HugePolicy::Never).background(false).compression(Compression::Off);
+    let manager = small.readahead_bytes(0).swap_area(area).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = scattered(&space);
+    space.exclusive::<u64>(at, 512).unwrap().iter_mut().zip(0..).for_each(|(to, index)| *to = word(index));
+    space.advise(at, PAGE, Advice::PageOut).unwrap();
+    while space.range_stats(at, PAGE).unwrap().swapped_bytes == 0 || device.under_way() > 0 {
+        thread::yield_now();
+    }
+    manager.reclaim(1).unwrap();
+    device.hold();
+    let mut stale = Box::pin(space.shared_async::<u64>(at, 1));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(stale.as_mut().poll(&mut context).is_pending());
+    device.let_go();
+    assert_eq!(space.exclusive::<u64>(at, 512).unwrap()[9], word(9), "one page needs no move");
+    says(space.try_exclusive::<u64>(at, 1024), ErrorKind::Busy, &["do not lie together"]);
+    drop(stale);
+    assert_eq!(space.try_exclusive::<u64>(at, 1024).unwrap()[512], word(1));
+}
+
+#[test]
+fn as_many_guards_as_can_be_counted_leave_nothing_behind() {
+    let _watchdog = Watchdog::new("as many guards as can be counted");
+    let manager = builder().huge(HugePolicy::Always).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(2 * MIB, guarded()).unwrap();
+    drop(space.exclusive::<u8>(at, 2 << 20).unwrap());
+    // All pages but the first: each has a pin on the block.
+    let mut all = Vec::new();
+    let refused = loop {
+        match space.shared::<u8>(at + PAGE, (2 << 20) - PAGE as usize) {
+            Ok(guard) => all.push(guard),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::TooManyPins);
+    let mut singles = Vec::new();
+    while let Ok(guard) = space.shared::<u8>(at + PAGE, 1) {
+        singles.push(guard);
+    }
+    says(space.exclusive::<u8>(at, 1), ErrorKind::TooManyPins, &["drop some"]);
+    drop((all, singles));
+    assert_eq!(space.try_exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
+}
+
+/// A task has one page of a block, and waits for the next, while all is unmapped and mapped anew in small pages.
+#[test]
+fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
+    let manager = builder().huge(HugePolicy::Advised).background(false).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = 0x1000_0000;
+    space.map_at(at, 2 * MIB, guarded().huge(true)).unwrap();
+    let six = space.exclusive::<u8>(at + 6 * PAGE, 1).unwrap();
+    let mut both = Box::pin(space.exclusive_async::<u8>(at + 5 * PAGE, 2 * PAGE as usize));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(both.as_mut().poll(&mut context).is_pending());
+    space.unmap(at, 2 * MIB).unwrap();
+    space.map_at(at, 2 * MIB, guarded()).unwrap();
+    space.exclusive::<u8>(at + 6 * PAGE, 1).unwrap()[0] = 6;
+    drop(six);
+    let guard = loop {
+        if let Poll::Ready(guard) = both.as_mut().poll(&mut context) {
+            break guard.unwrap();
+        }
+    };
+    assert_eq!((guard[0], guard[PAGE as usize]), (0, 6));
+    says(space.try_shared::<u8>(at + 5 * PAGE, 1), ErrorKind::Busy, &["another guard"]);
+}
+
+/// A writer that gave up is forgotten: readers do not let it go first for ever.
+#[test]
+fn a_writer_that_waits_is_woken_though_readers_have_forgotten_it() {
+    let _watchdog = Watchdog::new("a writer that waits");
+    let manager = builder().build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(MIB, guarded()).unwrap();
+    let reader = space.shared::<u64>(at, 1).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(Box::pin(space.exclusive_async::<u64>(at, 1)).as_mut().poll(&mut context).is_pending());
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| space.exclusive::<u64>(at, 1).unwrap()[0] = 1);
+        for _ in 0..200 {
+            assert_eq!(space.shared::<u64>(at, 1).unwrap()[0], 0);
+        }
+        drop(reader);
+        writer.join().unwrap();
+    });
+    assert_eq!(space.shared::<u64>(at, 1).unwrap()[0], 1);
+}
+
+#[test]
+fn a_forked_child_wakes_nobody_and_a_space_without_another_side_forks_and_moves_nothing() {
+    let manager = builder().build().unwrap();
+    let (space, child) = (manager.space().unwrap(), manager.space().unwrap());
+    let at = space.map(MIB, guarded()).unwrap();
+    let guard = space.exclusive::<u64>(at, 1).unwrap();
+    let mut waiting = Box::pin(space.shared_async::<u64>(at, 1));
+    let told = Arc::new(Told::default());
+    let waker = Waker::from(Arc::clone(&told));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let code = octavo_platform::run_in_forked_child(|| {
+        drop(guard);
+        u8::from(told.0.load(Ordering::Acquire))
+    });
+    assert_eq!(code.unwrap(), 0, "the child wakes a task of its parent");
+    // The closure's guard was dropped here, too.
+    assert!(
+        told.0.load(Ordering::Acquire) && waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+    );
+    says(child.fork_from(&space), ErrorKind::Unsupported, &["translated_space"]);
+    says(space.relocate(at, MIB, at + 2 * MIB), ErrorKind::Unsupported, &["translated_space"]);
+}
+
+/// Tells whether it was called.
+#[derive(Default)]
+struct Told(AtomicBool);
+
+impl std::task::Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -29,7 +29,7 @@ pub struct ArenaBytes {
 }
 
 // SAFETY: `base` is the start of `memory`, a range of addresses that is `Send` and `Sync` itself. Only
-// atomics, assembly and system calls reach the bytes behind it.
+// atomics, assembly, system calls, and users of `pointer` with rules of their own reach the bytes behind it.
 unsafe impl Send for ArenaBytes {}
 // SAFETY: as above.
 unsafe impl Sync for ArenaBytes {}

@@ -1,24 +1,35 @@
 //! Bringing pages together, so that one slice can lend them.
 //!
-//! The caller has latched all pages alone. Frames that lie together are taken for them, and page after page moves there as in a migration
-//! (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is published, so no other guard
-//! comes between. Then the old frame's latch and pin go: those who waited for the latch look their page up again.
+//! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in the way of compaction. Then each page is latched
+//! alone, and moves to the next of the frames as in a migration (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is
+//! published, so no other guard comes between. Then the old frame's latch and pin go: those who waited for the latch look their page up again. So
+//! it takes no more memory than the frames, and one more.
 //!
 //! Pages that have been brought together stay so until they go out. It costs the copy of each page, once.
 
-use crate::access::latched::{HeldPage, HeldPages, Taker, fault, let_go};
+use crate::access::latched::{HeldPage, HeldPages, Taker, fault, let_go, take_page};
 use crate::engine::{Engine, SpaceState};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Hold;
 use crate::frame::{Block, PinnedFrame};
 use crate::reclaim::{frames_together, move_pinned};
+use crate::sync::{Duration, Instant};
 use crate::table::entry::State;
 use crate::units::PageNumber;
 
 /// Frames that lie together, last first. A drop gives back those that are left.
-struct Together<'e> {
+pub(super) struct Together<'e> {
     engine: &'e Engine,
     frames: Vec<Block>,
+}
+
+impl<'e> Together<'e> {
+    /// Takes frames, and makes room for them where there is none.
+    pub(super) async fn find(engine: &'e Engine, frames: u32, taker: Taker) -> Result<Self> {
+        let mut frames = frames_together(engine, &mut taker.waiter(engine), frames).await?;
+        frames.reverse();
+        Ok(Self { engine, frames })
+    }
 }
 
 impl Drop for Together<'_> {
@@ -31,31 +42,91 @@ impl Drop for Together<'_> {
     }
 }
 
-/// Moves pages to frames that lie together. `None`: some page is mapped no more as it was, and all of them were let go.
+/// Takes pages alone, one after the other, and moves each to the next of the frames. `None`: some page is mapped no more as it was, and
+/// all of them were let go.
+///
+/// For a reader (`hold`) other readers may be in the way, of its own thread too, so it does not wait for them for ever.
 pub(super) async fn gather<'e>(
-    mut held: HeldPages<'e>,
+    mut together: Together<'e>,
     space: &SpaceState,
+    first: PageNumber,
+    hold: Hold,
     taker: Taker,
 ) -> Result<Option<HeldPages<'e>>> {
-    debug_assert_eq!(held.hold, Hold::Exclusive);
-    let engine = held.engine;
-    let mut frames = frames_together(engine, &mut taker.waiter(engine), held.pages.len() as u32).await?;
-    frames.reverse();
-    let mut together = Together { engine, frames };
-    for index in 0..held.pages.len() {
-        let page = held.first.plus(index as u64);
+    let engine = together.engine;
+    let mut held = HeldPages::new(engine, Hold::Exclusive);
+    let patience = Patience::new(engine);
+    for index in 0..together.frames.len() {
+        let page = first.plus(index as u64);
+        let taken = match hold {
+            Hold::Exclusive => take_page(engine, space, page, Hold::Exclusive, taker).await?,
+            Hold::Shared => take_with_patience(engine, space, page, &patience, taker).await?,
+        };
+        held.pages.push(taken);
         while let Err(fresh) = move_page(engine, &mut held.pages[index], together.frames.pop()) {
             together.frames.push(fresh);
             // Another thread looks at the page for a moment. Or it has been asked to go out, and its entry has to show the frame
             // again.
             taker.waiter(engine).give_way().await;
             fault(engine, space, page, taker).await?;
+            if patience.is_over() {
+                return Err(cannot_be_moved(page));
+            }
             if !shows(engine, space, page, held.pages[index]) {
                 return Ok(None);
             }
         }
     }
     Ok(Some(held))
+}
+
+/// How long a guard waits for others to let go of pages that are to be moved.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The time that is left for that.
+struct Patience<'e> {
+    engine: &'e Engine,
+    began: Instant,
+}
+
+impl<'e> Patience<'e> {
+    fn new(engine: &'e Engine) -> Self {
+        Self { engine, began: engine.machine.clock.now() }
+    }
+
+    fn is_over(&self) -> bool {
+        self.engine.machine.clock.since(self.began) >= PATIENCE
+    }
+}
+
+async fn take_with_patience(
+    engine: &Engine,
+    space: &SpaceState,
+    page: PageNumber,
+    patience: &Patience<'_>,
+    taker: Taker,
+) -> Result<HeldPage> {
+    loop {
+        match take_page(engine, space, page, Hold::Exclusive, Taker::Try).await {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                if taker == Taker::Try || patience.is_over() {
+                    return Err(cannot_be_moved(page));
+                }
+                taker.waiter(engine).give_way().await;
+            }
+            taken => return taken,
+        }
+    }
+}
+
+#[cold]
+fn cannot_be_moved(page: PageNumber) -> Error {
+    let message = format!(
+        "the pages around {:#x} do not lie together in memory, and cannot be moved while another guard, or a read, holds one of them; drop that, or \
+         borrow fewer pages at once",
+        page.address()
+    );
+    Error::new(ErrorKind::Busy, message)
 }
 
 fn shows(engine: &Engine, space: &SpaceState, page: PageNumber, held: HeldPage) -> bool {
@@ -67,7 +138,10 @@ fn shows(engine: &Engine, space: &SpaceState, page: PageNumber, held: HeldPage) 
 /// Moves a page to the frame. The frame comes back where somebody else is busy with the page.
 fn move_page(engine: &Engine, held: &mut HeldPage, fresh: Option<Block>) -> Result<(), Block> {
     let fresh = fresh.expect("there is a frame for each page");
-    debug_assert_eq!(held.frame, held.pinned, "the pages of a block lie together");
+    if held.frame != held.pinned {
+        // The pages of a block lie together. So this one has been unmapped, and another is in its place.
+        return Err(fresh);
+    }
     let mut now = *held;
     move_pinned(engine, held.frame, fresh, |frame| {
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));

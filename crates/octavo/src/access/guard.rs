@@ -138,7 +138,7 @@ pub type ExclusiveGuard<'s, T> = ExclusiveGuardOf<Borrowed<'s>, T>;
 /// them are dropped. A drop lets the pages go.
 ///
 /// The pages stay in memory meanwhile, and count against the budget. To hold guards for long, or many at once, leaves less memory for
-/// everything else.
+/// everything else. A forked child has no such memory: it must not use a guard of its parent's.
 pub struct SharedGuardOf<H: PinHolder, T> {
     memory: Memory<H>,
     start: NonNull<T>,

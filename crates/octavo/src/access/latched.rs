@@ -21,9 +21,12 @@
 //! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and its latch). For each
 //! further page the same again.
 
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
 use smallvec::SmallVec;
 
-use crate::access::gather::gather;
+use crate::access::gather::{Together, gather};
 use crate::access::too_many_pins;
 use crate::engine::{Engine, SpaceState, Waiter, in_place};
 use crate::error::{Error, ErrorKind, Result};
@@ -71,7 +74,7 @@ pub(super) struct HeldPage {
 enum Obstacle {
     Latch(FrameId, Taken),
     /// A device, or a packing thread, reads the frame.
-    Io(FrameId),
+    Io,
     TooManyPins,
 }
 
@@ -99,13 +102,16 @@ impl LeafOperation for TakePage<'_> {
             return None;
         }
         let frame = frame_of(pinned, leaf.level, page);
+        if before.pins() >= MAX_PINS {
+            engine.unpin(pin);
+            return Some(Err(Obstacle::TooManyPins));
+        }
         let taken = match engine.latches[frame].try_take(hold, joins) {
-            _ if before.pins() >= MAX_PINS => Err(Obstacle::TooManyPins),
             Err(taken) => Err(Obstacle::Latch(frame, taken)),
             // Our pin keeps new writebacks away. One that began before is in the word by now.
             Ok(()) if hold == Hold::Exclusive && words.holds.load().is_writeback() => {
                 engine.unlatch(frame, hold);
-                Err(Obstacle::Io(pinned))
+                Err(Obstacle::Io)
             }
             Ok(()) => Ok(HeldPage { frame, pinned }),
         };
@@ -137,12 +143,15 @@ pub(super) fn frame_of(shown: FrameId, level: usize, page: PageNumber) -> FrameI
 /// Pages in hand, one after the other. A drop lets them go.
 pub(super) struct HeldPages<'e> {
     pub(super) engine: &'e Engine,
-    pub(super) first: PageNumber,
     pub(super) hold: Hold,
     pub(super) pages: SmallVec<[HeldPage; 4]>,
 }
 
-impl HeldPages<'_> {
+impl<'e> HeldPages<'e> {
+    pub(super) fn new(engine: &'e Engine, hold: Hold) -> Self {
+        Self { engine, hold, pages: SmallVec::new() }
+    }
+
     fn lie_together(&self) -> bool {
         self.pages.windows(2).all(|pair| pair[0].frame.plus(1) == pair[1].frame)
     }
@@ -234,14 +243,14 @@ async fn take_pages<'e>(
     hold: Hold,
     taker: Taker,
 ) -> Result<HeldPages<'e>> {
-    let mut held = HeldPages { engine, first, hold, pages: SmallVec::new() };
+    let mut held = HeldPages::new(engine, hold);
     for index in 0..pages {
         held.pages.push(take_page(engine, space, first.plus(u64::from(index)), hold, taker).await?);
     }
     Ok(held)
 }
 
-async fn take_page(
+pub(super) async fn take_page(
     engine: &Engine,
     space: &SpaceState,
     page: PageNumber,
@@ -261,13 +270,19 @@ async fn take_page(
         };
         match obstacle {
             Obstacle::TooManyPins | Obstacle::Latch(_, Taken::ByTooMany) => return Err(too_many_pins()),
-            Obstacle::Latch(_, Taken::WriterFirst) => {
+            Obstacle::Latch(frame, Taken::WriterFirst) => {
                 turns += 1;
+                if turns == MOST_TURNS {
+                    // The writer may have given up. One that has not says so again.
+                    engine.rouse_latch(frame);
+                }
                 taker.waiter(engine).give_way().await;
             }
             Obstacle::Latch(..) if taker == Taker::Try => return Err(guarded_by_others(page)),
-            Obstacle::Latch(frame, Taken::ByOthers) => wait_for_latch(engine, frame, hold, taker).await,
-            Obstacle::Io(frame) => wait_for_io(engine, frame, taker).await?,
+            Obstacle::Latch(frame, Taken::ByOthers) => {
+                wait_for_latch(engine, space, page, frame, hold, taker).await;
+            }
+            Obstacle::Io => wait_for_io(engine, taker).await?,
         }
         // A future may be polled in a child of the process.
         engine.check_process()?;
@@ -284,32 +299,60 @@ pub(crate) fn populate_guarded(engine: &Engine, space: &SpaceState, page: PageNu
     in_place(fault(engine, space, page, Taker::Thread))
 }
 
-/// Waits until the latch can be had, or could.
-pub(super) async fn wait_for_latch(engine: &Engine, frame: FrameId, hold: Hold, taker: Taker) {
+/// Waits until the latch of the page's frame can be had, or could.
+pub(super) async fn wait_for_latch(
+    engine: &Engine,
+    space: &SpaceState,
+    page: PageNumber,
+    frame: FrameId,
+    hold: Hold,
+    taker: Taker,
+) {
     let mut waited = false;
-    let mut poll = |waker: &std::task::Waker| {
+    let mut poll = |waker: &Waker| {
         // Whoever is woken looks the page up again: it may have another frame.
         if std::mem::replace(&mut waited, true) || engine.wait_for_latch(frame, hold, waker) == Waiting::Retry
         {
-            return std::task::Poll::Ready(());
+            return Poll::Ready(());
         }
-        std::task::Poll::Pending
+        // The frame was not pinned, so it may have become another page's, whose latch tells nothing of this one. If it is the page's now, whoever
+        // has the latch has found the waker, or will.
+        match engine.table.at_leaf(space.id, page, Shows { page, frame }) {
+            Some(()) => Poll::Pending,
+            None => Poll::Ready(()),
+        }
     };
     match taker {
         Taker::Thread | Taker::Try => block_until(poll),
-        Taker::Task => std::future::poll_fn(|context| poll(context.waker())).await,
+        Taker::Task => poll_fn(|context| poll(context.waker())).await,
     }
 }
 
-async fn wait_for_io(engine: &Engine, frame: FrameId, taker: Taker) -> Result<()> {
-    let mut waiter = taker.waiter(engine);
-    while engine.frames.words(frame).holds.load().is_writeback() {
-        // A page that is packed is under no transfer.
-        if !waiter.until_some_write_ends().await {
-            return Err(engine.swap.areas.timed_out());
-        }
-        waiter.give_way().await;
+/// Looks whether a leaf shows a page in this frame.
+#[derive(Clone, Copy)]
+struct Shows {
+    page: PageNumber,
+    frame: FrameId,
+}
+
+impl LeafOperation for Shows {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, leaf: &Leaf<'_>) -> Option<()> {
+        let shown = leaf.entry.guarded_at_home()?;
+        (frame_of(shown, leaf.level, self.page) == self.frame).then_some(())
     }
+}
+
+/// Waits for the end of a writeback. The caller looks again: the frame is not pinned meanwhile.
+async fn wait_for_io(engine: &Engine, taker: Taker) -> Result<()> {
+    let mut waiter = taker.waiter(engine);
+    if !waiter.until_some_write_ends().await {
+        return Err(engine.swap.areas.timed_out());
+    }
+    // A page that is packed is under no transfer.
+    waiter.give_way().await;
     Ok(())
 }
 
@@ -327,14 +370,10 @@ pub(super) async fn take_run(
         if held.lie_together() {
             return Ok(held.into_run());
         }
-        let held = match hold {
-            Hold::Exclusive => held,
-            Hold::Shared => {
-                drop(held);
-                take_pages(engine, space, first, pages, Hold::Exclusive, taker).await?
-            }
-        };
-        let gathered = if held.lie_together() { Some(held) } else { gather(held, space, taker).await? };
+        // Pages that are held cannot be moved out of the way of others.
+        drop(held);
+        let frames = Together::find(engine, pages, taker).await?;
+        let gathered = gather(frames, space, first, hold, taker).await?;
         // `None`: pages were unmapped meanwhile.
         if let Some(held) = gathered {
             let mut run = held.into_run();

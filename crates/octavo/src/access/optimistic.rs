@@ -104,7 +104,9 @@ fn read_again(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) 
     for _ in 0..MOST_COPIES {
         match engine.table.at_leaf(space.id, page, CopyGuarded { engine, address, to: &mut *to }) {
             Some(Ok(())) => return Ok(()),
-            Some(Err(frame)) => in_place(wait_for_latch(engine, frame, Hold::Shared, Taker::Thread)),
+            Some(Err(frame)) => {
+                in_place(wait_for_latch(engine, space, page, frame, Hold::Shared, Taker::Thread))
+            }
             None => in_place(fault(engine, space, page, Taker::Thread))?,
         }
     }
@@ -173,7 +175,9 @@ pub(crate) fn optimistic<'s>(
     loop {
         match engine.table.at_leaf(space.id, page, BeginRead { engine, page }) {
             Some(Ok(begun)) => return Ok(OptimisticGuard { engine, space, address, begun }),
-            Some(Err(frame)) => in_place(wait_for_latch(engine, frame, Hold::Shared, Taker::Thread)),
+            Some(Err(frame)) => {
+                in_place(wait_for_latch(engine, space, page, frame, Hold::Shared, Taker::Thread))
+            }
             None => in_place(fault(engine, space, page, Taker::Thread))?,
         }
     }

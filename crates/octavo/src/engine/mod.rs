@@ -345,17 +345,29 @@ impl Engine {
     /// Lets the latch of a frame go, and wakes those who wait for it.
     #[inline]
     pub(crate) fn unlatch(&self, frame: FrameId, hold: Hold) {
-        let latch = &self.latches[frame];
-        if latch.release(hold) {
-            self.waits.wake(key_of(latch));
+        if self.latches[frame].release(hold) {
+            self.wake_latch(frame);
         }
     }
 
     /// Shares the latch of a frame that the caller holds alone.
     pub(crate) fn downgrade_latch(&self, frame: FrameId) {
-        let latch = &self.latches[frame];
-        if latch.downgrade() {
-            self.waits.wake(key_of(latch));
+        if self.latches[frame].downgrade() {
+            self.wake_latch(frame);
+        }
+    }
+
+    /// Has those who wait for the latch of a frame say so again, and forgets those who wait no more.
+    pub(crate) fn rouse_latch(&self, frame: FrameId) {
+        self.latches[frame].forget_waiters();
+        self.wake_latch(frame);
+    }
+
+    #[cold]
+    fn wake_latch(&self, frame: FrameId) {
+        // In a forked child, those who wait are the parent's, and the lock of their bucket may be held for ever.
+        if self.check_process().is_ok() {
+            self.waits.wake(key_of(&self.latches[frame]));
         }
     }
 

@@ -34,7 +34,7 @@
 use std::ops::Index;
 
 use crate::budget::Budget;
-use crate::sync::{AtomicBool, AtomicU64, Ordering, WordArray};
+use crate::sync::{AtomicU64, Ordering, WordArray};
 use crate::units::FrameId;
 
 const SHARED: u64 = (1 << 24) - 1;
@@ -142,6 +142,12 @@ impl Latch {
             .is_ok()
     }
 
+    /// Clears WAITERS. The caller wakes all that wait; who goes on waiting sets it again.
+    pub(crate) fn forget_waiters(&self) {
+        // Relaxed: as in `announce_waiter`. A waiter that has set the bit before leaves its waker under the lock that the caller takes next.
+        self.0.fetch_and(!WAITERS, Ordering::Relaxed);
+    }
+
     /// Begins an optimistic read. `None`: a writer holds the latch.
     #[inline]
     pub(crate) fn begin_read(&self) -> Option<Version> {
@@ -168,19 +174,26 @@ impl Latch {
 #[derive(Debug)]
 pub(crate) struct Latches {
     latches: WordArray<Latch>,
-    is_charged: AtomicBool,
+    charged_pages: AtomicU64,
 }
 
 impl Latches {
     /// Makes latches for frames below `end`.
     pub(crate) fn new(end: FrameId) -> std::io::Result<Self> {
-        Ok(Self { latches: WordArray::new(end.0 as usize)?, is_charged: AtomicBool::new(false) })
+        Ok(Self { latches: WordArray::new(end.0 as usize)?, charged_pages: AtomicU64::new(0) })
     }
 
     /// Says that latches are going to be used.
     pub(crate) fn charge(&self, budget: &Budget) {
-        if !self.is_charged.swap(true, Ordering::Relaxed) {
-            budget.charge_over(budget.limit_pages() * size_of::<Latch>() as u64);
+        let pages = budget.limit_pages();
+        let before = self.charged_pages.fetch_max(pages, Ordering::Relaxed);
+        budget.charge_over(pages.saturating_sub(before) * size_of::<Latch>() as u64);
+    }
+
+    /// Takes note of a new limit.
+    pub(crate) fn limit_changed(&self, budget: &Budget) {
+        if self.charged_pages.load(Ordering::Relaxed) > 0 {
+            self.charge(budget);
         }
     }
 }

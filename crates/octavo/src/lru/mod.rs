@@ -268,9 +268,12 @@ impl Lru {
         for (Candidate { frame, tag }, look) in candidates {
             let (number, from) = (frame.frame().0, policy.place(tag));
             let verdict = match look {
+                // Somebody holds it. It changes sides: pages that are held for long, and go round on one side, would hide those on the other
+                // side that can go.
                 Look::Busy => {
-                    policy.putback(&links, number, tag, from);
-                    Verdict::Keep(from)
+                    let to = if from == Place::Cold { Place::Hot } else { Place::Cold };
+                    policy.putback(&links, number, tag, to);
+                    Verdict::Keep(to)
                 }
                 look => policy.judge(&links, number, tag, look == Look::Accessed),
             };

@@ -28,7 +28,7 @@ pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) ->
     if engine.blocks_for_faults.turns_away() {
         return None;
     }
-    let compacted = match evict_for_block(engine, waiter).await {
+    let compacted = match evict_for_block(engine, CHUNK_FRAMES, waiter).await {
         Some(block) => Compacted::Made(block),
         None => compact(engine),
     };
@@ -47,10 +47,10 @@ impl Compacted {
     }
 }
 
-/// Where memory is full, sends out as many pages as a block has. A cold block may go and leave its chunk
-/// whole. Or single pages go, and their frames give compaction room.
-async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
-    let missing = u64::from(CHUNK_FRAMES).saturating_sub(engine.frames.free_frames());
+/// Where memory is full, sends out pages until so many frames are free: at least as many as a block has. A cold block may go and
+/// leave its chunk whole. Or single pages go, and their frames give compaction room.
+async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) -> Option<Block> {
+    let missing = u64::from(frames).saturating_sub(engine.frames.free_frames());
     if missing == 0 || !engine.swap.is_available() {
         return None;
     }
@@ -62,6 +62,8 @@ async fn evict_for_block(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Blo
 
 /// Looks for frames that lie together, before it gives up. Others may take each block that is made.
 const MOST_LOOKS: u32 = 16;
+/// Looks for fewer frames than a block has, before whole blocks are made for them.
+const LOOKS_FOR_LITTLE: u32 = 4;
 
 /// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room where there is none.
 ///
@@ -73,30 +75,29 @@ pub(crate) async fn frames_together(
     frames: u32,
 ) -> Result<Vec<Block>> {
     let order = Order(frames.next_power_of_two().trailing_zeros() as u8);
+    let mut no_room = None;
     for look in 0..MOST_LOOKS {
-        let block = match engine.frames.alloc(order) {
-            Some(block) => Some(block),
-            None if look == 0 && order != Order::MAX => {
-                make_room(engine, waiter).await?;
-                engine.frames.alloc(order)
-            }
-            None => match evict_for_block(engine, waiter).await {
+        let mut block = engine.frames.alloc(order);
+        if block.is_none() && (order == Order::MAX || look >= LOOKS_FOR_LITTLE) {
+            // Each time more, so that compaction has more room.
+            block = match evict_for_block(engine, (look + 1) * CHUNK_FRAMES, waiter).await {
                 Some(block) => Some(block),
                 None => match compact(engine) {
                     Compacted::Made(block) => Some(block),
                     Compacted::Failed | Compacted::LeftToOther => None,
                 },
-            },
-        };
+            };
+        }
         if let Some(block) = block {
             let mut all = engine.frames.split_block(block);
             let together = all.by_ref().take(frames as usize).collect();
             all.for_each(|block| engine.frames.give_back(block));
             return Ok(together);
         }
-        if look + 1 < MOST_LOOKS {
-            make_room(engine, waiter).await?;
-        }
+        no_room = make_room(engine, waiter).await.err();
+    }
+    if let Some(error) = no_room {
+        return Err(error);
     }
     let message = format!(
         "no {frames} frames lie together in a budget of {} bytes; borrow fewer pages at once, drop pins and guards, or raise the budget",

@@ -25,7 +25,8 @@ pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Shared<Space>, T>;
 ///
 /// Guards exclude each other by whole pages, also those of one thread. A thread that has an exclusive guard and asks for another guard of
 /// the same page waits for ever, as with an [`RwLock`](std::sync::RwLock); so may threads that hold guards and ask for each other's. Guards with *try*
-/// in their names are an error instead. A shared guard of a page that has shared guards waits for nobody.
+/// in their names are an error instead. A shared guard waits for no other shared guard. But pages that do not lie together cannot be moved while others read one of them; then
+/// a shared guard of them is the error `Busy`, after half a second. While a guard, or the future of one, waits for a page, it holds those before it.
 ///
 /// ```
 /// use octavo::{Manager, RegionOptions};
@@ -43,7 +44,7 @@ impl Space {
     /// Lends `len` values from `address` on for reading, and waits until no exclusive guard has their pages.
     ///
     /// # Errors
-    /// `Protected` where the region is not guarded; `InvalidRange` for no values, for values that are unaligned or do not lie in one piece of 2 MiB;
+    /// `Busy` where pages are to be moved, and somebody holds one of them for half a second; `Protected` where the region is not guarded; `InvalidRange` for no values, for values that are unaligned or do not lie in one piece of 2 MiB;
     /// `TooManyPins`; otherwise as [`Space::load`]. `OutOfMemory` also where no frames lie together and none can be brought together.
     #[inline]
     pub fn shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {

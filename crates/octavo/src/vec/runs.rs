@@ -30,6 +30,44 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
+/// A reader that goes anywhere, and keeps its last run lent. See [`SpaceVec::cursor`].
+#[derive(Debug)]
+pub struct Cursor<'v, T: Pod> {
+    vec: &'v SpaceVec<T>,
+    /// The index of the run's first element, and the run.
+    run: Option<(usize, SharedGuard<'v, T>)>,
+}
+
+impl<T: Pod> Cursor<'_, T> {
+    /// The elements of a range, as far as they lie in one run. Costs next to nothing where they lie in the run of the last call.
+    ///
+    /// # Errors
+    /// `InvalidRange` where the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
+    #[inline]
+    pub fn at(&mut self, range: Range<usize>) -> Result<&[T]> {
+        let lies_in = |start: usize, run: &[T]| (start..start + run.len()).contains(&range.start);
+        if !self.run.as_ref().is_some_and(|(start, run)| lies_in(*start, run)) {
+            self.go_to(&range)?;
+        }
+        let Some((start, run)) = &self.run else { return Ok(&[]) };
+        if range.end > self.vec.len {
+            return self.vec.check(range).map(|_| &[][..]);
+        }
+        Ok(&run[range.start - start..(range.end - start).min(run.len())])
+    }
+
+    fn go_to(&mut self, range: &Range<usize>) -> Result<()> {
+        // The run before is let go first: a page more would be held, for nothing.
+        self.run = None;
+        let range = self.vec.check(range.clone())?;
+        if !range.is_empty() {
+            let unit = self.vec.unit_of(range.start);
+            self.run = Some((unit.start, self.vec.lend(unit.start..unit.end.min(self.vec.len))?));
+        }
+        Ok(())
+    }
+}
+
 impl<T: Pod> SpaceVec<T> {
     /// Goes through a range by runs: slices of elements that lie in one page, or in a few for large elements. A run is held until its guard is dropped.
     ///
@@ -45,6 +83,32 @@ impl<T: Pod> SpaceVec<T> {
     /// As [`SpaceVec::runs`].
     pub fn runs_mut(&mut self, range: impl RangeBounds<usize>) -> Result<RunsMut<'_, T>> {
         Ok(RunsMut { rest: self.check(range)?, vec: self })
+    }
+
+    /// All elements, lent for reading by pieces: as many at once as [`SpaceVec::piece`] says, 2 MiB for most types. Who holds them all has the
+    /// whole vector in memory.
+    pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
+        self.piece_ranges().map(|piece| self.lend(piece))
+    }
+
+    /// As [`SpaceVec::pieces`], for writing.
+    pub fn pieces_mut(&mut self) -> impl Iterator<Item = Result<ExclusiveGuard<'_, T>>> {
+        let this = &*self;
+        this.piece_ranges().map(|piece| this.lend_mut(piece))
+    }
+
+    fn piece_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let piece = self.piece(next);
+            next = piece.end;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
+    /// Reads here and there, and keeps the run that it has read last.
+    pub fn cursor(&self) -> Cursor<'_, T> {
+        Cursor { vec: self, run: None }
     }
 
     /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a failure the next element is tried.

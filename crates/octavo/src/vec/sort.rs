@@ -189,12 +189,7 @@ impl<'v, T: Pod> Cursor<'v, T> {
         let Some(run) = &self.run else { return };
         while self.left.is_empty() && !self.rest.is_empty() {
             let block = self.rest.start..self.rest.end.min(self.rest.start + BLOCK);
-            let mut found = 0;
-            for (place, value) in run[block.clone()].iter().enumerate() {
-                // Without a branch: the place is written anyway, and counts if it is one.
-                self.places[found % BLOCK] = place as u8;
-                found += usize::from(!goes_first(value));
-            }
+            let found = collect(&mut self.places, run[block.clone()].iter(), |value| !goes_first(value));
             (self.block, self.left, self.rest.start) = (block.start, 0..found, block.end);
         }
     }
@@ -205,11 +200,7 @@ impl<'v, T: Pod> Cursor<'v, T> {
         let Some(run) = &self.run else { return };
         while self.left.is_empty() && !self.rest.is_empty() {
             let block = self.rest.end.saturating_sub(BLOCK).max(self.rest.start)..self.rest.end;
-            let mut found = 0;
-            for (place, value) in run[block.clone()].iter().rev().enumerate() {
-                self.places[found % BLOCK] = place as u8;
-                found += usize::from(goes_first(value));
-            }
+            let found = collect(&mut self.places, run[block.clone()].iter().rev(), &mut *goes_first);
             (self.block, self.left, self.rest.end) = (block.end - 1, 0..found, block.start);
         }
     }
@@ -222,9 +213,19 @@ impl<'v, T: Pod> Cursor<'v, T> {
         let (low_run, high_run) = (&mut low_run[..], &mut high_run[..]);
         let ups = &self.places[self.left.start..self.left.start + count];
         let downs = &high.places[high.left.start..high.left.start + count];
-        for (up, down) in ups.iter().zip(downs) {
-            let (up, down) = (self.block + usize::from(*up), high.block - usize::from(*down));
-            std::mem::swap(&mut low_run[up], &mut high_run[down]);
+        let places =
+            |index: usize| (self.block + usize::from(ups[index]), high.block - usize::from(downs[index]));
+        if count > 0 {
+            // One circle through all places: two moves for an exchange, where a swap takes three.
+            let (up, mut hole) = places(0);
+            let first = std::mem::replace(&mut low_run[up], high_run[hole]);
+            for index in 1..count {
+                let (up, down) = places(index);
+                high_run[hole] = low_run[up];
+                low_run[up] = high_run[down];
+                hole = down;
+            }
+            high_run[hole] = first;
         }
         self.left.start += count;
         high.left.start += count;
@@ -249,4 +250,27 @@ impl<'v, T: Pod> Cursor<'v, T> {
         };
         Some(self.start + end)
     }
+}
+
+/// Collects the places of values that are wanted, and returns how many they are.
+#[inline(always)]
+fn collect<'a, T: 'a>(
+    places: &mut [u8; BLOCK],
+    mut values: impl ExactSizeIterator<Item = &'a T>,
+    mut is_wanted: impl FnMut(&T) -> bool,
+) -> usize {
+    let (mut found, mut place) = (0, 0_u8);
+    // Without a branch: a place is written anyway, and counts if it is wanted.
+    let mut look = |value: &T| {
+        places[found % BLOCK] = place;
+        found += usize::from(is_wanted(value));
+        place = place.wrapping_add(1);
+    };
+    while values.len() >= 8 {
+        for value in values.by_ref().take(8) {
+            look(value);
+        }
+    }
+    values.for_each(look);
+    found
 }

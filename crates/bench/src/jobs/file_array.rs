@@ -1,0 +1,56 @@
+//! An array in a file that is mapped shared, as databases and readers of large files have it.
+#![expect(unsafe_code, reason = "others could change a file that is mapped")]
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+
+use memmap2::{Advice, MmapMut};
+
+use super::Pattern;
+
+/// What the kernel is told of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tuning {
+    Nothing,
+    /// In which order it is accessed.
+    Told,
+}
+
+/// Words in a file without a name.
+#[derive(Debug)]
+pub struct FileArray(MmapMut);
+
+impl FileArray {
+    /// An array of zeros.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(folder: &Path, words: usize, pattern: Pattern, tuning: Tuning) -> io::Result<Self> {
+        let file = tempfile::tempfile_in(folder)?;
+        file.set_len(8 * words as u64)?;
+        // SAFETY: the file has no name, and this is the only mapping of it. So nobody else changes it.
+        let map = unsafe { MmapMut::map_mut(&file)? };
+        if tuning == Tuning::Told {
+            map.advise(match pattern {
+                Pattern::InOrder => Advice::Sequential,
+                Pattern::AtRandom => Advice::Random,
+            })?;
+        }
+        Ok(Self(map))
+    }
+}
+
+impl Deref for FileArray {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl DerefMut for FileArray {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}

@@ -1,0 +1,115 @@
+//! Three programs of an adopter, each written twice: over slices, which lie in plain memory or in a mapped file, and over guards
+//! of a space. Both forms do the same to the same data, and return the same answer.
+
+pub mod aggregation;
+pub mod file_array;
+pub mod search;
+pub mod sort;
+
+use std::error::Error;
+use std::ops::DerefMut;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use file_array::{FileArray, Tuning};
+use octavo::Space;
+
+/// How a program goes over an array, for those who can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    InOrder,
+    AtRandom,
+}
+
+/// Where the slices of the first form lie.
+#[derive(Debug)]
+pub enum Slices {
+    /// Memory of the process: what the kernel's swap pages.
+    Plain,
+    /// Files in this folder, mapped shared.
+    Mapped { folder: PathBuf, tuning: Tuning },
+}
+
+impl Slices {
+    /// An array of zeros.
+    ///
+    /// # Errors
+    /// The kernel's, where a file cannot be made or mapped.
+    pub fn array(
+        &self,
+        words: usize,
+        pattern: Pattern,
+    ) -> std::io::Result<Box<dyn DerefMut<Target = [u64]>>> {
+        Ok(match self {
+            Self::Plain => Box::new(vec![0; words]),
+            Self::Mapped { folder, tuning } => Box::new(FileArray::new(folder, words, pattern, *tuning)?),
+        })
+    }
+}
+
+/// What a job came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// A checksum of the result, equal on all sides.
+    pub answer: u64,
+    /// The part of the job after the data are there.
+    pub seconds: f64,
+}
+
+/// A job: the same in two forms, of so many bytes of data.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub name: &'static str,
+    pub over_slices: fn(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>>,
+    pub over_guards: fn(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>>,
+}
+
+/// All jobs.
+pub const ALL: [Job; 3] = [
+    Job { name: "sort", over_slices: sort::over_slices, over_guards: sort::over_guards },
+    Job { name: "aggregation", over_slices: aggregation::over_slices, over_guards: aggregation::over_guards },
+    Job { name: "search", over_slices: search::over_slices, over_guards: search::over_guards },
+];
+
+/// A word that follows from its number (*Steele, Lea, Flood: SplitMix*, 2014).
+#[inline]
+pub fn mixed(number: u64) -> u64 {
+    let mut word = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
+}
+
+/// Runs the part of a job that is timed.
+fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<Done, E> {
+    let began = Instant::now();
+    let answer = work()?;
+    Ok(Done { answer, seconds: began.elapsed().as_secs_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All sides have the same answer, with a fourth of the data in memory.
+    #[test]
+    fn all_sides_agree() {
+        let bytes = 24 << 20;
+        for job in ALL {
+            let manager = octavo::Manager::builder().budget_bytes(16 << 20).build().unwrap();
+            let space = Arc::new(manager.space().unwrap());
+            let answer = (job.over_guards)(bytes, &space).unwrap().answer;
+            let folder = std::env::temp_dir();
+            let tuned = Slices::Mapped { folder: folder.clone(), tuning: Tuning::Told };
+            for slices in [Slices::Plain, Slices::Mapped { folder, tuning: Tuning::Nothing }, tuned] {
+                assert_eq!(
+                    (job.over_slices)(bytes, &slices).unwrap().answer,
+                    answer,
+                    "{}: {slices:?}",
+                    job.name
+                );
+            }
+        }
+    }
+}

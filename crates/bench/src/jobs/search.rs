@@ -1,0 +1,107 @@
+//! A breadth-first search of a graph in rows: for each vertex where its edges begin, and all edges, one after the other. Level by level, the vertices are gone
+//! through in order, and the edges of those that were reached last are followed. Most edges lead to near vertices, and one of eight anywhere.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use octavo::{Space, SpaceVec};
+
+use super::{Done, Pattern, Slices, mixed, timed};
+
+const EDGES: usize = 14;
+const NEAR: u64 = 4096;
+/// Not reached yet.
+const FAR: u64 = u64::MAX;
+
+/// A vertex has its first edge and its distance, beside its edges.
+fn vertices(bytes: usize) -> usize {
+    bytes / (8 * (EDGES + 2))
+}
+
+fn edge(number: u64, vertices: u64) -> u64 {
+    let (from, random) = (number / EDGES as u64, mixed(number));
+    if random.is_multiple_of(8) { (random >> 8) % vertices } else { (from + (random >> 8) % NEAR) % vertices }
+}
+
+fn fold(sum: u64, distance: u64) -> u64 {
+    sum.wrapping_add(mixed(distance))
+}
+
+/// # Errors
+/// The kernel's.
+pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
+    let vertices = vertices(bytes);
+    let mut first = memory.array(vertices + 1, Pattern::InOrder)?;
+    let mut edges = memory.array(vertices * EDGES, Pattern::InOrder)?;
+    let mut distances = memory.array(vertices, Pattern::AtRandom)?;
+    first.iter_mut().zip(0..).for_each(|(first, vertex)| *first = vertex * EDGES as u64);
+    edges.iter_mut().zip(0..).for_each(|(to, number)| *to = edge(number, vertices as u64));
+    distances.fill(FAR);
+    timed(|| {
+        distances[0] = 0;
+        let mut level = 0;
+        let mut has_reached = true;
+        while std::mem::take(&mut has_reached) {
+            for vertex in 0..vertices {
+                if distances[vertex] != level {
+                    continue;
+                }
+                for to in &edges[first[vertex] as usize..first[vertex + 1] as usize] {
+                    let distance = &mut distances[*to as usize];
+                    if *distance == FAR {
+                        *distance = level + 1;
+                        has_reached = true;
+                    }
+                }
+            }
+            level += 1;
+        }
+        Ok(distances.iter().copied().fold(0, fold))
+    })
+}
+
+/// The distances are held: one guard for each 2 MiB. Edges are lent by runs.
+///
+/// # Errors
+/// The space's.
+pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
+    let vertices = vertices(bytes);
+    let mut first = SpaceVec::new(space);
+    first.extend((0..=vertices as u64).map(|vertex| vertex * EDGES as u64))?;
+    let mut edges = SpaceVec::new(space);
+    edges.extend((0..(vertices * EDGES) as u64).map(|number| edge(number, vertices as u64)))?;
+    let mut distances = SpaceVec::new(space);
+    distances.resize(vertices, FAR)?;
+    timed(|| {
+        let mut held = distances.pieces_mut().collect::<Result<Vec<_>, _>>()?;
+        let per_piece = held[0].len();
+        held[0][0] = 0;
+        let mut level = 0;
+        let mut has_reached = true;
+        while std::mem::take(&mut has_reached) {
+            let mut firsts = first.iter();
+            let mut begin = firsts.next().expect("there is a vertex")?;
+            let mut runs = edges.cursor();
+            for vertex in 0..vertices {
+                let end = firsts.next().expect("each vertex has an end")?;
+                let mut rest = std::mem::replace(&mut begin, end) as usize..end as usize;
+                if held[vertex / per_piece][vertex % per_piece] != level {
+                    continue;
+                }
+                while rest.start < rest.end {
+                    let run = runs.at(rest.clone())?;
+                    for to in run {
+                        let distance = &mut held[*to as usize / per_piece][*to as usize % per_piece];
+                        if *distance == FAR {
+                            *distance = level + 1;
+                            has_reached = true;
+                        }
+                    }
+                    rest.start += run.len();
+                }
+            }
+            level += 1;
+        }
+        Ok(held.iter().flat_map(|piece| piece.iter()).copied().fold(0, fold))
+    })
+}

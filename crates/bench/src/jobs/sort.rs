@@ -1,0 +1,39 @@
+//! Words in no order, sorted in place.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use octavo::{Space, SpaceVec};
+
+use super::{Done, Pattern, Slices, mixed, timed};
+
+/// The words come to a sum that depends on their order.
+fn fold(sum: u64, word: u64) -> u64 {
+    sum.rotate_left(1) ^ word
+}
+
+/// # Errors
+/// The kernel's.
+pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
+    let mut words = memory.array(bytes / 8, Pattern::InOrder)?;
+    words.iter_mut().zip(0..).for_each(|(word, number)| *word = mixed(number));
+    timed(|| {
+        words.sort_unstable();
+        Ok(words.iter().copied().fold(0, fold))
+    })
+}
+
+/// # Errors
+/// The space's.
+pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
+    let mut words = SpaceVec::new(space);
+    words.extend((0..bytes as u64 / 8).map(mixed))?;
+    timed(|| {
+        words.sort_unstable()?;
+        let mut sum = 0;
+        for run in words.runs(..)? {
+            sum = run?.iter().copied().fold(sum, fold);
+        }
+        Ok(sum)
+    })
+}
