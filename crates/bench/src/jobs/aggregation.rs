@@ -39,6 +39,8 @@ fn fold(sum: u64, place: &[u64]) -> u64 {
     sum.wrapping_add(mixed(place[0]) ^ place[1])
 }
 
+/// Aggregates slices.
+///
 /// # Errors
 /// The kernel's.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {

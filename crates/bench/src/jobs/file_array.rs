@@ -12,6 +12,7 @@ use super::Pattern;
 /// What the kernel is told of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tuning {
+    /// Nothing.
     Nothing,
     /// In which order it is accessed.
     Told,

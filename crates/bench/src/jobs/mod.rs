@@ -18,7 +18,9 @@ use octavo::Space;
 /// How a program goes over an array, for those who can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
+    /// From the first word to the last, and perhaps again.
     InOrder,
+    /// Anywhere.
     AtRandom,
 }
 
@@ -28,7 +30,12 @@ pub enum Slices {
     /// Memory of the process: what the kernel's swap pages.
     Plain,
     /// Files in this folder, mapped shared.
-    Mapped { folder: PathBuf, tuning: Tuning },
+    Mapped {
+        /// Where the files are.
+        folder: PathBuf,
+        /// What the kernel is told of the mappings.
+        tuning: Tuning,
+    },
 }
 
 impl Slices {
@@ -57,12 +64,18 @@ pub struct Done {
     pub seconds: f64,
 }
 
-/// A job: the same in two forms, of so many bytes of data.
-#[derive(Clone, Copy)]
+/// One form of a job, on so many bytes of data in this memory.
+type Form<Memory> = fn(bytes: usize, memory: &Memory) -> Result<Done, Box<dyn Error>>;
+
+/// A job: the same in two forms.
+#[derive(Clone, Copy, Debug)]
 pub struct Job {
+    /// Its name on the command line.
     pub name: &'static str,
-    pub over_slices: fn(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>>,
-    pub over_guards: fn(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>>,
+    /// The form over slices.
+    pub over_slices: Form<Slices>,
+    /// The form over guards of a space.
+    pub over_guards: Form<Arc<Space>>,
 }
 
 /// All jobs.

@@ -27,6 +27,8 @@ fn fold(sum: u64, distance: u64) -> u64 {
     sum.wrapping_add(mixed(distance))
 }
 
+/// Searches slices.
+///
 /// # Errors
 /// The kernel's.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {

@@ -12,6 +12,8 @@ fn fold(sum: u64, word: u64) -> u64 {
     sum.rotate_left(1) ^ word
 }
 
+/// Sorts slices.
+///
 /// # Errors
 /// The kernel's.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
@@ -23,6 +25,8 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
     })
 }
 
+/// Sorts vectors in the space.
+///
 /// # Errors
 /// The space's.
 pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
