@@ -3,10 +3,11 @@
 //! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
 //! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
 //! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real programs,
-//! and [`against_kernel`] the one of speeds beside the kernel's swap. Both stand on [`machine`].
+//! [`against_kernel`] the one of speeds beside the kernel's swap, and [`jobs`] that of guards beside mapped files. All stand on [`machine`].
 
 mod against_kernel;
 mod commands;
+mod jobs;
 mod machine;
 mod programs;
 mod step;
@@ -27,6 +28,7 @@ Usage: cargo xtask <command>
   programs [ARGS] real programs, plain, under octavo run and under kernel swap; --help says more
   against-kernel [ARGS]
                   octavo run beside kernel swap, beside no limit, and alone, in one table; --help says more
+  jobs [ARGS]     three programs over guards, a Vec, mapped files and kernel swap, in one table
   ci              test, then formatting, clippy and documentation without warnings
 ";
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ("ci", []) => commands::ci(),
         ("programs", rest) => programs::main(rest),
         ("against-kernel", rest) => against_kernel::main(rest),
+        ("jobs", rest) => jobs::main(rest),
         ("help" | "-h" | "--help", _) => {
             print!("{USAGE}");
             ExitCode::SUCCESS

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::figures::{Figures, Runs, Side};
@@ -74,7 +73,7 @@ impl<'a> Bench<'a> {
         if !machine::is_octavo(&options.octavo) {
             return Err("there is nothing to compare".into());
         }
-        let outgrow = build_outgrow()?;
+        let outgrow = machine::build_bench("outgrow")?;
         let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         let has_huge_pages = mode.contains("[madvise]") || mode.contains("[always]");
         if !has_huge_pages {
@@ -263,20 +262,6 @@ fn available_bytes() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0) << 10
-}
-
-/// Builds the program, and returns its path.
-fn build_outgrow() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.current_dir(crate::root());
-    build.args(["build", "--quiet", "--release", "--package", "octavo-bench", "--bin", "outgrow"]);
-    let built = build.status().map_err(|error| format!("cargo could not be started: {error}"))?;
-    if !built.success() {
-        return Err("the program that outgrows its memory could not be built".into());
-    }
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    Ok(crate::root().join(Path::new(&target)).join("release/outgrow"))
 }
 
 #[cfg(test)]

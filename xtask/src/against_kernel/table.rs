@@ -1,11 +1,9 @@
 //! The table in Markdown.
 
-use std::fs;
-use std::process::Command;
-
 use super::figures::{Runs, Side, Spread};
 use super::jobs::{Job, Row, Unit, Wanted};
 use super::options::Options;
+use crate::machine::document::measured_on;
 
 pub const HEAD: &str = "\
 | what | no limit | octavo | kernel, small pages | kernel, huge pages | octavo's peak | found | wanted | holds |
@@ -14,22 +12,10 @@ pub const HEAD: &str = "\
 
 /// Where and how the figures came to be.
 pub fn circumstances(options: &Options) -> String {
-    let said = |program: &str, argument: &str| {
-        let output = Command::new(program).arg(argument).output().ok();
-        output.map_or_else(|| "?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    let memory = fs::read_to_string("/proc/meminfo").ok();
-    let gibibytes = memory
-        .as_deref()
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("MemTotal:")))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok())
-        .map_or(0.0, |kib| kib / f64::from(1 << 20));
     let mebibytes = |bytes: u64| bytes >> 20;
     format!(
-        "Measured on {}, {cpus} CPUs, {gibibytes:.0} GiB, Linux {}. {} MiB in {} MiB, {} rounds; median (least to greatest):\n",
-        said("date", "+%F"),
-        said("uname", "-r").split('-').next().unwrap_or_default(),
+        "{} {} MiB in {} MiB, {} rounds; median (least to greatest):\n",
+        measured_on(),
         mebibytes(options.total_bytes),
         mebibytes(options.budget_bytes),
         options.rounds,

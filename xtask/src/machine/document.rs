@@ -35,6 +35,26 @@ impl Marks {
     }
 }
 
+/// The day and the machine, as a sentence.
+pub fn measured_on() -> String {
+    let said = |program: &str, argument: &str| {
+        let output = std::process::Command::new(program).arg(argument).output().ok();
+        output.map_or_else(|| "?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").ok();
+    let gibibytes = memory
+        .as_deref()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("MemTotal:")))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok())
+        .map_or(0.0, |kib| kib / f64::from(1 << 20));
+    format!(
+        "Measured on {}, {cpus} CPUs, {gibibytes:.0} GiB, Linux {}.",
+        said("date", "+%F"),
+        said("uname", "-r").split('-').next().unwrap_or_default(),
+    )
+}
+
 /// Reads a file of text.
 pub fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))

@@ -1,6 +1,6 @@
 //! What measuring programs from outside takes: control groups, swap files, processes, and a warden that undoes all of it.
 //!
-//! [`crate::programs`] and [`crate::against_kernel`] stand on this.
+//! [`crate::programs`], [`crate::against_kernel`] and [`crate::jobs`] stand on this.
 
 pub mod document;
 pub mod kernel;
@@ -35,4 +35,24 @@ pub fn is_octavo(program: &Path) -> bool {
         eprintln!("{} has no `run`: build it by cargo build --release -p octavo-cli.", program.display());
     }
     there
+}
+
+/// Builds a program of `crates/bench`, and returns its path.
+pub fn build_bench(program: &str) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = std::process::Command::new(cargo);
+    build.current_dir(crate::root());
+    build.args(["build", "--quiet", "--release", "--package", "octavo-bench", "--bin", program]);
+    let built = build.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !built.success() {
+        return Err(format!("the program `{program}` of crates/bench could not be built"));
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(crate::root().join(Path::new(&target)).join("release").join(program))
+}
+
+/// Sorts figures, and returns the one in the middle. There is one at least.
+pub fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }

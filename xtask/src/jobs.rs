@@ -1,0 +1,239 @@
+//! One table that holds guards against what else an adopter could take: a `Vec` without a limit, mapped files, and the kernel's swap.
+//!
+//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All sides but two run in memory control groups of one
+//! limit: the budget, and some room for the process itself. The sides take turns, round by round.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::machine::document::{Marks, measured_on};
+use crate::machine::kernel::{self, Group, Purpose};
+use crate::machine::process::{self, last_lines, said};
+use crate::machine::warden::{Warden, quoted};
+use crate::machine::{self, median};
+
+const MARKS: Marks = Marks { begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
+
+const USAGE: &str = "\
+Usage: cargo xtask jobs [--rounds N] [--mebibytes N] [--budget N] [--write]     (as root)
+
+  --rounds N        rounds, in which the sides take turns (5)
+  --mebibytes N     the data of each job (64)
+  --budget N        the memory for them, in MiB (16)
+  --write           puts the table into docs/benchmarks.md
+";
+
+const JOBS: [&str; 3] = ["sort", "aggregation", "search"];
+/// What a process needs beside its data: code, stacks, and buffers on the heap.
+const PROCESS_BYTES: u64 = 6 << 20;
+/// Between two runs, for the file system to come to rest.
+const SETTLE: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A side: its column, what `jobs` calls it, and its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Side {
+    column: &'static str,
+    word: &'static str,
+    is_limited: bool,
+}
+
+const fn side(column: &'static str, word: &'static str, is_limited: bool) -> Side {
+    Side { column, word, is_limited }
+}
+
+const SIDES: [Side; 6] = [
+    side("`Vec`, no limit", "slices", false),
+    side("guards, no limit", "guards", false),
+    side("guards", "guards", true),
+    side("`mmap`", "mmap", true),
+    side("`mmap`, tuned", "mmap-tuned", true),
+    side("kernel swap", "slices", true),
+];
+const VEC: usize = 0;
+const GUARDS_AT_HAND: usize = 1;
+const GUARDS: usize = 2;
+const MMAPS: [usize; 2] = [3, 4];
+const SWAP: usize = 5;
+
+#[derive(Debug)]
+struct Options {
+    rounds: usize,
+    bytes: u64,
+    budget_bytes: u64,
+    write: bool,
+}
+
+/// Measures, and prints the table.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let Some(options) = parse(arguments) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<Options> {
+    let mut options = Options { rounds: 5, bytes: 64 << 20, budget_bytes: 16 << 20, write: false };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut number =
+            || arguments.next()?.parse::<u64>().ok().filter(|number| (1..1 << 20).contains(number));
+        match argument.as_str() {
+            "--rounds" => options.rounds = number()? as usize,
+            "--mebibytes" => options.bytes = number()? << 20,
+            "--budget" => options.budget_bytes = number()? << 20,
+            "--write" => options.write = true,
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+/// Seconds of the whole process, and of the job after its data are there. `None`: the kernel has killed it.
+type Seconds = Option<(f64, f64)>;
+
+fn run(options: &Options) -> Result<(), String> {
+    let program = machine::build_bench("jobs")?;
+    let cache = machine::cache()?;
+    let mut warden = Warden::start()?;
+    kernel::swap_on(&mut warden, &cache, 2 * options.bytes + (256 << 20))?;
+    let mut lines = String::new();
+    for job in JOBS {
+        eprintln!("==== {job}");
+        let mut runs = BTreeMap::<usize, Vec<Seconds>>::new();
+        let mut answers = Vec::new();
+        // The first round warms up, and does not count.
+        for round in 0..=options.rounds {
+            for turn in 0..SIDES.len() {
+                let number = (round + turn) % SIDES.len();
+                std::thread::sleep(SETTLE);
+                let (answer, seconds) = run_side(&program, &cache, job, SIDES[number], options)?;
+                answers.extend(answer);
+                if round > 0 {
+                    runs.entry(number).or_default().push(seconds);
+                }
+            }
+        }
+        answers.dedup();
+        if answers.len() != 1 {
+            return Err(format!("{job}: the sides do not agree, or all were killed: {answers:?}"));
+        }
+        let new = lines_of(job, &runs);
+        eprint!("{new}");
+        lines += &new;
+    }
+    let columns = SIDES.map(|side| side.column).join(" | ");
+    let part = format!(
+        "{} {} MiB of data in {} MiB, and {} MiB for the process; {} rounds, medians (least):\n\n\
+         | seconds | {columns} | guards beside the better `mmap` | beside kernel swap | beside `Vec`, no limit |\n|---|{}\n{lines}",
+        measured_on(),
+        options.bytes >> 20,
+        options.budget_bytes >> 20,
+        PROCESS_BYTES >> 20,
+        options.rounds,
+        "---|".repeat(SIDES.len() + 3),
+    );
+    print!("{part}");
+    if options.write {
+        return MARKS.write_into(&crate::root().join("docs/benchmarks.md"), &part);
+    }
+    Ok(())
+}
+
+fn lines_of(job: &str, runs: &BTreeMap<usize, Vec<Seconds>>) -> String {
+    let line = |name: String, pick: fn((f64, f64)) -> f64| {
+        let all = |side: usize| -> Option<Vec<f64>> {
+            runs.get(&side)?.iter().map(|seconds| seconds.map(pick)).collect::<Option<Vec<f64>>>()
+        };
+        let cell = |side: usize| match all(side) {
+            Some(mut seconds) => {
+                let middle = median(&mut seconds);
+                format!("{middle:.2} ({:.2})", seconds[0])
+            }
+            None => "killed".into(),
+        };
+        let middle = |side: usize| all(side).map(|mut seconds| median(&mut seconds));
+        let ratio = |other: Option<f64>, own: Option<f64>| match (other, own) {
+            (Some(other), Some(own)) => format!("{:.2}", other / own),
+            _ => "–".into(),
+        };
+        let mmap = MMAPS.into_iter().filter_map(middle).min_by(f64::total_cmp);
+        let cells: Vec<String> = (0..SIDES.len()).map(cell).collect();
+        format!(
+            "| {name} | {} | {} | {} | {} |\n",
+            cells.join(" | "),
+            ratio(mmap, middle(GUARDS)),
+            ratio(middle(SWAP), middle(GUARDS)),
+            ratio(middle(VEC), middle(GUARDS_AT_HAND)),
+        )
+    };
+    line(format!("{job}, whole"), |(whole, _)| whole) + &line(format!("{job}, the job alone"), |(_, job)| job)
+}
+
+/// Makes one run. Whatever happens, nothing of it is left.
+fn run_side(
+    program: &Path,
+    cache: &Path,
+    job: &str,
+    side: Side,
+    options: &Options,
+) -> Result<(Option<String>, Seconds), String> {
+    let scratch: PathBuf = cache.join(format!("jobs-{}", std::process::id()));
+    let mut warden = Warden::start()?;
+    warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
+    let work = scratch.join("work");
+    fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
+    let budget_bytes = if side.is_limited { options.budget_bytes } else { 4 * options.bytes };
+    let mut words = vec![program.display().to_string(), job.to_owned(), side.word.to_owned()];
+    words.extend([options.bytes.to_string(), budget_bytes.to_string(), cache.display().to_string()]);
+    let limit =
+        Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side.word == "slices" };
+    let group = side.is_limited.then(|| Group::new(&mut warden, limit)).transpose()?;
+    let words = group.as_ref().map_or(words.clone(), |group| group.entering(&words));
+    let mut child = process::start(&mut warden, &words, &scratch, &[])?;
+    let status = process::wait(&mut child, LIMIT)?;
+    if group.as_ref().is_some_and(Group::has_killed) {
+        return Ok((None, None));
+    }
+    let text = said(&scratch, "stdout");
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let number = |name| value(name).and_then(|value| value.parse::<f64>().ok());
+    match (status.success(), value("answer"), number("seconds"), number("job")) {
+        (true, Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),
+        _ => {
+            let errors = last_lines(&said(&scratch, "stderr"));
+            Err(format!("`{}` failed: {status}: {errors}", words.join(" ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_lines_have_all_sides() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let options = parse(&words("--rounds 3 --mebibytes 80 --write")).unwrap();
+        assert_eq!((options.rounds, options.bytes, options.budget_bytes), (3, 80 << 20, 16 << 20));
+        assert!(parse(&words("--rounds")).is_none() && parse(&words("--budget 0")).is_none());
+        let mut runs: BTreeMap<usize, Vec<Seconds>> =
+            (0..SIDES.len()).map(|side| (side, vec![Some((side as f64 + 1.0, 0.5)); 3])).collect();
+        runs.insert(SWAP, vec![Some((9.0, 8.0)), None, Some((9.0, 8.0))]);
+        let lines = lines_of("sort", &runs);
+        assert_eq!(
+            lines.lines().next().unwrap(),
+            "| sort, whole | 1.00 (1.00) | 2.00 (2.00) | 3.00 (3.00) | 4.00 (4.00) | 5.00 (5.00) | killed | 1.33 | – | 0.50 |"
+        );
+    }
+}
