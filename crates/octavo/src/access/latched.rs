@@ -348,7 +348,7 @@ impl LeafOperation for Shows {
 /// Waits for the end of a writeback. The caller looks again: the frame is not pinned meanwhile.
 async fn wait_for_io(engine: &Engine, taker: Taker) -> Result<()> {
     let mut waiter = taker.waiter(engine);
-    if !waiter.until_some_write_ends().await {
+    if !waiter.until_some_write_ends().await && waiter.is_too_late() {
         return Err(engine.swap.areas.timed_out());
     }
     // A page that is packed is under no transfer.

@@ -7,6 +7,7 @@
 //! The models leave out the background thread, and counters, which order nothing.
 
 mod away;
+mod guards;
 mod hits;
 mod paths;
 mod swap_in;
