@@ -194,10 +194,13 @@ impl<T: Pod> SpaceVec<T> {
         self.lend_mut(range)
     }
 
-    /// The elements that may be lent at once together with this one.
+    /// The elements that may be lent at once together with this one. Of an element that there is not, none.
     pub fn piece(&self, index: usize) -> Range<usize> {
+        if index >= self.len {
+            return self.len..self.len;
+        }
         let start = index / Self::PER_PIECE * Self::PER_PIECE;
-        start.min(self.len)..(start + Self::PER_PIECE).min(self.len)
+        start..self.len.min(start + Self::PER_PIECE)
     }
 
     #[inline]

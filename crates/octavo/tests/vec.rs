@@ -138,7 +138,16 @@ fn slices_lie_in_one_piece_and_bad_ranges_are_errors() {
     says(vec.get(0), ErrorKind::InvalidRange, &["no element 0", "len()"]);
     vec.resize(600_000, 9).unwrap();
     assert_eq!((vec.piece(0), vec.piece(300_000)), (0..262_144, 262_144..524_288));
-    assert_eq!(vec.piece(599_999), 524_288..600_000);
+    assert_eq!((vec.piece(599_999), vec.piece(600_000)), (524_288..600_000, 600_000..600_000));
+    let lens = |pieces: Vec<usize>| assert_eq!(pieces, [262_144, 262_144, 75_712]);
+    lens(vec.pieces().map(|piece| piece.unwrap().len()).collect());
+    lens(vec.pieces_mut().collect::<Result<Vec<_>, _>>().unwrap().iter().map(|piece| piece.len()).collect());
+    {
+        let mut cursor = vec.cursor();
+        assert_eq!((cursor.at(510..514).unwrap().len(), cursor.at(512..514).unwrap().len()), (2, 2));
+        assert_eq!((cursor.at(7..7).unwrap().len(), cursor.at(599_990..600_000).unwrap()), (0, &[9; 10][..]));
+        says(cursor.at(599_990..600_001), ErrorKind::InvalidRange, &["not inside"]);
+    }
     vec.slice_mut(100..200_000).unwrap().fill(1);
     assert_eq!(vec.slice(..262_144).unwrap().iter().sum::<u64>(), 199_900 + 9 * 62_244);
     says(vec.slice(262_143..262_145), ErrorKind::InvalidRange, &["one piece", "runs()"]);

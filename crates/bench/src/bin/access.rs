@@ -1,4 +1,4 @@
-//! The cost of a hit: load, store, pin and drop, beside the least that a machine needs for the like.
+//! The cost of a hit: load, store, pin and drop, guards and drop, beside the least that a machine needs for the like.
 //!
 //! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
 //!
@@ -24,18 +24,22 @@ struct Pages {
     counts: Vec<AtomicU32>,
     space: Space,
     base: u64,
+    /// As many pages of a guarded region.
+    guarded: u64,
 }
 
 impl Pages {
     fn new(pages: u64) -> octavo::Result<Self> {
-        let manager = Manager::builder().budget_bytes(2 * pages * PAGE_BYTES + (128 << 20)).build()?;
+        let manager = Manager::builder().budget_bytes(4 * pages * PAGE_BYTES + (128 << 20)).build()?;
         let space = manager.space()?;
         let base = space.map(pages * PAGE_BYTES, RegionOptions::default())?;
         let mut random = Random(42);
         let order: Vec<u64> = (0..STEPS).map(|_| random.below(pages as usize) as u64).collect();
         let words = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let guarded = space.map(pages * PAGE_BYTES, RegionOptions::new().guarded(true))?;
         for page in 0..pages {
             space.store(base + page * PAGE_BYTES + offset(page), page)?;
+            space.exclusive::<u64>(guarded + page * PAGE_BYTES + offset(page), 1)?[0] = page;
         }
         Ok(Self {
             order,
@@ -44,6 +48,7 @@ impl Pages {
             counts: (0..pages).map(|_| AtomicU32::new(0)).collect(),
             space,
             base,
+            guarded,
         })
     }
 
@@ -80,12 +85,13 @@ fn main() -> octavo::Result<()> {
     let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
     println!("ns for one hit, each thread; medians of {rounds} rounds (and the least)\n");
     println!(
-        "| pages, threads | checked array | load | counted array | pin + drop | pin, load, drop | store |"
+        "| pages, threads | checked array | load | counted array | pin + drop | pin, load, drop | store | read_guarded | shared guard | exclusive guard |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for pages in [1, 1024, 65_536] {
         let all = Pages::new(pages)?;
         let at = |page: u64| all.base + page * PAGE_BYTES + offset(page);
+        let guarded = |page: u64| all.guarded + page * PAGE_BYTES + offset(page);
         let word = |page: u64| &all.data[(page * PAGE_BYTES + offset(page)) as usize / 8];
         for threads in [1, 2] {
             row(
@@ -127,6 +133,25 @@ fn main() -> octavo::Result<()> {
                     ("store", &mut || {
                         all.measure(threads, |page| {
                             all.space.store(at(page), page).expect("mapped");
+                            page
+                        })
+                    }),
+                    ("read_guarded", &mut || {
+                        all.measure(threads, |page| {
+                            let mut word = [0; 8];
+                            all.space.read_guarded(guarded(page), &mut word).expect("mapped");
+                            u64::from_ne_bytes(word)
+                        })
+                    }),
+                    ("shared guard", &mut || {
+                        all.measure(threads, |page| {
+                            all.space.shared::<u64>(guarded(page), 1).expect("mapped")[0]
+                        })
+                    }),
+                    ("exclusive guard", &mut || {
+                        all.measure(threads, |page| {
+                            let mut guard = all.space.exclusive::<u64>(guarded(page), 1).expect("mapped");
+                            guard[0] = page;
                             page
                         })
                     }),

@@ -69,6 +69,9 @@ pub(crate) enum Taken {
     ByTooMany,
 }
 
+/// Bytes of a frame's latch.
+pub(crate) const LATCH_BYTES: usize = size_of::<Latch>();
+
 /// The latch of a frame.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
@@ -187,7 +190,7 @@ impl Latches {
     pub(crate) fn charge(&self, budget: &Budget) {
         let pages = budget.limit_pages();
         let before = self.charged_pages.fetch_max(pages, Ordering::Relaxed);
-        budget.charge_over(pages.saturating_sub(before) * size_of::<Latch>() as u64);
+        budget.charge_over(pages.saturating_sub(before) * LATCH_BYTES as u64);
     }
 
     /// Takes note of a new limit.

@@ -7,6 +7,7 @@
 use octavo_platform::Reservation;
 
 use crate::error::{Error, Result};
+use crate::frame::latch::LATCH_BYTES;
 use crate::frame::{Backing, FrameConfig, FrameWords, MOST_FRAMES, ZoneConfig};
 use crate::rmap;
 use crate::sizes::MAX_SPACES;
@@ -60,8 +61,8 @@ impl Reserve {
         let frames = FrameConfig::span_frames(&self.zones);
         let spaces = self.spaces * (8 + 32 * cpus.count());
         let away = self.away_bytes / PAGE_BYTES as u64;
-        // A frame and its word in the reverse map; the place that a clean page that is away keeps; and words for a power of two.
-        let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME) as u64
+        // A frame, its word in the reverse map, and its latch; the place that a clean page that is away keeps; and words for a power of two.
+        let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME + LATCH_BYTES) as u64
             + away * 4
             + (frames + away).next_power_of_two() * size_of::<FrameWords>() as u64
             + (self.table_nodes * (PAGE_BYTES + 4) + spaces) as u64
