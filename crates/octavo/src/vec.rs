@@ -57,6 +57,8 @@ pub struct SpaceVec<T: Pod> {
     /// The address of each extent. Extent `e` has 2 MiB * 2^e.
     extents: Vec<u64>,
     len: usize,
+    /// No element behind this one has ever been written, or it has been given back.
+    reach: usize,
     elements: PhantomData<T>,
 }
 
@@ -91,7 +93,7 @@ impl<T: Pod> SpaceVec<T> {
     /// compile.)
     pub fn new(space: &Shared<Space>) -> Self {
         const { assert!(Self::PER_UNIT > 0) }
-        Self { space: Shared::clone(space), extents: Vec::new(), len: 0, elements: PhantomData }
+        Self { space: Shared::clone(space), extents: Vec::new(), len: 0, reach: 0, elements: PhantomData }
     }
 
     /// The space that the elements lie in.
@@ -234,6 +236,7 @@ impl<T: Pod> SpaceVec<T> {
     pub fn pop(&mut self) -> Result<Option<T>> {
         let Some(last) = self.len.checked_sub(1) else { return Ok(None) };
         let value = self.get(last)?;
+        self.reach = self.reach.max(self.len);
         self.len = last;
         Ok(Some(value))
     }
@@ -297,10 +300,11 @@ impl<T: Pod> SpaceVec<T> {
     /// Takes the elements from `len` on away, and gives the memory and the swap of their pages back. The addresses stay taken.
     ///
     /// # Errors
-    /// As [`Space::advise`]. The elements are gone then, and their memory may not be.
+    /// As [`Space::advise`]. The elements are gone then, and their memory may not be; the next call tries again.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
-        let gone = len..self.len;
+        self.reach = self.reach.max(self.len);
         self.len = self.len.min(len);
+        let gone = self.len..self.reach;
         let page = PAGE_BYTES as u64;
         for (extent, &start) in self.extents.iter().enumerate() {
             let all = Self::extent_elements(extent);
@@ -316,6 +320,7 @@ impl<T: Pod> SpaceVec<T> {
                 self.space.advise(from, to - from, Advice::Free)?;
             }
         }
+        self.reach = self.len;
         Ok(())
     }
 

@@ -107,6 +107,31 @@ fn elements_of_any_size_are_sorted_by_any_order() {
     assert!(bytes.runs(..).unwrap().all(|run| run.unwrap().is_sorted()));
 }
 
+/// Elements of which the buffer has room for a few only, and a comparison that contradicts itself.
+#[test]
+fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
+    #[derive(Clone, Copy, Pod, Zeroable)]
+    #[repr(C)]
+    struct Huge([[[u64; 31]; 11]; 11]);
+    let (_manager, space) = space();
+    for len in [34, 35, 36, 70, 200] {
+        let mut vec = SpaceVec::new(&space);
+        let mut random = Random::new(len);
+        vec.extend((0..len).map(|_| Huge([[[random.below(100); 31]; 11]; 11]))).unwrap();
+        vec.sort_unstable_by_key(|one| one.0[10][10][30]).unwrap();
+        assert!(vec.iter().map(|one| one.unwrap().0[0][0][0]).is_sorted(), "{len}");
+    }
+    let mut vec = SpaceVec::<u64>::new(&space);
+    vec.extend(0..300_000).unwrap();
+    // It may also panic, as the standard library's does.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        vec.sort_unstable_by(|_, _| std::cmp::Ordering::Less).unwrap();
+    }));
+    let mut sorted = vec.iter().map(Result::unwrap).collect::<Vec<_>>();
+    sorted.sort_unstable();
+    assert!(sorted.into_iter().eq(0..300_000));
+}
+
 /// No element is lost when the comparison panics in the middle.
 #[test]
 fn a_comparison_that_panics_loses_nothing() {
@@ -146,6 +171,7 @@ fn slices_lie_in_one_piece_and_bad_ranges_are_errors() {
         let mut cursor = vec.cursor();
         assert_eq!((cursor.at(510..514).unwrap().len(), cursor.at(512..514).unwrap().len()), (2, 2));
         assert_eq!((cursor.at(7..7).unwrap().len(), cursor.at(599_990..600_000).unwrap()), (0, &[9; 10][..]));
+        says(cursor.at(8..7), ErrorKind::InvalidRange, &["not inside"]);
         says(cursor.at(599_990..600_001), ErrorKind::InvalidRange, &["not inside"]);
     }
     vec.slice_mut(100..200_000).unwrap().fill(1);
@@ -178,6 +204,7 @@ fn what_is_truncated_gives_its_memory_back() {
     assert_eq!((vec.get(200_000).unwrap().key, vec.get(200_001).unwrap().key), (200_000, 0));
     vec.truncate(1).unwrap();
     assert_eq!((resident(), vec.get(0).unwrap().key), (PAGE, 0));
+    vec.pop().unwrap();
     vec.clear().unwrap();
     assert_eq!((resident(), vec.pop().unwrap(), vec.is_empty()), (0, None, true));
 }

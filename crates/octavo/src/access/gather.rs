@@ -15,7 +15,7 @@ use crate::frame::{Block, PinnedFrame};
 use crate::reclaim::{frames_together, move_pinned};
 use crate::sync::{Duration, Instant};
 use crate::table::entry::State;
-use crate::units::PageNumber;
+use crate::units::{Order, PageNumber};
 
 /// Frames that lie together, last first. A drop gives back those that are left.
 pub(super) struct Together<'e> {
@@ -55,21 +55,25 @@ pub(super) async fn gather<'e>(
 ) -> Result<Option<HeldPages<'e>>> {
     let engine = together.engine;
     let mut held = HeldPages::new(engine, Hold::Exclusive);
-    let patience = Patience::new(engine);
     for index in 0..together.frames.len() {
         let page = first.plus(index as u64);
         let taken = match hold {
             Hold::Exclusive => take_page(engine, space, page, Hold::Exclusive, taker).await?,
-            Hold::Shared => take_with_patience(engine, space, page, &patience, taker).await?,
+            Hold::Shared => take_with_patience(engine, space, page, taker).await?,
         };
         held.pages.push(taken);
+        if engine.frames.words(taken.pinned).order() != Order::ZERO {
+            // A block has come, whose pages lie together.
+            return Ok(None);
+        }
+        let mut patience = None;
         while let Err(fresh) = move_page(engine, &mut held.pages[index], together.frames.pop()) {
             together.frames.push(fresh);
             // Another thread looks at the page for a moment. Or it has been asked to go out, and its entry has to show the frame
             // again.
             taker.waiter(engine).give_way().await;
             fault(engine, space, page, taker).await?;
-            if patience.is_over() {
+            if patience.get_or_insert_with(|| Patience::new(engine)).is_over() {
                 return Err(cannot_be_moved(page));
             }
             if !shows(engine, space, page, held.pages[index]) {
@@ -103,13 +107,13 @@ async fn take_with_patience(
     engine: &Engine,
     space: &SpaceState,
     page: PageNumber,
-    patience: &Patience<'_>,
     taker: Taker,
 ) -> Result<HeldPage> {
+    let patience = Patience::new(engine);
     loop {
-        match take_page(engine, space, page, Hold::Exclusive, Taker::Try).await {
+        match take_page(engine, space, page, Hold::Exclusive, taker.trying()).await {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                if taker == Taker::Try || patience.is_over() {
+                if taker.is_trying() || patience.is_over() {
                     return Err(cannot_be_moved(page));
                 }
                 taker.waiter(engine).give_way().await;
@@ -138,10 +142,6 @@ fn shows(engine: &Engine, space: &SpaceState, page: PageNumber, held: HeldPage) 
 /// Moves a page to the frame. The frame comes back where somebody else is busy with the page.
 fn move_page(engine: &Engine, held: &mut HeldPage, fresh: Option<Block>) -> Result<(), Block> {
     let fresh = fresh.expect("there is a frame for each page");
-    if held.frame != held.pinned {
-        // The pages of a block lie together. So this one has been unmapped, and another is in its place.
-        return Err(fresh);
-    }
     let mut now = *held;
     move_pinned(engine, held.frame, fresh, |frame| {
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));

@@ -50,14 +50,28 @@ pub(crate) enum Taker {
     Task,
     /// A thread that does not wait for other guards. It waits for devices, and for room.
     Try,
+    /// A task that does not.
+    TryTask,
 }
 
 impl Taker {
     pub(super) fn waiter(self, engine: &Engine) -> Waiter<'_> {
         match self {
             Self::Thread | Self::Try => Waiter::thread(engine),
-            Self::Task => Waiter::task(engine),
+            Self::Task | Self::TryTask => Waiter::task(engine),
         }
+    }
+
+    /// The same, without waiting for other guards.
+    pub(super) fn trying(self) -> Self {
+        match self {
+            Self::Thread | Self::Try => Self::Try,
+            Self::Task | Self::TryTask => Self::TryTask,
+        }
+    }
+
+    pub(super) fn is_trying(self) -> bool {
+        self == self.trying()
     }
 }
 
@@ -259,7 +273,7 @@ pub(super) async fn take_page(
 ) -> Result<HeldPage> {
     let mut turns = 0;
     loop {
-        let joins = turns >= MOST_TURNS || taker == Taker::Try;
+        let joins = turns >= MOST_TURNS || taker.is_trying();
         let obstacle = match engine.table.at_leaf(space.id, page, TakePage { engine, page, hold, joins }) {
             None => {
                 fault(engine, space, page, taker).await?;
@@ -278,7 +292,7 @@ pub(super) async fn take_page(
                 }
                 taker.waiter(engine).give_way().await;
             }
-            Obstacle::Latch(..) if taker == Taker::Try => return Err(guarded_by_others(page)),
+            Obstacle::Latch(..) if taker.is_trying() => return Err(guarded_by_others(page)),
             Obstacle::Latch(frame, Taken::ByOthers) => {
                 wait_for_latch(engine, space, page, frame, hold, taker).await;
             }
@@ -324,7 +338,7 @@ pub(super) async fn wait_for_latch(
     };
     match taker {
         Taker::Thread | Taker::Try => block_until(poll),
-        Taker::Task => poll_fn(|context| poll(context.waker())).await,
+        Taker::Task | Taker::TryTask => poll_fn(|context| poll(context.waker())).await,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::frame::Block;
 use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
 use crate::reclaim::room::make_room;
 use crate::reclaim::scan::{Reclaimer, reclaim};
+use crate::sync::Duration;
 use crate::units::{CHUNK_FRAMES, Order};
 
 /// The outcome of [`compact`].
@@ -62,6 +63,8 @@ async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) 
 
 /// Looks for frames that lie together, before it gives up. Others may take each block that is made.
 const MOST_LOOKS: u32 = 16;
+/// How long such a look waits for another thread that empties chunks.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Looks for fewer frames than a block has, before whole blocks are made for them.
 const LOOKS_FOR_LITTLE: u32 = 4;
 
@@ -82,7 +85,7 @@ pub(crate) async fn frames_together(
             // Each time more, so that compaction has more room.
             block = match evict_for_block(engine, (look + 1) * CHUNK_FRAMES, waiter).await {
                 Some(block) => Some(block),
-                None => match compact(engine) {
+                None => match compact_after_others(engine, waiter).await {
                     Compacted::Made(block) => Some(block),
                     Compacted::Failed | Compacted::LeftToOther => None,
                 },
@@ -104,6 +107,17 @@ pub(crate) async fn frames_together(
         engine.budget.limit_bytes()
     );
     Err(Error::new(ErrorKind::OutOfMemory, message))
+}
+
+/// Makes a block by compaction, and lets another thread that empties chunks do so first.
+async fn compact_after_others(engine: &Engine, waiter: &mut Waiter<'_>) -> Compacted {
+    let began = engine.machine.clock.now();
+    loop {
+        match compact(engine) {
+            Compacted::LeftToOther if engine.machine.clock.since(began) < PATIENCE => waiter.give_way().await,
+            compacted => return compacted,
+        }
+    }
 }
 
 /// Makes a block of order 9 for the compressed pool, only by moving pages. Returns `None` as

@@ -45,23 +45,20 @@ impl<T: Pod> Cursor<'_, T> {
     /// `InvalidRange` where the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
     #[inline]
     pub fn at(&mut self, range: Range<usize>) -> Result<&[T]> {
+        let range = self.vec.check(range)?;
         let lies_in = |start: usize, run: &[T]| (start..start + run.len()).contains(&range.start);
         if !self.run.as_ref().is_some_and(|(start, run)| lies_in(*start, run)) {
-            self.go_to(&range)?;
+            self.go_to(range.start)?;
         }
         let Some((start, run)) = &self.run else { return Ok(&[]) };
-        if range.end > self.vec.len {
-            return self.vec.check(range).map(|_| &[][..]);
-        }
         Ok(&run[range.start - start..(range.end - start).min(run.len())])
     }
 
-    fn go_to(&mut self, range: &Range<usize>) -> Result<()> {
+    fn go_to(&mut self, index: usize) -> Result<()> {
         // The run before is let go first: a page more would be held, for nothing.
         self.run = None;
-        let range = self.vec.check(range.clone())?;
-        if !range.is_empty() {
-            let unit = self.vec.unit_of(range.start);
+        if index < self.vec.len {
+            let unit = self.vec.unit_of(index);
             self.run = Some((unit.start, self.vec.lend(unit.start..unit.end.min(self.vec.len))?));
         }
         Ok(())
@@ -111,7 +108,7 @@ impl<T: Pod> SpaceVec<T> {
         Cursor { vec: self, run: None }
     }
 
-    /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a failure the next element is tried.
+    /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a failure the next run is tried.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { runs: Runs { vec: self, rest: 0..self.len }, run: None, at: 0 }
     }

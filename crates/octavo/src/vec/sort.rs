@@ -21,9 +21,10 @@ use crate::vec::SpaceVec;
 
 /// Bytes of the buffer, which lies on the heap.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Places that are looked at for a pivot, and neighbours at each.
-const SAMPLES: usize = 9;
+/// Elements that are looked at for a pivot, neighbours at each place among them, and the most bytes of them all.
+const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
+const SAMPLE_BYTES: usize = 64 << 10;
 /// Elements of a block. A place in it is a byte.
 const BLOCK: usize = 128;
 
@@ -59,10 +60,7 @@ impl<T: Pod> SpaceVec<T> {
         ranges.push(0..self.len);
         while let Some(range) = ranges.pop() {
             if range.len() <= buffer.len() {
-                let part = &mut buffer[..range.len()];
-                self.copy_to(range.start, part)?;
-                part.sort_unstable_by(&mut compare);
-                self.copy_from(range.start, part)?;
+                self.through_buffer(range, &mut buffer, |part| part.sort_unstable_by(&mut compare))?;
                 continue;
             }
             let pivot = self.pivot(&range, &mut random, &mut compare)?;
@@ -73,6 +71,11 @@ impl<T: Pod> SpaceVec<T> {
                 middle = self.partition(range.clone(), &mut buffer, at_most)?;
             } else {
                 ranges.push(range.start..middle);
+            }
+            if middle == range.start || middle == range.end && ranges.last() == Some(&range) {
+                // The comparison contradicts itself: the pivot is in neither part. Any order will do.
+                ranges.pop_if(|last| *last == range);
+                continue;
             }
             // The cursors have met here: these pages are in memory.
             ranges.push(middle..range.end);
@@ -86,20 +89,45 @@ impl<T: Pod> SpaceVec<T> {
         random: &mut u64,
         compare: &mut impl FnMut(&T, &T) -> Ordering,
     ) -> Result<T> {
-        let mut samples = Vec::with_capacity(SAMPLES * NEIGHBOURS);
-        for part in 0..SAMPLES {
+        let most = (SAMPLE_BYTES / size_of::<T>()).clamp(3, SAMPLES);
+        let mut samples = Vec::with_capacity(most);
+        while samples.len() < most {
             // Xorshift: the places are not to be foreseen by a simple pattern of the elements.
             *random ^= *random << 13;
             *random ^= *random >> 7;
             *random ^= *random << 17;
-            let width = range.len() / SAMPLES;
-            let place = range.start + part * width + *random as usize % (width - NEIGHBOURS);
-            for index in place..place + NEIGHBOURS {
+            let place = range.start + *random as usize % range.len();
+            for index in place..range.end.min(place + NEIGHBOURS) {
                 samples.push(self.get(index)?);
             }
         }
         samples.sort_unstable_by(compare);
         Ok(samples[samples.len() / 2])
+    }
+
+    /// Copies a range to the buffer, changes it there, and copies it back. All of it is lent before: an error comes before any change.
+    fn through_buffer(
+        &mut self,
+        range: Range<usize>,
+        buffer: &mut [T],
+        change: impl FnOnce(&mut [T]),
+    ) -> Result<()> {
+        let part = &mut buffer[..range.len()];
+        let mut runs = self.runs_mut(range)?.collect::<Result<Vec<_>>>()?;
+        let mut rest = &mut *part;
+        for run in &runs {
+            let (now, later) = rest.split_at_mut(run.len());
+            now.copy_from_slice(run);
+            rest = later;
+        }
+        change(part);
+        let mut rest = &*part;
+        for run in &mut runs {
+            let (now, later) = rest.split_at(run.len());
+            run.copy_from_slice(now);
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Moves elements for which `goes_first` holds before the others, and returns the place of the first of these.
@@ -140,17 +168,16 @@ impl<T: Pod> SpaceVec<T> {
         // Up to two runs are left, and what a cursor has not finished.
         let left = low.first_unknown().unwrap_or(rest.start)..high.end_of_unknown().unwrap_or(rest.end);
         drop((low, high));
-        let part = &mut buffer[..left.len()];
-        self.copy_to(left.start, part)?;
-        let mut middle = 0;
-        for index in 0..part.len() {
-            if goes_first(&part[index]) {
-                part.swap(middle, index);
-                middle += 1;
+        let (start, mut middle) = (left.start, 0);
+        self.through_buffer(left, buffer, |part| {
+            for index in 0..part.len() {
+                if goes_first(&part[index]) {
+                    part.swap(middle, index);
+                    middle += 1;
+                }
             }
-        }
-        self.copy_from(left.start, part)?;
-        Ok(left.start + middle)
+        })?;
+        Ok(start + middle)
     }
 }
 
