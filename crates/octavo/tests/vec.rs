@@ -171,7 +171,8 @@ fn slices_lie_in_one_piece_and_bad_ranges_are_errors() {
         let mut cursor = vec.cursor();
         assert_eq!((cursor.at(510..514).unwrap().len(), cursor.at(512..514).unwrap().len()), (2, 2));
         assert_eq!((cursor.at(7..7).unwrap().len(), cursor.at(599_990..600_000).unwrap()), (0, &[9; 10][..]));
-        says(cursor.at(8..7), ErrorKind::InvalidRange, &["not inside"]);
+        let (start, end) = (8, 7);
+        says(cursor.at(start..end), ErrorKind::InvalidRange, &["not inside"]);
         says(cursor.at(599_990..600_001), ErrorKind::InvalidRange, &["not inside"]);
     }
     vec.slice_mut(100..200_000).unwrap().fill(1);
