@@ -36,6 +36,8 @@ pub enum Workload {
     Nodes,
     /// A program at the other side of a translation, which forks
     Family,
+    /// Pages that are lent as slices. No seed chooses it by itself
+    Guards,
 }
 
 impl Workload {
@@ -48,6 +50,7 @@ impl Workload {
             Self::FirstPage => 15_000,
             Self::Family => 98_000,
             Self::Nodes => 92_000,
+            Self::Guards => 30_000,
         }
     }
 

@@ -103,6 +103,23 @@ fn bugs_of_frames_tables_and_the_huge_zero_page_are_found() {
 }
 
 #[test]
+fn guards_exclude_each_other_under_chosen_schedules() {
+    for seed in 1..=200 {
+        let case = Case { seed, workload: Some(Workload::Guards), mutant: None };
+        if let Err(stopped) = run(case, false).result {
+            panic!("{stopped}\nagain: octavo-sim check --workload guards --seed {seed} --runs 1");
+        }
+    }
+}
+
+#[test]
+fn bugs_of_guards_are_found() {
+    is_found("guard-without-second-look", Some(Workload::Guards));
+    is_found("optimistic-copy-without-the-version", Some(Workload::Guards));
+    is_found("latch-taken-twice", Some(Workload::Guards));
+}
+
+#[test]
 fn a_run_is_repeated_step_by_step() {
     // One of each workload, and one that fails.
     let failing = {

@@ -5,12 +5,14 @@
 //! | `device` | a device that takes virtual time, fails and falls silent |
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `family` | a program at the other side of a translation, which forks |
+//! | `guards` | pages of a guarded region, lent while they go out and are brought together |
 //! | `other_side` | that other side |
 //! | `pairs` | two or three threads that meet once |
 //! | `small` | one page, the huge zero page, the first page of a space, and two ranges that take each other's table nodes |
 
 mod device;
 pub(crate) mod family;
+pub(crate) mod guards;
 pub(crate) mod lanes;
 mod other_side;
 pub(crate) mod pairs;
@@ -35,6 +37,7 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::FirstPage => small::first_page(seed),
         Workload::Nodes => small::nodes(seed),
         Workload::Family => family::run(seed),
+        Workload::Guards => guards::run(seed),
         Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
     }
 }
