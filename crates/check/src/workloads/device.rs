@@ -30,6 +30,21 @@ pub(crate) struct Manners {
     pub silence: Duration,
 }
 
+impl Manners {
+    /// A device for a few pages, which may be quick, late, or fail, and never falls silent.
+    pub(crate) fn for_few_pages(random: &mut Random) -> Self {
+        Self {
+            places: 64,
+            latency: Duration::from_micros([0, 0, 1, 10][random.below(4) as usize]),
+            page: Duration::ZERO,
+            inline: [0, 300, 1000][random.below(3) as usize],
+            failed: if random.below(4) == 0 { 100 } else { 0 },
+            silent: 0,
+            silence: Duration::ZERO,
+        }
+    }
+}
+
 /// The device. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct SlowDevice(Arc<Shared>);

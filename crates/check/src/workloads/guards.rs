@@ -64,16 +64,7 @@ fn read(space: &Space, random: &mut Random) {
 
 pub(crate) fn run(seed: u64) {
     let mut random = Random::new(seed);
-    let manners = Manners {
-        places: 64,
-        latency: Duration::from_micros([0, 0, 1, 10][random.below(4) as usize]),
-        page: Duration::ZERO,
-        inline: [0, 300, 1000][random.below(3) as usize],
-        failed: if random.below(4) == 0 { 100 } else { 0 },
-        silent: 0,
-        silence: Duration::ZERO,
-    };
-    let (device, serving) = SlowDevice::new(manners, seed);
+    let (device, serving) = SlowDevice::new(Manners::for_few_pages(&mut random), seed);
     let compression = [Compression::Off, Compression::Off, Compression::Lz4][random.below(3) as usize];
     let builder = Manager::builder().budget_bytes(MIN_BUDGET_BYTES).huge(HugePolicy::Never).background(false);
     let builder = builder.compression(compression).swap_device(Box::new(device.clone()));

@@ -33,16 +33,7 @@ fn builder(random: &mut Random) -> ManagerBuilder {
 /// One page, which goes out and comes back all the time: threads write words of their own into it now and then, and one only looks at it.
 pub(crate) fn one_page(seed: u64) {
     let mut random = Random::new(seed);
-    let manners = Manners {
-        places: 64,
-        latency: Duration::from_micros([0, 0, 1, 10][random.below(4) as usize]),
-        page: Duration::ZERO,
-        inline: [0, 300, 1000][random.below(3) as usize],
-        failed: if random.below(4) == 0 { 100 } else { 0 },
-        silent: 0,
-        silence: Duration::ZERO,
-    };
-    let (device, serving) = SlowDevice::new(manners, seed);
+    let (device, serving) = SlowDevice::new(Manners::for_few_pages(&mut random), seed);
     let compression = [Compression::Off, Compression::Off, Compression::Lz4][random.below(3) as usize];
     let builder = builder(&mut random).compression(compression).swap_device(Box::new(device.clone()));
     let manager = Arc::new(builder.build().expect("a manager"));

@@ -57,10 +57,8 @@ pub(crate) fn move_pinned(
     fresh: Block,
     prepare: impl FnOnce(FrameId),
 ) -> Result<(), Block> {
-    match make_busy_alone(engine, frame) {
-        Some(busy) => finish(engine, frame, busy, fresh, prepare),
-        None => return Err(fresh),
-    }
+    let Some(busy) = make_busy_alone(engine, frame) else { return Err(fresh) };
+    finish(engine, frame, busy, fresh, prepare);
     Ok(())
 }
 
