@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 
 use octavo::io::SwapArea;
 use octavo::{
@@ -431,6 +432,40 @@ fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     assert_eq!(space.shared::<u64>(at, 1024).unwrap()[512], word(1));
     let one = space.shared::<u64>(at, 1).unwrap();
     assert_eq!(space.shared::<u64>(at, 1024).unwrap()[0], one[0], "pages that lie together are shared");
+}
+
+/// Half of the memory is held, and everything else goes by: scans leave held pages alone, and whoever needs frames that lie together waits
+/// for the writes that are in the way.
+#[test]
+fn half_of_the_budget_is_lent_while_pages_go_out_slowly() {
+    const BLOCK: u64 = 2 * MIB;
+    for compression in [Compression::Off, Compression::Lz4] {
+        let device = TestDevice::new(65536);
+        device.writes().delay(Duration::from_millis(2));
+        let area = SwapArea::device(device.boxed());
+        let manager =
+            builder().huge(HugePolicy::Never).compression(compression).swap_area(area).build().unwrap();
+        let space = manager.space().unwrap();
+        let len = 3 * BUDGET;
+        let at = space.map(len, guarded()).unwrap();
+        for page in 0..len / PAGE {
+            space.exclusive::<u64>(at + page * PAGE, 1).unwrap()[0] = word(page);
+        }
+        let words = (BLOCK / 8) as usize;
+        let mut held: Vec<_> = (0..BUDGET / 2 / BLOCK)
+            .map(|block| space.exclusive::<u64>(at + block * BLOCK, words).unwrap())
+            .collect();
+        for page in 0..len / PAGE {
+            let (block, offset) = ((page * PAGE / BLOCK) as usize, page * PAGE % BLOCK);
+            let found = match held.get_mut(block) {
+                Some(words) => words[offset as usize / 8],
+                None => space.shared::<u64>(at + page * PAGE, 1).unwrap()[0],
+            };
+            assert_eq!(found, word(page), "page {page}");
+        }
+        drop(held);
+        manager.validate();
+    }
 }
 
 /// A future that waited for a read keeps its pin until it is polled or dropped.

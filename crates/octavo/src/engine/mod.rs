@@ -169,18 +169,32 @@ impl Engine {
 
     // --- frames and those who hold them ---
 
-    /// Drops a pin, and frees the frame if that was its last hold.
+    /// Drops a pin. Frees the frame if that was its last hold, or lists it again if it was parked.
     #[inline(always)]
     pub(crate) fn unpin(&self, pin: PinnedFrame) {
         let frame = pin.frame();
-        if pin.unpin(self.frames.words(frame)) == Dropped::Last {
-            self.free_last(frame);
+        match pin.unpin(self.frames.words(frame)) {
+            Dropped::Kept => {}
+            Dropped::Last => self.free_last(frame),
+            Dropped::ToBeListed => self.list_again(IsolatedFrame::counted(frame)),
+        }
+    }
+
+    /// Lists a parked frame whose last pin has gone. Pins that come and go meanwhile may have it parked once more.
+    #[cold]
+    #[inline(never)]
+    fn list_again(&self, parked: IsolatedFrame) {
+        // A forked child lists nothing, as it frees nothing.
+        if self.canary.is_original_process() {
+            self.unpin(self.lru.list_again(&self.frames, parked));
+        } else {
+            parked.into_pin().into_frame();
         }
     }
 
     /// Takes a frame that shows a page off the LRU. `None` means that the frame is not on it.
     pub(crate) fn isolate(&self, frame: FrameId) -> Option<IsolatedFrame> {
-        self.lru.isolate(&self.frames, frame, |frame| self.free_last(frame))
+        self.lru.isolate(&self.frames, frame, |pin| self.unpin(pin))
     }
 
     /// Lets a frame go for its owner, after its last use.

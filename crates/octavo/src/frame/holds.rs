@@ -1,18 +1,22 @@
 //! The hold word of a frame: it says who uses the frame's bytes, and whether they are newer than any copy.
 //!
 //! ```text
-//!  31   30      29       28      27        26    25    24   23 ........... 0
-//! +---+-------+--------+-------+---------+-----+-----+----+------------------+
-//! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|      pins        |
-//! +---+-------+--------+-------+---------+-----+-----+----+------------------+
+//!  31   30      29       28      27        26    25    24    23    22 ...... 0
+//! +---+-------+--------+-------+---------+-----+-----+----+------+-----------+
+//! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|PARKED|   pins    |
+//! +---+-------+--------+-------+---------+-----+-----+----+------+-----------+
 //!
 //! NC (NO_COMPRESS): the page is not to be compressed on its way out, as its region says.
+//! PARKED: reclaim found the frame pinned, and left it off its lists. Whoever drops the last pin lists it again.
 //!
 //!            begin                    release, pins = 0
 //!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
 //!      ▲              │ release, pins > 0
 //!      │              ▼
 //!      └────────── DYING     drop_pin brings pins to 0      (that dropper frees)
+//!
+//!             park, others have pins              drop_pin brings pins to 0
+//!   listed ──────────────────────────► PARKED ──────────────────────────────► the dropper's: pinned, to be listed
 //! ```
 //!
 //! The allocator's ownership word is another word. To allocate or free a frame never writes this one. So a
@@ -29,6 +33,10 @@
 //! Only [`start_writeback`] clears DIRTY, and only while no other thread holds a pin. A store holds a pin. So
 //! at any moment before it lets go, the store finds DIRTY set or sets it, and no write is lost.
 //!
+//! A parked frame is on no list, and in no reclaimer's hand. To list it again is the task of the one thread whose compare-and-swap
+//! takes PARKED away. The same step pins the frame, so that it cannot be freed before it is listed. A frame that dies loses
+//! PARKED, and needs no list any more.
+//!
 //! Cost: to take or drop a pin is one read-modify-write on the frame's own half line.
 //!
 //! [`release`]: HoldWord::release
@@ -41,7 +49,8 @@ use std::fmt;
 
 use crate::sync::{AtomicU32, Ordering};
 
-const PINS: u32 = (1 << 24) - 1;
+const PINS: u32 = (1 << 23) - 1;
+const PARKED: u32 = 1 << 23;
 const LIVE: u32 = 1 << 24;
 const DYING: u32 = 1 << 25;
 const DIRTY: u32 = 1 << 26;
@@ -90,13 +99,21 @@ impl Holds {
     /// Others than the caller, who has `own` pins, hold pins, or the frame is under I/O. For pins this is
     /// only a guess: see `pinned_by_others`.
     pub(crate) fn is_held_by_others(self, own: u32) -> bool {
-        self.pins() > own || self.is_writeback() || self.is_reading()
+        self.pins() > own || self.is_under_io()
+    }
+    /// The page is being read or written.
+    pub(crate) fn is_under_io(self) -> bool {
+        self.is_writeback() || self.is_reading()
     }
     /// A thread or task waits for I/O to end.
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
     /// The page is not to be compressed.
+    #[cfg(test)]
+    pub(crate) fn is_parked(self) -> bool {
+        self.0 & PARKED != 0
+    }
     pub(crate) fn is_no_compress(self) -> bool {
         self.0 & NO_COMPRESS != 0
     }
@@ -110,6 +127,7 @@ impl fmt::Debug for Holds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pins", self.pins())?;
         let names = [
+            (PARKED, "parked"),
             (LIVE, "live"),
             (DYING, "dying"),
             (DIRTY, "dirty"),
@@ -125,12 +143,14 @@ impl fmt::Debug for Holds {
 
 /// The outcome when an owner lets a frame go, or when a pin is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the caller that drops the last hold frees the frame"]
+#[must_use = "the caller that drops the last hold frees the frame, or lists it again"]
 pub(crate) enum Dropped {
     /// Others still hold the frame.
     Kept,
     /// That was the last hold: the caller frees the frame.
     Last,
+    /// That was the last pin of a parked frame. The frame is pinned again for the caller, who lists it.
+    ToBeListed,
 }
 
 /// The state of a page on which a writeback may start.
@@ -185,21 +205,38 @@ impl HoldWord {
         // Release: all work under the pin happens before the frame is written back or freed.
         let before = self.0.fetch_sub(1, Ordering::Release);
         debug_assert!(before & PINS != 0, "a pin was dropped twice");
-        if before & (DYING | PINS) == DYING | 1 { self.finish() } else { Dropped::Kept }
+        if before & PINS == 1 && before & (DYING | PARKED) != 0 { self.finish() } else { Dropped::Kept }
     }
 
-    /// Takes a dying frame without pins to zero. Of the threads that saw the frame so, one succeeds.
+    /// Takes a dying frame without pins to zero, or a parked one into the caller's hand. Of the threads that saw the frame so, one
+    /// succeeds.
     #[cold]
     fn finish(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
-        while seen & (DYING | PINS) == DYING {
-            // Acquire: all work of others under their pins happens before the frame is used anew.
-            match self.0.compare_exchange_weak(seen, 0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Dropped::Last,
+        loop {
+            let (next, outcome) = match seen & (DYING | PARKED | PINS) {
+                DYING => (0, Dropped::Last),
+                PARKED => ((seen & !PARKED) + 1, Dropped::ToBeListed),
+                _ => return Dropped::Kept,
+            };
+            // Acquire: all work of others under their pins happens before the frame is used anew, and what the reclaimer noted of a
+            // parked frame can be read.
+            match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return outcome,
                 Err(now) => seen = now,
             }
         }
-        Dropped::Kept
+    }
+
+    /// Marks a frame that the caller has in its hand, with one pin, as parked, if others have pins as well. Then it is nobody's to
+    /// list until their pins have gone; the caller only drops its own. Returns whether it is parked.
+    pub(crate) fn park(&self) -> bool {
+        // Relaxed: the drop of the caller's pin releases what it noted, and nobody has the frame in hand before.
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
+                (seen & PINS > 1 && seen & LIVE != 0).then_some(seen | PARKED)
+            })
+            .is_ok()
     }
 
     /// Lets the frame go for its owner, who has removed every entry that led to it.
@@ -209,7 +246,7 @@ impl HoldWord {
         loop {
             debug_assert!(seen & LIVE != 0, "a frame that nobody owned was released: {:?}", Holds(seen));
             let (next, outcome) =
-                if seen & PINS == 0 { (0, Dropped::Last) } else { (seen & !LIVE | DYING, Dropped::Kept) };
+                if seen & PINS == 0 { (0, Dropped::Last) } else { (dying(seen), Dropped::Kept) };
             // AcqRel: acquires the work that was done under pins, and releases the removal of the entries to
             // late pins.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
@@ -230,7 +267,7 @@ impl HoldWord {
                     "not pinned, or not live: {:?}",
                     Holds(seen)
                 );
-                (seen & WRITEBACK == 0).then_some(seen & !LIVE | DYING)
+                (seen & WRITEBACK == 0).then_some(dying(seen))
             })
             .is_ok()
     }
@@ -315,6 +352,11 @@ impl HoldWord {
     }
 }
 
+/// The word of a frame whose owner has let it go, while pins keep it.
+fn dying(live: u32) -> u32 {
+    live & !(LIVE | PARKED) | DYING
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -342,6 +384,28 @@ mod tests {
         assert_eq!(word.drop_pin(), Dropped::Last);
         word.take_pin();
         assert_eq!(word.drop_pin(), Dropped::Kept);
+    }
+
+    #[test]
+    fn a_parked_frame_is_listed_by_whoever_drops_its_last_pin() {
+        let word = HoldWord::default();
+        word.begin(true);
+        word.take_pin();
+        assert!(!word.park(), "only the reclaimer has it");
+        word.take_pin();
+        assert!(word.park());
+        assert_eq!(word.drop_pin(), Dropped::Kept);
+        assert_eq!(word.drop_pin(), Dropped::ToBeListed);
+        assert_eq!((word.load().pins(), word.load().is_parked()), (1, false));
+        assert_eq!(word.drop_pin(), Dropped::Kept);
+        // One that dies meanwhile is listed no more.
+        word.take_pin();
+        word.take_pin();
+        assert!(word.park());
+        assert_eq!(word.release(), Dropped::Kept);
+        assert!(!word.load().is_parked() && !word.park());
+        assert_eq!((word.drop_pin(), word.drop_pin()), (Dropped::Kept, Dropped::Last));
+        assert_eq!(word.load(), Holds(0));
     }
 
     #[test]

@@ -8,17 +8,22 @@
 //!            add                 batch drained               take
 //!  (none) ────────► PENDING ───────────────────► LISTED ────────────────► (none), pinned by the reclaimer
 //!     ▲               │ forget                     │ forget                  │ putback, decide: LISTED
-//!     └───────────────┴────────────────────────────┘                         ▼
+//!     ├───────────────┴────────────────────────────┘                         ▼
+//!     │                                                      decide, where others have pins: parked
+//!     └───── list_again, when the last of their pins has gone ◄──────────────┘
 //!
 //!   7 ............ 2      1        0
 //! +-----------------+--------+---------+
-//! |  policy's tag   | LISTED | PENDING |     a tag alone: admitted, and being read
+//! |  policy's tag   | LISTED | PENDING |     a tag alone: admitted, and being read; or parked
 //! +-----------------+--------+---------+
 //! ```
 //!
 //! The [policy](crate::policy) has the queues, and chooses the frame that goes next. The reclaimer tests the
 //! marks of candidates without any lock, and the policy then decides about them. When a page comes back, the
 //! policy places it by the shadow that the page left behind.
+//!
+//! Pages that are held by pins cannot go. A scan that meets one *parks* its frame: it leaves the lists, so that no scan meets it
+//! again, and whoever drops the last pin lists it anew (`frame/holds.rs`). So the lists only have what may go, however much is held.
 //!
 //! A batch holds bare frame numbers. A frame that is freed while its number is in a batch loses PENDING, so
 //! the drain skips the stale number. If the frame is in use again by then, and PENDING again, the drain lists
@@ -34,7 +39,7 @@ mod links;
 use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
-use crate::frame::{Dropped, FrameAllocator, PinnedFrame};
+use crate::frame::{FrameAllocator, PinnedFrame};
 pub(crate) use crate::policy::Place;
 use crate::policy::{self, Arrival, Links, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
@@ -187,13 +192,13 @@ impl Lru {
     }
 
     /// Takes a frame that shows a page off the LRU, and pins it. `None` means that the frame is not on the
-    /// LRU: its page is just being made, or another reclaimer has the frame in hand. `free_last` frees a
-    /// frame whose last pin this was.
+    /// LRU: its page is just being made, or another reclaimer has the frame in hand. `unpin` drops a pin
+    /// that was taken in vain.
     pub(crate) fn isolate(
         &self,
         frames: &FrameAllocator,
         frame: FrameId,
-        free_last: impl Fn(FrameId),
+        unpin: impl Fn(PinnedFrame),
     ) -> Option<IsolatedFrame> {
         let words = frames.words(frame);
         if !words.holds.load().is_live() {
@@ -204,7 +209,7 @@ impl Lru {
         if before.is_live() && self.take(frames, frame) {
             return Some(isolated);
         }
-        unpin(frames, isolated, &free_last);
+        unpin(isolated.into_pin());
         None
     }
 
@@ -227,13 +232,13 @@ impl Lru {
     }
 
     /// Takes candidates until they have `most` pages, and pins each for the caller. With `stuck`, takes them
-    /// from the pages that are to stay. Drops frames that it found dying through `free_last`.
+    /// from the pages that are to stay. Drops the pins of frames that it found dying.
     pub(crate) fn candidates(
         &self,
         frames: &FrameAllocator,
         most: u64,
         stuck: bool,
-        free_last: impl Fn(FrameId),
+        unpin: impl Fn(PinnedFrame),
     ) -> Candidates {
         let (mut taken, mut dying) = (Candidates::new(), Candidates::new());
         let links = EngineLinks::pinning(frames);
@@ -248,18 +253,18 @@ impl Lru {
             if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
         drop(policy);
-        dying.into_iter().for_each(|candidate| unpin(frames, candidate.frame, &free_last));
+        dying.into_iter().for_each(|candidate| unpin(candidate.frame.into_pin()));
         taken
     }
 
     /// Has the policy decide about candidates by their looks. Lists those that stay again and drops their
-    /// pins, and adds those that are to go to `going`.
+    /// pins, parks those that others have pinned, and adds those that are to go to `going`.
     pub(crate) fn decide(
         &self,
         frames: &FrameAllocator,
         candidates: impl IntoIterator<Item = (Candidate, Look)>,
         going: &mut Isolated,
-        free_last: impl Fn(FrameId),
+        unpin: impl Fn(PinnedFrame),
     ) -> Decided {
         let mut decided = Decided::default();
         let mut kept = SmallVec::<[IsolatedFrame; CANDIDATES]>::new();
@@ -268,12 +273,11 @@ impl Lru {
         for (Candidate { frame, tag }, look) in candidates {
             let (number, from) = (frame.frame().0, policy.place(tag));
             let verdict = match look {
-                // Somebody holds it. It changes sides: pages that are held for long, and go round on one side, would hide those on the other
-                // side that can go.
                 Look::Busy => {
-                    let to = if from == Place::Cold { Place::Hot } else { Place::Cold };
-                    policy.putback(&links, number, tag, to);
-                    Verdict::Keep(to)
+                    if !park(frames, frame.frame(), tag) {
+                        policy.putback(&links, number, tag, from);
+                    }
+                    Verdict::Keep(from)
                 }
                 look => policy.judge(&links, number, tag, look == Look::Accessed),
             };
@@ -290,8 +294,21 @@ impl Lru {
             }
         }
         drop(policy);
-        kept.into_iter().for_each(|frame| unpin(frames, frame, &free_last));
+        kept.into_iter().for_each(|frame| unpin(frame.into_pin()));
         decided
+    }
+
+    /// Lists a frame that was parked, where it was before. The caller has dropped the last of the pins that kept it, and gets one of
+    /// its own back.
+    pub(crate) fn list_again(&self, frames: &FrameAllocator, frame: IsolatedFrame) -> PinnedFrame {
+        let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
+        let flags = frames.words(pin.frame()).state.load().lru_flags();
+        if flags & (PENDING | LISTED) == 0 {
+            let tag = flags >> TAG_SHIFT;
+            let place = policy.place(tag);
+            policy.putback(&EngineLinks::new(frames), pin.frame().0, tag, place);
+        }
+        pin
     }
 
     /// Returns the shadow for a page that goes now.
@@ -346,10 +363,10 @@ impl Lru {
 
     /// Returns all frames, isolated and pinned.
     #[cfg(all(test, loom))]
-    pub(crate) fn isolate_all(&self, frames: &FrameAllocator, free_last: impl Fn(FrameId)) -> Isolated {
+    pub(crate) fn isolate_all(&self, frames: &FrameAllocator, unpin: impl Fn(PinnedFrame)) -> Isolated {
         let mut all = Isolated::new();
         loop {
-            let candidates = self.candidates(frames, CANDIDATES as u64, false, &free_last);
+            let candidates = self.candidates(frames, CANDIDATES as u64, false, &unpin);
             if candidates.is_empty() {
                 return all;
             }
@@ -378,11 +395,13 @@ fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId
     }
 }
 
-fn unpin(frames: &FrameAllocator, isolated: IsolatedFrame, free_last: &impl Fn(FrameId)) {
-    let frame = isolated.frame();
-    if isolated.into_pin().unpin(frames.words(frame)) == Dropped::Last {
-        free_last(frame);
-    }
+/// Parks a frame in the caller's hand that others have pinned. Its flags keep its tag. A frame under I/O, or without such pins by now,
+/// is not parked.
+fn park(frames: &FrameAllocator, frame: FrameId, tag: u8) -> bool {
+    let words = frames.words(frame);
+    // The flags come first: with PARKED the frame leaves the caller's hand.
+    words.state.exchange_lru_flags(tag << TAG_SHIFT);
+    !words.holds.load().is_under_io() && words.holds.park()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::frame::{FrameConfig, FrameId};
+use crate::frame::{Dropped, FrameConfig, FrameId};
 use crate::sync::Arc;
 use crate::sync::Cpus;
 use crate::units::Order;
@@ -37,6 +37,19 @@ impl Fixture {
         frame
     }
 
+    /// Drops a pin, as the engine does.
+    fn unpin(&self, pin: PinnedFrame) {
+        let frame = pin.frame();
+        match pin.unpin(self.frames.words(frame)) {
+            Dropped::Kept => {}
+            Dropped::Last => self.free(frame),
+            Dropped::ToBeListed => {
+                let parked = IsolatedFrame::counted(frame);
+                self.unpin(self.lru.list_again(&self.frames, parked));
+            }
+        }
+    }
+
     /// Frees a frame whose last hold is gone, as the engine does.
     fn free(&self, frame: FrameId) {
         self.lru.forget(&self.frames, frame);
@@ -51,13 +64,13 @@ impl Fixture {
     }
 
     fn candidates(&self, most: u64) -> Candidates {
-        self.lru.candidates(&self.frames, most, false, |frame| self.free(frame))
+        self.lru.candidates(&self.frames, most, false, |pin| self.unpin(pin))
     }
 
     fn decide(&self, candidates: impl IntoIterator<Item = Candidate>, look: Look) -> Isolated {
         let mut going = Isolated::new();
         let looks = candidates.into_iter().map(|candidate| (candidate, look));
-        self.lru.decide(&self.frames, looks, &mut going, |frame| self.free(frame));
+        self.lru.decide(&self.frames, looks, &mut going, |pin| self.unpin(pin));
         going
     }
 
@@ -110,6 +123,45 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         assert_eq!(fixture.listed(), 300 - going_too.len() as u64, "a listed frame is not put back again");
         going_too.into_iter().for_each(|frame| fixture.putback(frame));
         assert_eq!(fixture.listed(), 300);
+    }
+}
+
+#[test]
+fn a_frame_that_is_pinned_leaves_the_lists_until_its_last_pin_has_gone() {
+    for policy in POLICIES {
+        let fixture = Fixture::new(policy);
+        let frames: Vec<_> = (0..100).map(|_| fixture.add(Order::ZERO)).collect();
+        let blocks: Vec<_> = (0..2).map(|_| fixture.add(Order(4))).collect();
+        assert_eq!(fixture.listed(), 132);
+        let pin = |frame: FrameId| PinnedFrame::take(frame, fixture.frames.words(frame)).0;
+        let mut pins: Vec<_> =
+            frames[..40].iter().chain(&blocks).chain(&frames[..10]).map(|frame| pin(*frame)).collect();
+        let all: Vec<_> = std::iter::from_fn(|| {
+            let batch = fixture.candidates(CANDIDATES as u64);
+            (!batch.is_empty()).then_some(batch)
+        })
+        .flatten()
+        .collect();
+        assert_eq!(fixture.decide(all, Look::Busy).len(), 0);
+        assert_eq!(fixture.listed(), 60, "{policy:?}: those that nobody pinned");
+        // One of the parked frames dies. It goes with its last pin, and is not listed.
+        fixture.release(frames[39]);
+        let doubly = pins.split_off(42);
+        for (index, pin) in pins.into_iter().enumerate() {
+            fixture.unpin(pin);
+            let dropped = index as u64 + 1;
+            // Ten are pinned twice, one is dead, and a block has 16 pages.
+            let pages = dropped.min(39).saturating_sub(10) + 16 * dropped.saturating_sub(40);
+            assert_eq!(fixture.listed(), 60 + pages, "{policy:?}");
+        }
+        doubly.into_iter().for_each(|pin| fixture.unpin(pin));
+        assert_eq!(fixture.listed(), 131, "{policy:?}");
+        // A frame whose pins have gone before it could be parked is only put back.
+        let candidates = fixture.candidates(1);
+        let late = pin(candidates[0].frame.frame());
+        fixture.unpin(late);
+        fixture.decide(candidates, Look::Busy);
+        assert_eq!(fixture.listed(), 131, "{policy:?}");
     }
 }
 
@@ -188,7 +240,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     fixture.lru.validate(&fixture.frames);
     assert_eq!(fixture.lru.pages(), (5, frames.len() as u64 - 5));
     // When no cold page can go, hot pages may.
-    let hot = fixture.lru.candidates(&fixture.frames, 100, true, |frame| fixture.free(frame));
+    let hot = fixture.lru.candidates(&fixture.frames, 100, true, |pin| fixture.unpin(pin));
     assert_eq!(hot.len(), 5);
     assert_eq!(fixture.decide(hot, Look::Busy).len(), 0);
 }

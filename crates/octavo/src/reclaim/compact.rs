@@ -12,6 +12,7 @@ use crate::frame::Block;
 use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
 use crate::reclaim::room::make_room;
 use crate::reclaim::scan::{Reclaimer, reclaim};
+use crate::reclaim::shrink_pool::give_pool_back;
 use crate::sync::Duration;
 use crate::units::{CHUNK_FRAMES, Order};
 
@@ -98,6 +99,19 @@ pub(crate) async fn frames_together(
             return Ok(together);
         }
         no_room = make_room(engine, waiter).await.err();
+        if look >= MOST_LOOKS / 2 {
+            // Blocks of the pool stay where they are as well.
+            give_pool_back(engine, waiter).await;
+        }
+        // Pages under I/O stay where they are, in the chunks that are to be emptied. They are too many for the looks that are left, if
+        // those do not wait.
+        waiter
+            .until_written(engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages()))
+            .await;
+        waiter.until_some_read_ends().await;
+        if waiter.has_given_up() {
+            break;
+        }
     }
     if let Some(error) = no_room {
         return Err(error);

@@ -65,7 +65,7 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     let (mut candidates, mut away) = (Candidates::new(), Candidates::new());
     for frame in batch {
         match judge(engine, frame.frame()) {
-            Verdict::Keep => engine.putback(frame, Place::Hot),
+            Verdict::Keep => engine.putback(frame, Place::Cold),
             Verdict::Evict if engine.frames.is_away(frame.frame()) => away.push(frame),
             Verdict::Split if engine.frames.is_away(frame.frame()) => {
                 // The block's pages come by again.

@@ -122,8 +122,8 @@ impl<'e> Scan<'e> {
     /// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many pages they have.
     fn look_at(&self, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
         let engine = self.engine;
-        let free_last = |frame| engine.free_last(frame);
-        let candidates = engine.lru.candidates(&engine.frames, most, stuck, free_last);
+        let unpin = |pin| engine.unpin(pin);
+        let candidates = engine.lru.candidates(&engine.frames, most, stuck, unpin);
         let pages = candidates.iter().map(|candidate| candidate.frame.pages(&engine.frames)).sum();
         if self.asks {
             away::harvest(engine, &candidates);
@@ -135,7 +135,7 @@ impl<'e> Scan<'e> {
                 (candidate, look)
             })
             .collect();
-        let decided = engine.lru.decide(&engine.frames, looks, going, free_last);
+        let decided = engine.lru.decide(&engine.frames, looks, going, unpin);
         engine.counters.add(Counter::PageActivated, decided.activated);
         engine.counters.add(Counter::PageDeactivated, decided.deactivated);
         pages

@@ -218,7 +218,7 @@ impl Model {
             let _ = walk.word().change(walk.entry(), walk.entry().without_accessed());
         }
         engine.lru.drain_all(&engine.frames);
-        engine.lru.isolate_all(&engine.frames, |frame| engine.free_last(frame))
+        engine.lru.isolate_all(&engine.frames, |pin| engine.unpin(pin))
     }
 
     /// Moves out all pages that can go.

@@ -1,4 +1,4 @@
-//! Models of the hold word: the last drop against release and reuse, and dirt against a writeback.
+//! Models of the hold word: the last drop against release and reuse, dirt against a writeback, and who lists a parked frame.
 //!
 //! The hold and entry words are the real ones. Where a thread must have the bytes of a frame alone, they are
 //! a cell of the checker's. Where a copy races with stores, they are a relaxed word. Tables, lists and
@@ -123,5 +123,84 @@ fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
         for unmapped_first in [false, true] {
             store_against_writeback(dirty, unmapped_first);
         }
+    }
+}
+
+/// A frame in a reclaimer's hand, and how often it was listed and freed.
+#[derive(Default)]
+struct Parking {
+    holds: HoldWord,
+    /// Whoever has the frame in hand may write what the LRU knows of it.
+    hand: UnsafeCell<()>,
+    listed: AtomicU32,
+    freed: AtomicU32,
+}
+
+impl Parking {
+    fn list(&self) {
+        self.hand.with_mut(|_| ());
+        self.listed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn drop_pin(&self) {
+        match self.holds.drop_pin() {
+            Dropped::Kept => {}
+            Dropped::Last => {
+                self.freed.fetch_add(1, Ordering::Relaxed);
+            }
+            Dropped::ToBeListed => {
+                self.list();
+                self.drop_pin();
+            }
+        }
+    }
+
+    /// As `Lru::decide` does with a frame that looked pinned.
+    fn decide(&self) {
+        self.hand.with_mut(|_| ());
+        if !self.holds.park() {
+            self.list();
+        }
+        self.drop_pin();
+    }
+}
+
+/// A reclaimer parks a frame while its holder drops the last pin, another pin comes and goes, and the owner may let it go. A live
+/// frame ends on the list, once. One that was let go is freed once.
+#[test]
+fn loom_a_parked_frame_is_listed_by_one_thread() {
+    for released in [false, true] {
+        bounded(3, move || {
+            let frame = Arc::new(Parking::default());
+            frame.holds.begin(true);
+            // The reclaimer's, and the holder's.
+            frame.holds.take_pin();
+            frame.holds.take_pin();
+            let reclaimer = {
+                let frame = Arc::clone(&frame);
+                thread::spawn(move || frame.decide())
+            };
+            let passer_by = {
+                let frame = Arc::clone(&frame);
+                thread::spawn(move || {
+                    frame.holds.take_pin();
+                    frame.drop_pin();
+                })
+            };
+            frame.drop_pin();
+            if released && frame.holds.release() == Dropped::Last {
+                frame.freed.fetch_add(1, Ordering::Relaxed);
+            }
+            reclaimer.join().unwrap();
+            passer_by.join().unwrap();
+            let (listed, freed) = (frame.listed.load(Ordering::Relaxed), frame.freed.load(Ordering::Relaxed));
+            if released {
+                assert_eq!((freed, frame.holds.load()), (1, Holds(0)));
+                assert!(listed <= 1);
+            } else {
+                assert_eq!((listed, freed), (1, 0), "it is lost to reclaim, or listed twice");
+                assert!(!frame.holds.load().is_parked() && frame.holds.load().pins() == 0);
+            }
+        });
     }
 }

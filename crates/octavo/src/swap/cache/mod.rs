@@ -470,9 +470,8 @@ impl Cache {
         let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
-            let dropped = pin.unpin(frame_words);
-            debug_assert_eq!(dropped, Dropped::Kept, "a frame under writeback is live");
-            return Orphan::None;
+            // The frame stays. It may have been parked for this pin, and be written no more.
+            return Orphan::Frame(pin);
         }
         self.counters.count(Counter::SwapLockRemove);
         self.index.forget(slot, self.words(slot));
