@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use octavo_platform::PlainMemory;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,10 @@ use crate::gate::all_at_once;
 use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::worker::Toucher;
+
+/// The limit is lowered until zram takes only so much more than was counted, or so often.
+const ENOUGH_BYTES: u64 = 1 << 20;
+const MOST_LOWERINGS: u32 = 100;
 
 /// The subcommand by which `octavo` starts a process of this side.
 pub const SUBCOMMAND: &str = "swap-task";
@@ -83,6 +88,8 @@ impl KernelSide {
             zram.begin();
         }
         *self.most_huge_bytes.get_mut() = 0;
+        // As large as it was before the last run.
+        let _ = fs::write(&self.ready.limit, self.limit_bytes.to_string());
         let side = self.run_processes(tasks, plan, pages);
         let off = self.keeper.off();
         let side = side?;
@@ -109,6 +116,7 @@ impl KernelSide {
             );
             ready.map_err(|failure| self.explained(failure))?;
             seen.push((looks, phases[number - 1]));
+            self.count_zram_under_the_limit();
         }
         let (done, looks) = monitor::during(
             || self.traffic(),
@@ -157,6 +165,24 @@ impl KernelSide {
         let huge_bytes = count_in(&figures, "rss_huge").max(count_in(&figures, "anon_thp"));
         self.most_huge_bytes.fetch_max(huge_bytes, Ordering::Relaxed);
         machine_traffic()
+    }
+
+    /// What zram takes is charged to no group. So the limit is lowered by it, for both sides to have the same memory altogether. The
+    /// tasks stand still meanwhile. With a lower limit more pages go to zram, which takes more, until it is enough.
+    fn count_zram_under_the_limit(&self) {
+        let Some(zram) = &self.ready.zram else { return };
+        let mut counted_bytes = 0;
+        for _ in 0..MOST_LOWERINGS {
+            let used_bytes = zram.used_bytes().unwrap_or(0);
+            if used_bytes.saturating_sub(counted_bytes) < ENOUGH_BYTES {
+                return;
+            }
+            // The kernel may refuse what it cannot take away at once, and is asked again.
+            match fs::write(&self.ready.limit, self.limit_bytes.saturating_sub(used_bytes).to_string()) {
+                Ok(()) => counted_bytes = used_bytes,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// A process that was killed died for want of swap or memory. Where its error says more, that is told.

@@ -44,6 +44,10 @@ fn contradiction(engine: &Engine) -> Option<String> {
             if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
                 continue;
             }
+            let is_idle = words.holds.load().pins() == 0 && !words.holds.load().is_under_io();
+            if is_idle && !engine.lru.knows(words) {
+                return Some(format!("{frame:?} is in use, on no list of reclaim, and in nobody's hand"));
+            }
             if engine.frames.is_away(frame)
                 && let Some(slot) = engine.frames.kept(frame).page().and_then(SwapSlot::of)
             {

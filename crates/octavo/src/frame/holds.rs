@@ -109,11 +109,11 @@ impl Holds {
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
-    /// The page is not to be compressed.
-    #[cfg(test)]
+    /// Reclaim left the frame off its lists, until the pins of others have gone.
     pub(crate) fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
+    /// The page is not to be compressed.
     pub(crate) fn is_no_compress(self) -> bool {
         self.0 & NO_COMPRESS != 0
     }

@@ -39,7 +39,7 @@ mod links;
 use smallvec::SmallVec;
 
 use crate::config::ReclaimPolicy;
-use crate::frame::{FrameAllocator, PinnedFrame};
+use crate::frame::{FrameAllocator, FrameWords, PinnedFrame};
 pub(crate) use crate::policy::Place;
 use crate::policy::{self, Arrival, Links, Policy, Shadow, Verdict};
 use crate::sync::percpu::{PerCpuStacks, Pop, Push, StackForm};
@@ -352,6 +352,11 @@ impl Lru {
     /// Returns the base pages that are to stay, and those that go first.
     pub(crate) fn pages(&self) -> (u64, u64) {
         self.policy.lock().pages()
+    }
+
+    /// Returns whether a frame is listed, or about to be.
+    pub(crate) fn knows(&self, words: &FrameWords) -> bool {
+        words.state.load().lru_flags() & (PENDING | LISTED) != 0
     }
 
     /// Walks all queues. Checks that links agree both ways, that flags agree with the queue, and that pages

@@ -20,8 +20,8 @@ use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, bytes_for_people};
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Chunks leave a 32nd of the budget to tables and swap maps: as much as eight times the budget needs of both.
-const HEADROOM_SHIFT: u32 = 5;
+/// Chunks leave a 64th of the budget to tables and swap maps: as much as four times the budget needs of both. For more, chunks are given back.
+const HEADROOM_SHIFT: u32 = 6;
 
 /// The largest readahead window by default: 2 MiB.
 const READAHEAD_PAGES: u32 = CHUNK_FRAMES;

@@ -82,7 +82,8 @@ pub(crate) async fn frames_together(
     let mut no_room = None;
     for look in 0..MOST_LOOKS {
         let mut block = engine.frames.alloc(order);
-        if block.is_none() && (order == Order::MAX || look >= LOOKS_FOR_LITTLE) {
+        let compacts = block.is_none() && (order == Order::MAX || look >= LOOKS_FOR_LITTLE);
+        if compacts {
             // Each time more, so that compaction has more room.
             block = match evict_for_block(engine, (look + 1) * CHUNK_FRAMES, waiter).await {
                 Some(block) => Some(block),
@@ -99,18 +100,12 @@ pub(crate) async fn frames_together(
             return Ok(together);
         }
         no_room = make_room(engine, waiter).await.err();
-        if look >= MOST_LOOKS / 2 {
-            // Blocks of the pool stay where they are as well.
+        if compacts && look >= MOST_LOOKS / 2 {
+            // Blocks of the pool stay where they are.
             give_pool_back(engine, waiter).await;
         }
-        // Pages under I/O stay where they are, in the chunks that are to be emptied. They are too many for the looks that are left, if
-        // those do not wait.
-        waiter
-            .until_written(engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages()))
-            .await;
-        waiter.until_some_read_ends().await;
-        if waiter.has_given_up() {
-            break;
+        if compacts && look + 1 < MOST_LOOKS && !until_nothing_is_in_the_way(engine, waiter).await {
+            return Err(no_room.unwrap_or_else(|| engine.swap.areas.timed_out()));
         }
     }
     if let Some(error) = no_room {
@@ -121,6 +116,18 @@ pub(crate) async fn frames_together(
         engine.budget.limit_bytes()
     );
     Err(Error::new(ErrorKind::OutOfMemory, message))
+}
+
+/// Pages that are being written stay where they are, in the chunks that are to be emptied. Waits for those that are on their way now, as
+/// long as their devices answer. False: not in time.
+async fn until_nothing_is_in_the_way(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
+    let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
+    while engine.transfers.ended_pages() < last && engine.coming_pages() > 0 {
+        if !waiter.until_some_write_ends_above(0).await {
+            return false;
+        }
+    }
+    !waiter.has_given_up()
 }
 
 /// Makes a block by compaction, and lets another thread that empties chunks do so first.

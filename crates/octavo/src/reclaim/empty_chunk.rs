@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::frame::ChunkId;
+use crate::frame::holds::Holds;
 use crate::frame::state::Kind;
 use crate::lru::{Isolated, Place};
 use crate::reclaim::evict::evict_batch;
@@ -60,7 +61,8 @@ pub(super) fn emptiest_chunks(
     best
 }
 
-/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot move.
+/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot move, or a page that was
+/// found pinned.
 fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
     let mut found =
         MovableChunk { used_frames: 0, chunk, moving_frames: 0, free_frames: 0, has_blocks: false };
@@ -79,7 +81,7 @@ fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
                 frames
             }
             Kind::Isolated => frames,
-            Kind::Owned if words.holds.load().is_live() => {
+            Kind::Owned if is_live_and_not_parked(words.holds.load()) => {
                 found.used_frames += frames;
                 found.has_blocks |= frames > 1;
                 found.moving_frames += if was_read_for_nobody(engine, frame) { 0 } else { frames };
@@ -89,6 +91,10 @@ fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
         };
     }
     Some(found)
+}
+
+fn is_live_and_not_parked(holds: Holds) -> bool {
+    holds.is_live() && !holds.is_parked()
 }
 
 /// The destination of a chunk's pages.

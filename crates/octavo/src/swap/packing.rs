@@ -9,13 +9,9 @@ use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
-use crate::swap::pool::{DeviceView, Pool, Turnover, Weights};
+use crate::swap::pool::{DeviceView, Faults, Pool, Turnover, Weights};
 use crate::table::SpaceId;
 use crate::units::{FrameId, StoredPage, SwapSlot};
-
-/// The time of a fault, apart from what it takes to bring its page: by a handle, and through a translation, which wakes two threads.
-const FAULT_NS: f64 = 1_000.0;
-const TRANSLATED_FAULT_NS: f64 = 25_000.0;
 
 /// How many pages of one space in a batch may try the pool.
 struct Tries<'a> {
@@ -47,12 +43,11 @@ impl Swap {
         let turnover = pool.turnover();
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
-        // Home keeps some of what a pool gives up, and pages that are away get the rest.
-        let (fault_ns, kept_frames) = match leaving.translated {
-            true => (TRANSLATED_FAULT_NS, frames.watermarks().kept_at_home()),
-            false => (FAULT_NS, 0),
+        let faults = match leaving.translated {
+            true => Faults::translated(frames.watermarks().kept_at_home()),
+            false => Faults::BY_HANDLES,
         };
-        pool.judge_share(leaving.now, fault_ns, kept_frames, turnover);
+        pool.judge_share(leaving.now, faults, turnover);
         let has_room = !pool.is_crowded();
         for run in batch.chunk_by(|a, b| space_of(a) == space_of(b)) {
             let mut tries = Tries::of(pool, space_of(&run[0]), run.len(), (&device, turnover));

@@ -179,10 +179,19 @@ impl ZramMemory {
         let _ = fs::write(&self.forget, "0");
     }
 
+    /// The memory that the device takes.
+    pub fn used_bytes(&self) -> Option<u64> {
+        self.figure(2)
+    }
+
     /// The most memory that the device took since.
     pub fn peak_bytes(&self) -> Option<u64> {
-        // The fifth of mm_stat is mem_used_max.
-        fs::read_to_string(&self.figures).ok()?.split_whitespace().nth(4)?.parse().ok()
+        self.figure(4)
+    }
+
+    /// A figure of mm_stat: the third is mem_used_total, and the fifth mem_used_max.
+    fn figure(&self, place: usize) -> Option<u64> {
+        fs::read_to_string(&self.figures).ok()?.split_whitespace().nth(place)?.parse().ok()
     }
 }
 

@@ -20,6 +20,8 @@ const LONGEST_END: Duration = Duration::from_secs(30);
 pub struct Group {
     /// The file that takes the number of a process that enters.
     pub procs: PathBuf,
+    /// Its limit, which may be written.
+    pub limit: PathBuf,
     /// Most bytes that were charged to it.
     pub peak: PathBuf,
     /// Its figures.
@@ -56,6 +58,7 @@ pub fn make(note: &mut Note, limit_bytes: u64) -> Result<Group, Failure> {
     fs::write(&limit, limit_bytes.to_string()).map_err(|error| failed("set", &limit, error))?;
     Ok(Group {
         procs: path.join("cgroup.procs"),
+        limit,
         peak: path.join(peak_file),
         figures: path.join("memory.stat"),
     })

@@ -66,6 +66,8 @@ enum Reply {
 pub struct Ready {
     /// The file by which a process enters the control group.
     pub procs: PathBuf,
+    /// The group's limit.
+    pub limit: PathBuf,
     /// Most bytes that were charged to the group.
     pub peak: PathBuf,
     /// The group's figures, which the kernel sums at each reading.
@@ -232,6 +234,7 @@ impl Machine {
                 self.area = Some(area);
                 Ok(Reply::SetUp(Ready {
                     procs: group.procs,
+                    limit: group.limit,
                     peak: group.peak,
                     figures: group.figures,
                     area: described,

@@ -103,6 +103,30 @@ const FULL_WORTH_PAGES: f64 = 5.0;
 const FULL_SHARE: f64 = 0.85;
 /// The worth of the pool is counted in parts of its limit.
 const WHOLE: u32 = 16;
+/// Where pages return from devices that a larger pool would have had, it grows to so many times what it is worth by itself.
+const MOST_GROWTH: u32 = 4;
+
+/// What the pool's share depends on, by whether pages are reached by handles or through translations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// The time of a fault, wherever its page is.
+    fault_ns: f64,
+    /// Of the frames that the pool gives up, so many are no room for pages.
+    kept_frames: u64,
+    /// How many times what it is worth by itself the pool may grow to.
+    growth: u32,
+}
+
+impl Faults {
+    /// Of pages that handles reach.
+    pub(crate) const BY_HANDLES: Self = Self { fault_ns: 1_000.0, kept_frames: 0, growth: MOST_GROWTH };
+
+    /// Of pages behind translations, where a fault wakes two threads. Home keeps some of what a pool gives up, and pages that are away get
+    /// the rest. Their use is only seen now and then, so what a larger pool would push out is less sure, and it grows to its worth alone.
+    pub(crate) fn translated(kept_frames: u64) -> Self {
+        Self { fault_ns: 25_000.0, kept_frames, growth: 1 }
+    }
+}
 
 /// The outcome of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +169,8 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
-    /// The parts of the limit that pay, by how its pages shrink, and those of them that the pool may use, by the pages that return.
+    /// The parts of the limit that pay by how its pages shrink alone, and those that the pool may use by the pages that return: 0 before
+    /// these have told.
     worth: AtomicU32,
     parts: AtomicU32,
     used_bytes: AtomicU64,
@@ -199,7 +224,7 @@ impl Pool {
             budget,
             limit_bytes: AtomicU64::new(limit_bytes),
             worth: AtomicU32::new(WHOLE),
-            parts: AtomicU32::new(WHOLE),
+            parts: AtomicU32::new(0),
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
@@ -241,6 +266,11 @@ impl Pool {
         let before = self.worth.load(Ordering::Relaxed);
         if worth > before || worth + 1 < before {
             self.worth.store(worth, Ordering::Relaxed);
+            // What returns said of pages that shrank more is worth less in the same measure.
+            let parts = self.parts.load(Ordering::Relaxed);
+            if worth < before && parts > 0 {
+                self.parts.store((parts * worth / before).max(1), Ordering::Relaxed);
+            }
             self.refusals.store(0, Ordering::Relaxed);
         }
     }
@@ -268,6 +298,7 @@ impl Pool {
     ) -> u32 {
         let tries = weights.decide(pages, device, turnover, &self.inside);
         self.counters.add(Counter::PoolBypass, u64::from(pages - tries));
+        self.share.note_straight(u64::from(pages - tries));
         // Relaxed: a hint.
         self.packs.store(2 * tries > pages, Ordering::Relaxed);
         tries
@@ -278,9 +309,9 @@ impl Pool {
         &self.share
     }
 
-    /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`. A fault takes `fault_ns`,
-    /// wherever its page is. Of the frames that the pool gives up, `kept_frames` are no room for pages.
-    pub(crate) fn judge_share(&self, now: Shadow, fault_ns: f64, kept_frames: u64, turnover: Turnover) {
+    /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`.
+    pub(crate) fn judge_share(&self, now: Shadow, faults: Faults, turnover: Turnover) {
+        let Faults { fault_ns, kept_frames, growth } = faults;
         let frame_bytes = PAGE_BYTES as u64;
         let packed_bytes = turnover.packed_bytes.max(1) as f64;
         let size = Size {
@@ -290,7 +321,7 @@ impl Pool {
             block_frames: CHUNK_BYTES as u64 / frame_bytes,
             part_frames: self.part_bytes() / frame_bytes,
             parts: self.parts_in_use(),
-            most: self.worth.load(Ordering::Relaxed),
+            most: (self.worth.load(Ordering::Relaxed) * growth).min(WHOLE),
             kept_frames,
         };
         if let Some(parts) = self.share.judge(now, fault_ns, size) {
@@ -346,6 +377,9 @@ impl Pool {
         weights.note_store(stored, try_ns);
         if let Some(ns) = try_ns.filter(|_| stored != Stored::Full) {
             self.share.times().tries.note(ns);
+        }
+        if stored == Stored::Incompressible {
+            self.share.note_straight(1);
         }
         self.counters.count(match stored {
             Stored::Kept(_) => Counter::PoolSwapOut,
@@ -571,7 +605,15 @@ impl Pool {
 
     /// Returns the parts of the limit up to which the pool grows.
     fn parts_in_use(&self) -> u32 {
-        self.worth.load(Ordering::Relaxed).min(self.parts.load(Ordering::Relaxed))
+        match self.parts.load(Ordering::Relaxed) {
+            0 => self.worth.load(Ordering::Relaxed),
+            judged => judged.min(self.most_parts()),
+        }
+    }
+
+    /// Returns the parts of the limit that returns may make the pool grow to.
+    fn most_parts(&self) -> u32 {
+        (self.worth.load(Ordering::Relaxed) * MOST_GROWTH).min(WHOLE)
     }
 
     /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth it.

@@ -20,6 +20,13 @@
 //! all younger evictions, of the share that is still out, as in a life table. Among the youngest only pages that return count: the
 //! policy lets go first what nobody comes back for, and the pool does not know.
 //!
+//! Not all that a larger pool would have is old, though. Holes that returns leave are filled with new pages, and a span leaves as a whole.
+//! And a page that is on a device as well stays out of a crowded pool. So it is also counted how many pages did not go straight to a device
+//! and returned from one all the same, and by Little's law how many of them are out. A larger pool has the returns of so many of these as
+//! it has more room than it takes from memory. Of both counts, the larger holds. By it the pool may grow to several times what it is
+//! [worth](super::Pool) by how its pages shrink: frames that hold two pages each are worth little where all pages are alike and a good pool
+//! would have nearly all that is out, and that is when a program needs just more than its memory.
+//!
 //! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when returns have taken most of the
 //! time for as long as it takes to exchange half of memory. And it gives up half at the most: the program may have begun something
 //! else, of which the returns so far say nothing. (A Python program that fills a dict and then looks its strings up took 60 to 70 s
@@ -44,7 +51,7 @@ mod costs;
 mod model;
 
 use crate::policy::Shadow;
-use crate::sync::{AtomicU32, Clock, Instant, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Clock, Instant, Mutex, Ordering};
 use costs::{Costs, Means, Times};
 
 /// Bins of distances, in the unit of shadows: four linear ones, then four for each doubling.
@@ -98,6 +105,8 @@ pub(crate) struct Share {
     clock: Clock,
     from_pool: Returns<AtomicU32>,
     from_device: Returns<AtomicU32>,
+    /// Pages that went straight to a device, and would have done so beside a larger pool too.
+    straight: AtomicU64,
     times: Times,
     past: Mutex<Past>,
 }
@@ -109,6 +118,7 @@ struct Past {
     means: Means,
     turns: u32,
     evictions: f64,
+    straight: f64,
     pool: Returns<f64>,
     device: Returns<f64>,
     /// In these turns the program mostly waited.
@@ -151,12 +161,27 @@ fn part((from, to): (f64, f64), low: f64, high: f64) -> f64 {
     if covered <= 0.0 { 0.0 } else { (covered / (to - from)).min(1.0) }
 }
 
+/// The pages on devices that a larger pool would have, and their returns.
+#[derive(Clone, Copy, Debug)]
+struct CrowdedOut {
+    pages: f64,
+    returns: f64,
+}
+
+impl CrowdedOut {
+    /// Returns how many of the returns are those of `pages` pages.
+    fn returns_of(self, pages: f64) -> f64 {
+        self.returns * (pages / self.pages.max(1.0)).min(1.0)
+    }
+}
+
 impl Share {
     pub(super) fn new(clock: Clock) -> Self {
         Self {
             clock,
             from_pool: std::array::from_fn(|_| AtomicU32::new(0)),
             from_device: std::array::from_fn(|_| AtomicU32::new(0)),
+            straight: AtomicU64::new(0),
             times: Times::default(),
             past: Mutex::new(Past::default()),
         }
@@ -172,6 +197,12 @@ impl Share {
         let bins = if is_on_device { &self.from_device } else { &self.from_pool };
         // Relaxed: a figure.
         bins[bin_of(shadow.until(now))].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that pages do not try the pool, or do not shrink.
+    pub(super) fn note_straight(&self, pages: u64) {
+        // Relaxed: a figure.
+        self.straight.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Returns how many returns were noted, and whether a turn has begun.
@@ -202,6 +233,7 @@ impl Share {
             std::array::from_fn(|bin| f64::from(bins[bin].swap(0, Ordering::Relaxed)))
         };
         let (pool, device) = (take(&self.from_pool), take(&self.from_device));
+        past.straight += self.straight.swap(0, Ordering::Relaxed) as f64;
         let turn_ns = at.saturating_duration_since(began_at).as_nanos() as f64;
         past.means.add(&self.times);
         let costs = past.means.costs(fault_ns);
@@ -219,6 +251,7 @@ impl Default for Past {
             means: Means::default(),
             turns: 0,
             evictions: 0.0,
+            straight: 0.0,
             pool: [0.0; BINS],
             device: [0.0; BINS],
             waits: false,
@@ -248,6 +281,7 @@ impl Past {
     fn keep(&mut self, share: f64) {
         self.turns = (f64::from(self.turns) * share) as u32;
         self.evictions *= share;
+        self.straight *= share;
         self.pool.iter_mut().chain(&mut self.device).for_each(|n| *n *= share);
     }
 
@@ -288,6 +322,27 @@ impl Past {
         })
     }
 
+    /// Returns what the pool had no room for. Where pages return at all ages, the pool's oldest are not much older than the others: holes
+    /// that returns leave are filled with new pages, and a span leaves as a whole. And pages that are on a device as well stay out of
+    /// a crowded pool. So a page that a larger pool would have had may return at any place.
+    fn crowded_out(&self) -> CrowdedOut {
+        let returned: f64 = self.device.iter().sum();
+        let sent = (self.evictions - self.pool.iter().sum::<f64>()).max(1.0);
+        let share = (1.0 - self.straight / sent).max(0.0);
+        let returns = share * returned;
+        // Those that went straight are taken to have returned the soonest.
+        let (mut distances, mut left, mut high) = (0.0, returns, (0..BINS).map(width).sum::<f64>());
+        for bin in (0..BINS).rev() {
+            let counted = self.device[bin].min(left);
+            distances += counted * (high - width(bin) / 2.0);
+            left -= counted;
+            high -= width(bin);
+        }
+        // Little's law: as many are out as come for each eviction, by how many evictions they stay.
+        let pages = share * sent / self.evictions * distances / returns.max(1.0);
+        CrowdedOut { pages, returns }
+    }
+
     /// Returns the parts that save most, if they save enough.
     fn decide(&self, costs: Costs, size: Size) -> Option<u32> {
         if self.returned() < FEW_RETURNS || size.frames == 0 {
@@ -295,9 +350,11 @@ impl Past {
         }
         let (whole, stretches) = (costs.whole(), self.stretches());
         let sum = |of: &dyn Fn(Stretch) -> f64| -> f64 { stretches.clone().map(of).sum() };
-        // The time of the youngest `n`.
-        let youngest_ns =
-            |n: f64| sum(&|at| (at.pool * whole.0 + at.device * whole.1) * part(at.returning, 0.0, n));
+        // The time of the youngest `n`, by what a return takes from the pool and from a device.
+        let youngest = |n: f64, whole: (f64, f64)| {
+            sum(&|at| (at.pool * whole.0 + at.device * whole.1) * part(at.returning, 0.0, n))
+        };
+        let youngest_ns = |n: f64| youngest(n, whole);
         let from_pool = |low: f64, high: f64| sum(&|at| at.pool * part(at.all, low, high));
         let from_device = |low: f64, high: f64| sum(&|at| at.device * part(at.all, low, high));
         let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
@@ -306,6 +363,9 @@ impl Past {
         let (young_pool, young_device) = (from_pool(0.0, pages), from_device(0.0, pages));
         let had = if young_device > 0.0 { young_pool / (young_pool + young_device) } else { 1.0 };
         let more = (size.packs - 1.0).max(0.0);
+        let crowded_out = self.crowded_out();
+        // What a larger pool pushes out of memory goes into it, but for pages that go straight to a device.
+        let pushed_ns = whole.0 + (whole.1 - whole.0) * (self.straight / self.evictions).min(1.0);
         let saved_ns = |parts: u32| {
             let fewer = frames - f64::from(parts) * size.part_frames as f64;
             let end = pages - more * fewer;
@@ -315,7 +375,8 @@ impl Past {
                     - from_pool(end, f64::INFINITY) * wait_ns
                     - sent * (SEND_NS + costs.unpack_ns)
             } else {
-                had * from_device(pages, end) * wait_ns - 1.5 * youngest_ns(-fewer) + fewer * whole.0
+                let returns = (had * from_device(pages, end)).max(crowded_out.returns_of(-more * fewer));
+                returns * wait_ns - 1.5 * youngest(-fewer, (pushed_ns, pushed_ns)) + fewer * whole.0
             }
         };
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;

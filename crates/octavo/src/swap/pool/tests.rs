@@ -152,7 +152,11 @@ fn a_pool_is_to_give_way_to_pages_that_a_program_mostly_waits_for() {
     let mut slots = 0..;
     while let Stored::Kept(_) = fixture.store(slots.next().unwrap(), &page(Kind::Repeats, 1)) {}
     let judge = |evictions| {
-        pool.judge_share(Shadow::at(evictions), 1e9, 0, pool.turnover());
+        pool.judge_share(
+            Shadow::at(evictions),
+            Faults { fault_ns: 1e9, ..Faults::BY_HANDLES },
+            pool.turnover(),
+        );
         pool.used_and_wanted_bytes().1
     };
     let wanted_bytes = judge(0);
@@ -173,7 +177,7 @@ fn a_pool_into_which_no_second_block_fits_may_have_more_parts() {
     }
     pool.parts.store(3, Ordering::Relaxed);
     let judge = |evictions| {
-        pool.judge_share(Shadow::at(evictions), 1e3, 0, pool.turnover());
+        pool.judge_share(Shadow::at(evictions), Faults::BY_HANDLES, pool.turnover());
         pool.used_and_wanted_bytes()
     };
     let (used_bytes, wanted_bytes) = judge(0);

@@ -1,14 +1,14 @@
 //! A model of a program of one thread with a pool: what the judge of the pool's share makes of it.
 //!
 //! The program touches hot and cold pages at random. Pages stay by strict LRU. Those that shrink go into the pool, and the pool's
-//! oldest go on to a device. The clock adds up what all this costs.
+//! oldest go on to a device. Or any of them do, as from spans whose holes were filled again, and those that a device has stay out of a full
+//! pool. The clock adds up what all this costs.
 
 use super::{Costs, SEND_NS, Share, Size};
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicU64, Duration, Machine, Ordering};
 
 const BUDGET_PAGES: u64 = 8192;
-const PACKS: u64 = 5;
 const MOST_PARTS: u32 = 16;
 const PART_FRAMES: u64 = BUDGET_PAGES * 7 / 25 / MOST_PARTS as u64;
 const COSTS: Costs = Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
@@ -22,6 +22,10 @@ struct Program {
     /// The accesses of a hundred that go to hot pages.
     hot_percent: u64,
     hot_shrink: bool,
+    /// Pages of any age leave the pool, and those that were on a device do not come back into a full one.
+    mixed: bool,
+    /// Pages that a frame of the pool holds.
+    packs: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,7 @@ struct Model {
     program: Program,
     /// Where each page is, and the evictions before it went.
     pages: Vec<(Place, u64)>,
+    was_on_device: Vec<bool>,
     lists: Lists,
     in_memory: u64,
     in_pool: u64,
@@ -77,6 +82,7 @@ impl Model {
         Self {
             program,
             pages: vec![(Place::Nowhere, 0); pages as usize],
+            was_on_device: vec![false; pages as usize],
             // The lists' own links come after those of the pages.
             lists: Lists((0..pages + 2).map(|at| (at, at)).collect()),
             in_memory: 0,
@@ -162,8 +168,18 @@ impl Model {
         }
     }
 
+    fn any_in_pool(&mut self) -> u32 {
+        loop {
+            let page = self.random(self.pages.len() as u64) as u32;
+            if self.pages[page as usize].0 == Place::Pool {
+                self.lists.remove(page);
+                return page;
+            }
+        }
+    }
+
     fn pool_frames(&self) -> u64 {
-        self.in_pool.div_ceil(PACKS)
+        self.in_pool.div_ceil(self.program.packs)
     }
 
     fn evict(&mut self) {
@@ -171,15 +187,24 @@ impl Model {
         self.in_memory -= 1;
         self.evictions += 1;
         let shrinks = page >= self.program.hot || self.program.hot_shrink;
-        self.pages[page as usize] = (if shrinks { Place::Pool } else { Place::Device }, self.evictions);
-        if shrinks {
+        let is_full = self.pool_frames() >= u64::from(self.parts()) * PART_FRAMES;
+        let stays_out = self.program.mixed && is_full && self.was_on_device[page as usize];
+        let goes_in = shrinks && !stays_out;
+        self.pages[page as usize] = (if goes_in { Place::Pool } else { Place::Device }, self.evictions);
+        if goes_in {
             self.lists.push(self.pool(), page);
             self.in_pool += 1;
+        } else if let Some(share) = self.share.as_ref().filter(|_| !shrinks) {
+            share.note_straight(1);
         }
         self.judge();
         while self.pool_frames() > u64::from(self.parts()) * PART_FRAMES {
-            let oldest = self.lists.take_oldest(self.pool());
-            self.pages[oldest as usize].0 = Place::Device;
+            let leaves = match self.program.mixed {
+                true => self.any_in_pool(),
+                false => self.lists.take_oldest(self.pool()),
+            };
+            self.pages[leaves as usize].0 = Place::Device;
+            self.was_on_device[leaves as usize] = true;
             self.in_pool -= 1;
             self.spend(SEND_NS + COSTS.unpack_ns);
         }
@@ -189,7 +214,7 @@ impl Model {
         let size = Size {
             pages: self.in_pool,
             frames: self.pool_frames(),
-            packs: PACKS as f64,
+            packs: self.program.packs as f64,
             block_frames: 8,
             part_frames: PART_FRAMES,
             parts: self.parts(),
@@ -218,7 +243,8 @@ fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
 #[test]
 fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
     for hot_percent in [90, 98] {
-        let program = Program { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false };
+        let program =
+            Program { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false, mixed: false, packs: 5 };
         for parts in [3, MOST_PARTS] {
             let (parts, ratio) = compared(program, parts, 3);
             assert!(parts.len() <= 4 && parts.is_sorted_by(|a, b| a > b), "{hot_percent} %: {parts:?}");
@@ -229,14 +255,29 @@ fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
 
 #[test]
 fn a_pool_grows_where_its_pages_return_from_devices() {
-    let program = Program { hot: 12_000, cold: 30_000, hot_percent: 95, hot_shrink: true };
+    let program =
+        Program { hot: 12_000, cold: 30_000, hot_percent: 95, hot_shrink: true, mixed: false, packs: 5 };
     let (parts, ratio) = compared(program, 3, 13);
     assert!(parts.is_sorted() && ratio < 1.1, "{parts:?}: {ratio} of the time that 13 parts take");
 }
 
+/// A little more than memory, all of it alike. Devices have pages of all ages then, and none that the pool could not have.
+#[test]
+fn a_pool_grows_until_all_that_does_not_fit_is_in_it() {
+    for mixed in [false, true] {
+        let program = Program { hot: 4700, cold: 4700, hot_percent: 50, hot_shrink: true, mixed, packs: 2 };
+        let (parts, ratio) = compared(program, 3, 10);
+        assert!(
+            parts.is_sorted() && ratio < 1.1,
+            "{mixed}, {parts:?}: {ratio} of the time that 10 parts take"
+        );
+    }
+}
+
 #[test]
 fn a_pool_shrinks_where_hot_pages_fit_without_it_and_stays_so() {
-    let program = Program { hot: 9000, cold: 20_000, hot_percent: 98, hot_shrink: true };
+    let program =
+        Program { hot: 9000, cold: 20_000, hot_percent: 98, hot_shrink: true, mixed: false, packs: 5 };
     let (parts, ratio) = compared(program, MOST_PARTS, 3);
     assert!(parts.len() <= 3 && ratio < 1.05, "{parts:?}: {ratio} of the time that 3 parts take");
 }
