@@ -127,7 +127,7 @@ const ALL_MODELS: &str = "loom_";
 const MESSAGES: &str = "--message-format=json-render-diagnostics";
 
 /// The packages that have models.
-const MODELLED: [&str; 2] = ["octavo", "octavo-window"];
+const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];
 
 /// Makes the command that builds the models of a package. The flag goes to that package alone, so that all others stay as the
 /// tests have them.

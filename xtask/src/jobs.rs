@@ -4,16 +4,14 @@
 //! limit: the budget, and some room for the process itself. The sides take turns, round by round.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::machine::document::{Marks, measured_on};
-use crate::machine::kernel::{self, Group, Purpose};
-use crate::machine::process::{self, last_lines, said};
-use crate::machine::warden::{Warden, quoted};
-use crate::machine::{self, median};
+use crate::machine::kernel::{self, Purpose};
+use crate::machine::warden::Warden;
+use crate::machine::{self, median, run};
 
 const MARKS: Marks = Marks { begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
 
@@ -73,7 +71,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    match run(&options) {
+    match measure(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
             eprintln!("{sentence}");
@@ -102,7 +100,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
 /// Seconds of the whole process, and of the job after its data are there. `None`: the kernel has killed it.
 type Seconds = Option<(f64, f64)>;
 
-fn run(options: &Options) -> Result<(), String> {
+fn measure(options: &Options) -> Result<(), String> {
     let program = machine::build_bench("jobs")?;
     let cache = machine::cache()?;
     let mut warden = Warden::start()?;
@@ -180,7 +178,6 @@ fn lines_of(job: &str, runs: &BTreeMap<usize, Vec<Seconds>>) -> String {
     line(format!("{job}, whole"), |(whole, _)| whole) + &line(format!("{job}, the job alone"), |(_, job)| job)
 }
 
-/// Makes one run. Whatever happens, nothing of it is left.
 fn run_side(
     program: &Path,
     cache: &Path,
@@ -188,32 +185,17 @@ fn run_side(
     side: Side,
     options: &Options,
 ) -> Result<(Option<String>, Seconds), String> {
-    let scratch: PathBuf = cache.join(format!("jobs-{}", std::process::id()));
-    let mut warden = Warden::start()?;
-    warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
-    let work = scratch.join("work");
-    fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
     let budget_bytes = if side.is_limited { options.budget_bytes } else { 4 * options.bytes };
     let mut words = vec![program.display().to_string(), job.to_owned(), side.word.to_owned()];
     words.extend([options.bytes.to_string(), budget_bytes.to_string(), cache.display().to_string()]);
     let limit =
         Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side.word == "slices" };
-    let group = side.is_limited.then(|| Group::new(&mut warden, limit)).transpose()?;
-    let words = group.as_ref().map_or(words.clone(), |group| group.entering(&words));
-    let mut child = process::start(&mut warden, &words, &scratch, &[])?;
-    let status = process::wait(&mut child, LIMIT)?;
-    if group.as_ref().is_some_and(Group::has_killed) {
+    let Some(said) = run::in_a_group(cache, &words, side.is_limited.then_some(limit), LIMIT)? else {
         return Ok((None, None));
-    }
-    let text = said(&scratch, "stdout");
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let number = |name| value(name).and_then(|value| value.parse::<f64>().ok());
-    match (status.success(), value("answer"), number("seconds"), number("job")) {
-        (true, Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),
-        _ => {
-            let errors = last_lines(&said(&scratch, "stderr"));
-            Err(format!("`{}` failed: {status}: {errors}", words.join(" ")))
-        }
+    };
+    match (said.value("answer"), said.number("seconds"), said.number("job")) {
+        (Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),
+        _ => Err(format!("`{}` did not say what it was asked", words.join(" "))),
     }
 }
 

@@ -3,11 +3,13 @@
 //! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
 //! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
 //! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real programs,
-//! [`against_kernel`] the one of speeds beside the kernel's swap, and [`jobs`] that of guards beside mapped files. All stand on [`machine`].
+//! [`against_kernel`] the one of speeds beside the kernel's swap, [`jobs`] that of guards beside mapped files,
+//! and [`latency`] that of waits beside the kernel's swap. All stand on [`machine`].
 
 mod against_kernel;
 mod commands;
 mod jobs;
+mod latency;
 mod machine;
 mod programs;
 mod step;
@@ -29,6 +31,7 @@ Usage: cargo xtask <command>
   against-kernel [ARGS]
                   octavo run beside kernel swap, beside no limit, and alone, in one table; --help says more
   jobs [ARGS]     three programs over guards, a Vec, mapped files and kernel swap, in one table
+  latency [ARGS]  how long accesses wait while pages go out, beside kernel swap
   ci              test, then formatting, clippy and documentation without warnings
 ";
 
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         ("programs", rest) => programs::main(rest),
         ("against-kernel", rest) => against_kernel::main(rest),
         ("jobs", rest) => jobs::main(rest),
+        ("latency", rest) => latency::main(rest),
         ("help" | "-h" | "--help", _) => {
             print!("{USAGE}");
             ExitCode::SUCCESS

@@ -1,6 +1,7 @@
 //! The parts that Octavo's own benches share: threads on CPUs of their own, a generator, medians.
 
 pub mod jobs;
+pub mod latency;
 pub mod pages;
 pub mod policies;
 

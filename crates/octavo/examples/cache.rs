@@ -1,6 +1,6 @@
 //! A cache of values that may be larger than its memory: cold values are packed, and then go to disk, by themselves.
 //!
-//!     cargo run --release -p octavo --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
+//!     cargo run --release -p octavo-vm --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,6 +1,6 @@
 //! Sorts more words than fit into its memory: runs that fit are sorted one by one, and then merged.
 //!
-//!     cargo run --release -p octavo --example sort -- 64 16      (MiB of words, MiB of memory)
+//!     cargo run --release -p octavo-vm --example sort -- 64 16      (MiB of words, MiB of memory)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

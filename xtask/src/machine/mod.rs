@@ -1,11 +1,12 @@
 //! What measuring programs from outside takes: control groups, swap files, processes, and a warden that undoes all of it.
 //!
-//! [`crate::programs`], [`crate::against_kernel`] and [`crate::jobs`] stand on this.
+//! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] stand on this.
 
 pub mod document;
 pub mod kernel;
 pub mod packages;
 pub mod process;
+pub mod run;
 pub mod sampler;
 pub mod warden;
 

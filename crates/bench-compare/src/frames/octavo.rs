@@ -14,7 +14,7 @@ use crate::versions;
 pub(super) const NAME: &str = "Octavo";
 
 pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
-    let version = versions::of_crate("octavo").map(|version| format!("octavo {version}"));
+    let version = versions::of_crate("octavo-vm").map(|version| format!("octavo {version}"));
     super::side(NAME, version, Frames::new(arena_bytes as u64))
 }
 

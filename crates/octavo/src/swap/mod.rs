@@ -69,6 +69,9 @@ use seal::{Method, Seal};
 use slots::Slots;
 
 pub(crate) use crate::sizes::WRITE_BATCH;
+
+/// The pages of a transfer that is not to take long.
+const SHORT_WRITE: usize = WRITE_BATCH / 8;
 use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
 /// Frames for sealed pages on their way out: 1 MiB, as much as one transfer takes.
@@ -203,7 +206,7 @@ impl Swap {
     /// The most pages that one transfer should write. After a failure there are fewer, because part of them may
     /// still fit.
     pub(crate) fn write_batch(&self) -> usize {
-        if self.areas.are_cautious() { WRITE_BATCH / 8 } else { WRITE_BATCH }
+        if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
     /// What to expect of the next write.

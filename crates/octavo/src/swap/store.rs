@@ -12,7 +12,7 @@ use crate::store::{
     Begun, Completing, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Reference, Unread,
 };
 use crate::swap::content::Content;
-use crate::swap::{Swap, forget_queue};
+use crate::swap::{SHORT_WRITE, Swap, forget_queue};
 use crate::sync::Shared;
 use crate::table::SpaceId;
 use crate::table::entry::{Entry, State};
@@ -58,7 +58,8 @@ impl PageStore for Swap {
     }
 
     fn write_batch(&self) -> usize {
-        Swap::write_batch(self)
+        let most = Swap::write_batch(self);
+        if self.areas.takes_short_write() { most.min(SHORT_WRITE) } else { most }
     }
 
     fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames> {

@@ -1,0 +1,317 @@
+//! How long accesses wait while as much goes out as the memory's owner can send: refaults and new pages, in a space of Octavo and in plain
+//! memory that the kernel swaps.
+//!
+//! One thread writes fresh pages in order, as fast as it can or at a given pace, and starts anew with others when it has written several times the memory. So
+//! swap-out never pauses, and nothing that it wrote is read again. A second thread takes turns: it loads a word of a page that is out, chosen
+//! at random among old ones, and stores a word to a page that was never used. Whether a page is out is asked before the clock runs.
+
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use memmap2::{Advice, MmapMut};
+use octavo::{Protection, RegionOptions, Space};
+
+use crate::jobs::mixed;
+
+const PAGE: usize = 4096;
+/// Old pages, and those that one turn of the writer fills, in budgets.
+const COLD_BUDGETS: usize = 1;
+const STREAM_BUDGETS: usize = 4;
+/// New pages, before the area of them is made anew.
+const NEW_PAGES: usize = 4096;
+/// Pages that are written before the writer looks whether it is too fast.
+const PAGES_AT_ONCE: u64 = 64;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A page of bytes that do not shrink.
+type Page = [u8; PAGE];
+
+/// Memory in which areas are mapped. An area goes when it is dropped.
+pub trait Memory: Sync {
+    /// An area.
+    type Area<'m>: Area
+    where
+        Self: 'm;
+
+    /// Maps an area of so many pages.
+    ///
+    /// # Errors
+    /// Its own.
+    fn map(&self, pages: usize) -> Outcome<Self::Area<'_>>;
+}
+
+/// Pages of one thread.
+pub trait Area {
+    /// Writes a whole page.
+    ///
+    /// # Errors
+    /// The memory's own.
+    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()>;
+    /// Loads the first word of a page.
+    ///
+    /// # Errors
+    /// The memory's own.
+    fn load(&self, page: usize) -> Outcome<u64>;
+    /// Stores the first word of a page.
+    ///
+    /// # Errors
+    /// The memory's own.
+    fn store(&mut self, page: usize, word: u64) -> Outcome<()>;
+    /// Returns whether a page is in swap.
+    ///
+    /// # Errors
+    /// The memory's own.
+    fn is_out(&self, page: usize) -> Outcome<bool>;
+}
+
+/// A region of a space.
+#[derive(Debug)]
+pub struct Region<'s> {
+    space: &'s Space,
+    at: u64,
+    pages: usize,
+}
+
+impl Region<'_> {
+    fn address(&self, page: usize) -> u64 {
+        self.at + (page * PAGE) as u64
+    }
+}
+
+impl Drop for Region<'_> {
+    fn drop(&mut self) {
+        // The end of the space would do the same.
+        let _ = self.space.unmap(self.at, (self.pages * PAGE) as u64);
+    }
+}
+
+impl Memory for Space {
+    type Area<'m> = Region<'m>;
+
+    fn map(&self, pages: usize) -> Outcome<Region<'_>> {
+        let options = RegionOptions::new().protection(Protection::READ_WRITE);
+        Ok(Region { space: self, at: Space::map(self, (pages * PAGE) as u64, options)?, pages })
+    }
+}
+
+impl Area for Region<'_> {
+    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()> {
+        Ok(self.space.write(self.address(page), bytes)?)
+    }
+
+    fn load(&self, page: usize) -> Outcome<u64> {
+        Ok(self.space.load(self.address(page))?)
+    }
+
+    fn store(&mut self, page: usize, word: u64) -> Outcome<()> {
+        Ok(self.space.store(self.address(page), word)?)
+    }
+
+    fn is_out(&self, page: usize) -> Outcome<bool> {
+        Ok(self.space.range_stats(self.address(page), PAGE as u64)?.swapped_bytes > 0)
+    }
+}
+
+/// Plain memory of the process, with pages of 4 KiB. The kernel swaps it.
+#[derive(Debug)]
+pub struct Plain {
+    pagemap: File,
+}
+
+impl Plain {
+    /// Opens the kernel's account of where pages are.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { pagemap: File::open("/proc/self/pagemap")? })
+    }
+}
+
+/// A mapping without a file.
+#[derive(Debug)]
+pub struct Anonymous<'m> {
+    memory: &'m Plain,
+    bytes: MmapMut,
+}
+
+impl Memory for Plain {
+    type Area<'m> = Anonymous<'m>;
+
+    fn map(&self, pages: usize) -> Outcome<Anonymous<'_>> {
+        let bytes = MmapMut::map_anon(pages * PAGE)?;
+        bytes.advise(Advice::NoHugePage)?;
+        Ok(Anonymous { memory: self, bytes })
+    }
+}
+
+impl Area for Anonymous<'_> {
+    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()> {
+        self.bytes[page * PAGE..][..PAGE].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn load(&self, page: usize) -> Outcome<u64> {
+        let word = self.bytes[page * PAGE..][..8].first_chunk().expect("a page has a word");
+        Ok(u64::from_ne_bytes(*std::hint::black_box(word)))
+    }
+
+    fn store(&mut self, page: usize, word: u64) -> Outcome<()> {
+        self.bytes[page * PAGE..][..8].copy_from_slice(std::hint::black_box(&word.to_ne_bytes()));
+        Ok(())
+    }
+
+    fn is_out(&self, page: usize) -> Outcome<bool> {
+        const SWAPPED: u64 = 1 << 62;
+        let mut entry = [0; 8];
+        let number = (self.bytes.as_ptr() as usize / PAGE + page) as u64;
+        self.memory.pagemap.read_exact_at(&mut entry, number * 8)?;
+        Ok(u64::from_ne_bytes(entry) & SWAPPED != 0)
+    }
+}
+
+/// Waits of one run, in nanoseconds.
+#[derive(Debug)]
+pub struct Waits {
+    /// Loads of pages that were out.
+    pub refaults: Histogram<u64>,
+    /// First stores to pages.
+    pub new_pages: Histogram<u64>,
+    /// Bytes a second that the writer wrote meanwhile.
+    pub written_per_s: f64,
+}
+
+/// The work of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The memory that there is.
+    pub budget_bytes: usize,
+    /// How long waits are timed.
+    pub length: Duration,
+    /// Bytes a second that the writer writes at the most.
+    pub pace: Option<f64>,
+}
+
+/// Runs both threads.
+///
+/// # Errors
+/// The memory's, and a word that is not what was stored.
+pub fn run<M: Memory>(memory: &M, work: Work) -> Outcome<Waits> {
+    let budget_pages = work.budget_bytes / PAGE;
+    let mut cold = memory.map(COLD_BUDGETS * budget_pages)?;
+    let mut bytes = random_page();
+    for page in 0..COLD_BUDGETS * budget_pages {
+        number(&mut bytes, page);
+        cold.write(page, &bytes)?;
+    }
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let pages = STREAM_BUDGETS * budget_pages;
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| write_on(memory, pages, work.pace, &stop, &written));
+        let waits = probe(memory, &cold, COLD_BUDGETS * budget_pages, work.length, &written);
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer does not panic")?;
+        waits
+    })
+}
+
+fn write_on<M: Memory>(
+    memory: &M,
+    pages: usize,
+    pace: Option<f64>,
+    stop: &AtomicBool,
+    written: &AtomicU64,
+) -> Outcome<()> {
+    let (began, mut bytes) = (Instant::now(), random_page());
+    loop {
+        let mut stream = memory.map(pages)?;
+        for page in 0..pages {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            number(&mut bytes, page);
+            stream.write(page, &bytes)?;
+            let all = written.fetch_add(1, Ordering::Relaxed);
+            if let Some(pace) = pace.filter(|_| all.is_multiple_of(PAGES_AT_ONCE)) {
+                let due = began + Duration::from_secs_f64((all * PAGE as u64) as f64 / pace);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+}
+
+fn probe<M: Memory>(
+    memory: &M,
+    cold: &M::Area<'_>,
+    cold_pages: usize,
+    length: Duration,
+    written: &AtomicU64,
+) -> Outcome<Waits> {
+    let histogram = || Histogram::new(3).expect("three digits are allowed");
+    let (mut refaults, mut new_pages) = (histogram(), histogram());
+    // Until the writer has filled the memory, nothing goes out.
+    while written.load(Ordering::Relaxed) < cold_pages as u64 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (began, written_before) = (Instant::now(), written.load(Ordering::Relaxed));
+    let mut random = 0;
+    'all: loop {
+        let mut fresh = memory.map(NEW_PAGES)?;
+        for new in 0..NEW_PAGES {
+            if began.elapsed() >= length {
+                break 'all;
+            }
+            random = mixed(random);
+            let page = random as usize % cold_pages;
+            if cold.is_out(page)? {
+                let at = Instant::now();
+                let word = cold.load(page)?;
+                refaults.record(at.elapsed().as_nanos() as u64)?;
+                if word != page as u64 {
+                    return Err(format!("page {page} has the word {word}").into());
+                }
+            }
+            let at = Instant::now();
+            fresh.store(new, random)?;
+            new_pages.record(at.elapsed().as_nanos() as u64)?;
+        }
+    }
+    let pages = written.load(Ordering::Relaxed) - written_before;
+    let written_per_s = (pages * PAGE as u64) as f64 / began.elapsed().as_secs_f64();
+    Ok(Waits { refaults, new_pages, written_per_s })
+}
+
+fn random_page() -> Page {
+    let mut bytes = [0; PAGE];
+    for (number, word) in (0..).zip(bytes.chunks_exact_mut(8)) {
+        word.copy_from_slice(&mixed(number).to_ne_bytes());
+    }
+    bytes
+}
+
+fn number(bytes: &mut Page, page: usize) {
+    bytes[..8].copy_from_slice(&(page as u64).to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_find_what_was_written_and_count_their_waits() {
+        let budget_bytes = 16 << 20;
+        let work = Work { budget_bytes, length: Duration::from_millis(300), pace: None };
+        let manager = octavo::Manager::builder().budget_bytes(budget_bytes as u64).build().unwrap();
+        let waits = run(&manager.space().unwrap(), work).unwrap();
+        assert!(!waits.refaults.is_empty() && !waits.new_pages.is_empty(), "{waits:?}");
+        // Nothing need be out here.
+        let waits = run(&Plain::new().unwrap(), Work { pace: Some(1e8), ..work }).unwrap();
+        assert!(!waits.new_pages.is_empty() && waits.written_per_s > 0.0, "{waits:?}");
+    }
+}
