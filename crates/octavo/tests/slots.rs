@@ -66,6 +66,33 @@ fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
 }
 
 #[test]
+fn writes_are_short_while_single_pages_are_asked_for() {
+    let log = Log::default();
+    let manager = builder()
+        .budget_bytes(64 * MIB)
+        .compression(Compression::Off)
+        .swap_area(area(&log, "only", 1 << 16, 0))
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let pages = 60_000;
+    let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
+    let store = |pages: std::ops::Range<u64>| {
+        pages.for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+        let written = log.lock().unwrap().drain(..).map(|write| write.pages).collect::<Vec<_>>();
+        written
+    };
+    let before = store(0..25_000);
+    assert!(before.iter().any(|pages| *pages > 32), "{before:?}");
+    check(&space, at, 0..1);
+    let short = store(25_000..25_500);
+    assert!(!short.is_empty() && short.iter().all(|pages| *pages <= 32), "{short:?}");
+    let after = store(25_500..pages);
+    assert!(after.iter().any(|pages| *pages > 32), "nobody asks any more: {after:?}");
+    manager.validate();
+}
+
+#[test]
 fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
     for form in FORMS {
         let log = Log::default();

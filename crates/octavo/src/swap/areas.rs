@@ -32,11 +32,11 @@ pub(crate) struct Areas {
     areas: Box<[Area]>,
     /// A completion of ours panicked, inside a device's call.
     is_broken: Shared<AtomicBool>,
-    /// Writes that are to be short, since single pages were asked for of late.
+    /// Runs of pages that are to go out in short writes, since single pages were asked for of late.
     short_writes: AtomicU32,
 }
 
-/// So many writes are short after the last read of a few pages.
+/// So many runs of pages go out in short writes after the last read of a few pages.
 const SHORT_WRITES: u32 = 64;
 /// Reads of at most so many pages have somebody wait who is not reading in order.
 const FEW_PAGES: u32 = 8;
@@ -221,8 +221,8 @@ impl Areas {
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
     }
 
-    /// Returns whether a write should be short, for reads of single pages to pass: a disk that is given a megabyte has a page that is asked
-    /// for then wait about as long. To ask counts as a write.
+    /// Returns whether a run of pages should go out in short writes, for reads of single pages to pass: a disk that is given a megabyte has
+    /// a page that is asked for then wait about as long. To ask counts as a run.
     pub(super) fn takes_short_write(&self) -> bool {
         let left = self.short_writes.load(Ordering::Relaxed);
         if left > 0 {
