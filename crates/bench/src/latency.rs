@@ -214,7 +214,8 @@ pub fn run<M: Memory>(memory: &M, work: Work) -> Outcome<Waits> {
     let pages = STREAM_BUDGETS * budget_pages;
     thread::scope(|scope| {
         let writer = scope.spawn(|| write_on(memory, pages, work.pace, &stop, &written));
-        let waits = probe(memory, &cold, COLD_BUDGETS * budget_pages, work.length, &written);
+        let is_writing = || !writer.is_finished();
+        let waits = probe(memory, &cold, COLD_BUDGETS * budget_pages, work.length, &written, is_writing);
         stop.store(true, Ordering::Relaxed);
         writer.join().expect("the writer does not panic")?;
         waits
@@ -252,11 +253,12 @@ fn probe<M: Memory>(
     cold_pages: usize,
     length: Duration,
     written: &AtomicU64,
+    is_writing: impl Fn() -> bool,
 ) -> Outcome<Waits> {
     let histogram = || Histogram::new(3).expect("three digits are allowed");
     let (mut refaults, mut new_pages) = (histogram(), histogram());
     // Until the writer has filled the memory, nothing goes out.
-    while written.load(Ordering::Relaxed) < cold_pages as u64 {
+    while written.load(Ordering::Relaxed) < cold_pages as u64 && is_writing() {
         thread::sleep(Duration::from_millis(1));
     }
     let (began, written_before) = (Instant::now(), written.load(Ordering::Relaxed));
@@ -264,7 +266,7 @@ fn probe<M: Memory>(
     'all: loop {
         let mut fresh = memory.map(NEW_PAGES)?;
         for new in 0..NEW_PAGES {
-            if began.elapsed() >= length {
+            if began.elapsed() >= length || !is_writing() {
                 break 'all;
             }
             random = mixed(random);

@@ -79,8 +79,7 @@ fn writes_are_short_while_single_pages_are_asked_for() {
     let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
     let store = |pages: std::ops::Range<u64>| {
         pages.for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
-        let written = log.lock().unwrap().drain(..).map(|write| write.pages).collect::<Vec<_>>();
-        written
+        log.lock().unwrap().drain(..).map(|write| write.pages).collect::<Vec<_>>()
     };
     let before = store(0..25_000);
     assert!(before.iter().any(|pages| *pages > 32), "{before:?}");

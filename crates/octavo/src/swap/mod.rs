@@ -71,7 +71,7 @@ use slots::Slots;
 pub(crate) use crate::sizes::WRITE_BATCH;
 
 /// The pages of a transfer that is not to take long.
-const SHORT_WRITE: usize = WRITE_BATCH / 8;
+const SHORT_WRITE: usize = if WRITE_BATCH < 8 { 1 } else { WRITE_BATCH / 8 };
 use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
 /// Frames for sealed pages on their way out: 1 MiB, as much as one transfer takes.

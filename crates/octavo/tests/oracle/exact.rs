@@ -117,7 +117,7 @@ impl<'s> Run<'s> {
             // What chunks the budget still has comes first; then what is free in them.
             loop {
                 let stats = self.manager.stats().unwrap();
-                let chunks = (stats.budget_bytes / 32 * 31).saturating_sub(stats.used_bytes) >> 12;
+                let chunks = (stats.budget_bytes / 64 * 63).saturating_sub(stats.used_bytes) >> 12;
                 if chunks + stats.free_frames <= room + u64::from(order.frames()) {
                     break;
                 }

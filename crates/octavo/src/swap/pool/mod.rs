@@ -173,6 +173,8 @@ pub(crate) struct Pool {
     /// these have told.
     worth: AtomicU32,
     parts: AtomicU32,
+    /// How many times what it is worth by itself the pool may grow to.
+    growth: AtomicU32,
     used_bytes: AtomicU64,
     /// Stores so far, about: the clock that tells ages.
     clock: AtomicU64,
@@ -225,6 +227,7 @@ impl Pool {
             limit_bytes: AtomicU64::new(limit_bytes),
             worth: AtomicU32::new(WHOLE),
             parts: AtomicU32::new(0),
+            growth: AtomicU32::new(1),
             used_bytes: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             starved_until: AtomicU64::new(0),
@@ -266,11 +269,6 @@ impl Pool {
         let before = self.worth.load(Ordering::Relaxed);
         if worth > before || worth + 1 < before {
             self.worth.store(worth, Ordering::Relaxed);
-            // What returns said of pages that shrank more is worth less in the same measure.
-            let parts = self.parts.load(Ordering::Relaxed);
-            if worth < before && parts > 0 {
-                self.parts.store((parts * worth / before).max(1), Ordering::Relaxed);
-            }
             self.refusals.store(0, Ordering::Relaxed);
         }
     }
@@ -312,6 +310,7 @@ impl Pool {
     /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`.
     pub(crate) fn judge_share(&self, now: Shadow, faults: Faults, turnover: Turnover) {
         let Faults { fault_ns, kept_frames, growth } = faults;
+        self.growth.store(growth, Ordering::Relaxed);
         let frame_bytes = PAGE_BYTES as u64;
         let packed_bytes = turnover.packed_bytes.max(1) as f64;
         let size = Size {
@@ -321,7 +320,7 @@ impl Pool {
             block_frames: CHUNK_BYTES as u64 / frame_bytes,
             part_frames: self.part_bytes() / frame_bytes,
             parts: self.parts_in_use(),
-            most: (self.worth.load(Ordering::Relaxed) * growth).min(WHOLE),
+            most: self.most_parts(),
             kept_frames,
         };
         if let Some(parts) = self.share.judge(now, fault_ns, size) {
@@ -613,7 +612,7 @@ impl Pool {
 
     /// Returns the parts of the limit that returns may make the pool grow to.
     fn most_parts(&self) -> u32 {
-        (self.worth.load(Ordering::Relaxed) * MOST_GROWTH).min(WHOLE)
+        (self.worth.load(Ordering::Relaxed) * self.growth.load(Ordering::Relaxed)).min(WHOLE)
     }
 
     /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth it.

@@ -233,11 +233,12 @@ impl Share {
             std::array::from_fn(|bin| f64::from(bins[bin].swap(0, Ordering::Relaxed)))
         };
         let (pool, device) = (take(&self.from_pool), take(&self.from_device));
-        past.straight += self.straight.swap(0, Ordering::Relaxed) as f64;
+        let straight = self.straight.swap(0, Ordering::Relaxed) as f64;
         let turn_ns = at.saturating_duration_since(began_at).as_nanos() as f64;
         past.means.add(&self.times);
         let costs = past.means.costs(fault_ns);
         past.add(pool, device, evictions, turn_ns, costs);
+        past.straight += straight;
         let decided = past.decide(costs, size);
         past.end(decided, size);
         decided
