@@ -58,17 +58,7 @@ struct Options {
 
 /// Measures, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let Some(options) = parse(arguments) else {
-        eprint!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    machine::command(USAGE, parse(arguments), measure)
 }
 
 fn parse(arguments: &[String]) -> Option<Options> {

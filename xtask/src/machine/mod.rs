@@ -11,6 +11,7 @@ pub mod sampler;
 pub mod warden;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// The folder for inputs, swap files and scratch: `XDG_CACHE_HOME/octavo-programs`, or `target/programs`.
 pub fn cache() -> Result<PathBuf, String> {
@@ -50,6 +51,25 @@ pub fn build_bench(program: &str) -> Result<PathBuf, String> {
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     Ok(crate::root().join(Path::new(&target)).join("release").join(program))
+}
+
+/// A command that measures: shows its usage where the options are none, and else says why it failed, if it did.
+pub fn command<O>(
+    usage: &str,
+    options: Option<O>,
+    measure: impl FnOnce(&O) -> Result<(), String>,
+) -> ExitCode {
+    let Some(options) = options else {
+        eprint!("{usage}");
+        return ExitCode::from(2);
+    };
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Sorts figures, and returns the one in the middle. There is one at least.

@@ -44,8 +44,7 @@ fn contradiction(engine: &Engine) -> Option<String> {
             if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
                 continue;
             }
-            let is_idle = words.holds.load().pins() == 0 && !words.holds.load().is_under_io();
-            if is_idle && !engine.lru.knows(words) {
+            if !words.holds.load().is_held_by_others(0) && !engine.lru.knows(words) {
                 return Some(format!("{frame:?} is in use, on no list of reclaim, and in nobody's hand"));
             }
             if engine.frames.is_away(frame)
