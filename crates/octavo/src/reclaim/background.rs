@@ -107,15 +107,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         }
         // No other thread may be left to take note of completions.
         engine.poll_transfers();
-        while engine.swap.pool().is_some_and(Pool::is_crowded)
-            && !engine.swap.is_failing()
-            && engine.coming_pages() <= most_writing_pages(engine)
-            && !signal.interrupts()
-        {
-            if shrink_pool(engine, pool_batch(engine)).is_nothing() {
-                break;
-            }
-        }
+        empty_pool(engine, signal);
         close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
@@ -128,10 +120,26 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
     }
 }
 
+/// Sends pages of a crowded pool on their way until it has room, or something is more pressing.
+fn empty_pool(engine: &Engine, signal: &Signal) {
+    while engine.swap.pool().is_some_and(Pool::is_crowded)
+        && !engine.swap.is_failing()
+        && !signal.interrupts()
+    {
+        if engine.coming_pages() > most_writing_pages(engine) {
+            if signal.is_pressing() || !engine.wait_for_write_within(MOMENT) {
+                return;
+            }
+        } else if shrink_pool(engine, pool_batch(engine)).is_nothing() {
+            return;
+        }
+    }
+}
+
 /// Returns how many pages leave a crowded pool together: few of a small one, whose pages are there until their writes end.
 fn pool_batch(engine: &Engine) -> usize {
     let pages = engine.swap.pool().map_or(0, |pool| pool.stats().pages as usize);
-    (pages / 16).clamp(LEAST_POOL_BATCH, POOL_BATCH)
+    (pages / 16).clamp(LEAST_POOL_BATCH, POOL_BATCH).min(most_writing_pages(engine).max(1) as usize)
 }
 
 /// Gives blocks of the pool back that are mostly holes.

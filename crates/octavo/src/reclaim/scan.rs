@@ -42,8 +42,6 @@ const TRANSFERS: usize = 4;
 const FAILURES: u32 = 24;
 /// Pages looked at for each wanted page, before a scan writes those that it found.
 const LOOKS: u64 = 8;
-/// The most pages under way: a few times the number that keeps a device busy.
-const MOST_WRITING_PAGES: u64 = 8192;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
 /// A scan asks translations about the use of pages until it has looked at so many, and at one in so many of all pages, in vain.
@@ -98,6 +96,7 @@ impl<'e> Scan<'e> {
         // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
         let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
             .min(room)
+            .min(engine.swap.most_writing_pages())
             .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND))
             .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
         let (mut looked, mut going) = (0, Isolated::new());
@@ -251,10 +250,9 @@ fn listed_pages(engine: &Engine) -> u64 {
     hot + cold
 }
 
-/// Returns the most pages that may be under way. More would take memory from programs that use it, and would
-/// gain no speed.
+/// Returns the most pages that may be under way, and that begin to go together.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
-    (engine.budget.limit_pages() / 8).min(MOST_WRITING_PAGES)
+    (engine.budget.limit_pages() / 8).min(engine.swap.most_writing_pages())
 }
 
 /// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand, and others of its

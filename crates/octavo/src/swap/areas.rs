@@ -18,7 +18,8 @@ use crate::store::Completing;
 use crate::swap::area::{Area, timed_out};
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
 use crate::swap::health::{Seen, State};
-use crate::sync::{AtomicBool, AtomicU32, Ordering, Shared};
+use crate::swap::single_reads::SingleReads;
+use crate::sync::{AtomicBool, Ordering, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// The health word of each area, at one moment.
@@ -32,14 +33,8 @@ pub(crate) struct Areas {
     areas: Box<[Area]>,
     /// A completion of ours panicked, inside a device's call.
     is_broken: Shared<AtomicBool>,
-    /// Runs of pages that are to go out in short writes, since single pages were asked for of late.
-    short_writes: AtomicU32,
+    pub(super) single_reads: SingleReads,
 }
-
-/// So many runs of pages go out in short writes after the last read of a few pages.
-const SHORT_WRITES: u32 = 64;
-/// Reads of at most so many pages have somebody wait who is not reading in order.
-const FEW_PAGES: u32 = 8;
 
 impl Areas {
     /// The files that areas are in.
@@ -60,7 +55,11 @@ impl Areas {
             // If no number is left, there are no places either.
             Area::new(device, shape, first.try_into().unwrap_or(u32::MAX), Shared::clone(&is_broken))
         };
-        Self { areas: devices.into_iter().map(area).collect(), is_broken, short_writes: AtomicU32::new(0) }
+        Self {
+            areas: devices.into_iter().map(area).collect(),
+            is_broken,
+            single_reads: SingleReads::default(),
+        }
     }
 
     /// Returns whether there is no area to go to.
@@ -106,12 +105,8 @@ impl Areas {
     /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
     pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
         let (area, place) = self.area_of(SwapSlot::named(job.first));
-        // Relaxed: a hint. It is written once for many reads.
-        if job.direction == Direction::Read
-            && job.count <= FEW_PAGES
-            && self.short_writes.load(Ordering::Relaxed) < SHORT_WRITES / 2
-        {
-            self.short_writes.store(SHORT_WRITES, Ordering::Relaxed);
+        if job.direction == Direction::Read {
+            self.single_reads.note(job.count);
         }
         area.submit(host, job, place, urgency)
     }
@@ -219,17 +214,6 @@ impl Areas {
     pub(super) fn are_cautious(&self) -> bool {
         let best = self.areas.iter().map(Area::state).min();
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
-    }
-
-    /// Returns whether a run of pages should go out in short writes, for reads of single pages to pass: a disk that is given a megabyte has
-    /// a page that is asked for then wait about as long. To ask counts as a run.
-    pub(super) fn takes_short_write(&self) -> bool {
-        let left = self.short_writes.load(Ordering::Relaxed);
-        if left > 0 {
-            // Approximate: two threads at once may count as one.
-            self.short_writes.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
     }
 
     /// The reason why pages cannot go to areas of this state. Areas that have room are asked first.

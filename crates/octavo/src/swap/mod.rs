@@ -15,6 +15,7 @@
 //! | `cache` | from slots to frames |
 //! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
 //! | `areas`, `area`, `health` | the devices behind the slots, and how they do |
+//! | `single_reads` | how gently pages go out while single pages are asked for |
 //! | `contents`, `content` | what a slot holds, and how it comes back |
 //! | `packing` | where each page of a batch ends: a word, the pool, its area |
 //! | `pool` | the compressed pool |
@@ -33,6 +34,7 @@ mod packing;
 pub(crate) mod pool;
 mod read_failures;
 pub(crate) mod seal;
+mod single_reads;
 mod slots;
 mod store;
 mod unwritable;
@@ -70,9 +72,12 @@ use slots::Slots;
 
 pub(crate) use crate::sizes::WRITE_BATCH;
 
+use crate::sizes::{CLUSTER_SLOTS, LOOKS};
+
 /// The pages of a transfer that is not to take long.
 const SHORT_WRITE: usize = if WRITE_BATCH < 8 { 1 } else { WRITE_BATCH / 8 };
-use crate::sizes::{CLUSTER_SLOTS, LOOKS};
+/// The most pages under way: a few times the number that keeps a device busy.
+const MOST_WRITING_PAGES: u64 = 8192;
 
 /// Frames for sealed pages on their way out: 1 MiB, as much as one transfer takes.
 const SEALED_ORDER: Order = Order(8);
@@ -207,6 +212,12 @@ impl Swap {
     /// still fit.
     pub(crate) fn write_batch(&self) -> usize {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
+    }
+
+    /// The most pages that should be under way. More would take memory from programs that use it, and would gain no speed; and
+    /// [single reads](single_reads) would wait behind them.
+    pub(crate) fn most_writing_pages(&self) -> u64 {
+        if self.areas.single_reads.are_many() { SHORT_WRITE as u64 } else { MOST_WRITING_PAGES }
     }
 
     /// What to expect of the next write.
