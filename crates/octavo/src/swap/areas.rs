@@ -19,7 +19,7 @@ use crate::swap::area::{Area, timed_out};
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
 use crate::swap::health::{Seen, State};
 use crate::swap::single_reads::SingleReads;
-use crate::sync::{AtomicBool, Ordering, Shared};
+use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// The health word of each area, at one moment.
