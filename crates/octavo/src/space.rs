@@ -603,6 +603,7 @@ impl Drop for Space {
         engine.leave_transfers();
         engine.spaces.lock().remove(&self.state.id);
         engine.space_use.forget(self.state.id);
+        engine.pin_shares.forget(self.state.id);
         if let Some(pool) = engine.swap.pool() {
             pool.forget(self.state.id);
         }

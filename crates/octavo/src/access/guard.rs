@@ -68,6 +68,7 @@ pub(crate) fn lend<'s, T: Pod>(
     taker: Taker,
 ) -> Result<Lent<'s, T>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
+    engine.check_pins(space)?;
     if pages == 1
         && let Some(run) = Run::at_hand(engine, space, page, hold)
     {

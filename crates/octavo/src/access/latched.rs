@@ -37,7 +37,7 @@ use crate::frame::latch::{Hold, Taken};
 use crate::sync::park::block_until;
 use crate::sync::wait::Waiting;
 use crate::sync::{Ordering, fence};
-use crate::table::{Access, Leaf, LeafOperation};
+use crate::table::{Access, Leaf, LeafOperation, SpaceId};
 use crate::units::{CHUNK_FRAMES, FrameId, PageNumber};
 
 /// How often a reader lets others run, so that a writer who waits has the latch first.
@@ -96,6 +96,7 @@ enum Obstacle {
 #[derive(Clone, Copy)]
 struct TakePage<'e> {
     engine: &'e Engine,
+    space: SpaceId,
     page: PageNumber,
     hold: Hold,
     /// As [`Latch::try_take`](crate::frame::latch::Latch::try_take).
@@ -107,7 +108,7 @@ impl LeafOperation for TakePage<'_> {
 
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Result<HeldPage, Obstacle>> {
-        let Self { engine, page, hold, joins } = self;
+        let Self { engine, space, page, hold, joins } = self;
         let pinned = leaf.entry.guarded_at_home()?;
         let words = engine.frames.words(pinned);
         let (pin, before) = PinnedFrame::take(pinned, words);
@@ -142,6 +143,7 @@ impl LeafOperation for TakePage<'_> {
             // read without holding anything.
             fence(Ordering::Release);
         }
+        engine.note_pinned(space, words, before);
         leaf.word.mark_accessed(leaf.entry);
         pin.into_frame();
         Some(taken)
@@ -219,7 +221,7 @@ impl Run {
     /// Takes a page that is there, if that can be done at once.
     #[inline(always)]
     pub(super) fn at_hand(engine: &Engine, space: &SpaceState, page: PageNumber, hold: Hold) -> Option<Self> {
-        let take = TakePage { engine, page, hold, joins: false };
+        let take = TakePage { engine, space: space.id, page, hold, joins: false };
         let held = engine.table.at_leaf(space.id, page, take)?.ok()?;
         let head = if held.pinned == held.frame { NO_HEAD } else { held.pinned.0 };
         Some(Self { frame: held.frame, pages: 1, head, hold })
@@ -274,7 +276,9 @@ pub(super) async fn take_page(
     let mut turns = 0;
     loop {
         let joins = turns >= MOST_TURNS || taker.is_trying();
-        let obstacle = match engine.table.at_leaf(space.id, page, TakePage { engine, page, hold, joins }) {
+        engine.check_pins(space)?;
+        let take = TakePage { engine, space: space.id, page, hold, joins };
+        let obstacle = match engine.table.at_leaf(space.id, page, take) {
             None => {
                 fault(engine, space, page, taker).await?;
                 continue;

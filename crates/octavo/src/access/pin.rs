@@ -34,7 +34,7 @@ use crate::fault::{Via, prefetch, resolve, resolve_async};
 use crate::frame::PinnedFrame;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
-use crate::table::{Access, Leaf, LeafOperation, PageNumberRange};
+use crate::table::{Access, Leaf, LeafOperation, PageNumberRange, SpaceId};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
 /// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at most once on its way
@@ -373,11 +373,12 @@ pub(crate) fn pin<'s>(
     access: Access,
     cover: Cover,
 ) -> Result<Pin<'s>> {
+    engine.check_pins(space)?;
     let mut first = NOTHING;
     if engine.policy.pin_path == PinPath::LockFree {
         engine.counters.count(Counter::PinFast);
         let full = Cell::new(false);
-        let take = TakePin { engine, address, len, access, full: &full };
+        let take = TakePin { engine, space: space.id, address, len, access, full: &full };
         first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
     if first.len as usize == len && len > 0 {
@@ -409,7 +410,7 @@ fn pin_rest<'s>(
     while pin.len < len {
         let next = address + pin.len as u64;
         let usable = match fit {
-            Fit::Full => Err(too_many_pins()),
+            Fit::Refused(error) => Err(error),
             _ => resolve(engine, space, next, access),
         };
         match usable {
@@ -452,8 +453,8 @@ pub(crate) async fn pin_async<'s>(
             engine.check_process()?;
             continue;
         }
-        if fit == Fit::Full {
-            return Err(too_many_pins());
+        if let Fit::Refused(error) = fit {
+            return Err(error);
         }
         if !std::mem::replace(&mut is_slow, true) {
             engine.counters.count(Counter::PinSlow);
@@ -471,13 +472,12 @@ pub(crate) async fn pin_async<'s>(
 }
 
 /// The reason why the pinning of present pages stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     All,
     /// A page is absent, or does not allow the access.
     Unfit,
-    /// A frame carries as many pins as it can.
-    Full,
+    /// A frame carries as many pins as it can, or the space as much memory.
+    Refused(Error),
 }
 
 /// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. The base form takes the layout lock, and the
@@ -488,14 +488,17 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
     while pin.len < len {
         let (engine, access, address, len) =
             (pin.holder.0, pin.access, address + pin.len as u64, len - pin.len);
+        if let Err(error) = engine.check_pins(space) {
+            return Fit::Refused(error);
+        }
         let full = Cell::new(false);
         let page = PageNumber::containing(address);
-        let take = TakePin { engine, address, len, access, full: &full };
+        let take = TakePin { engine, space: space.id, address, len, access, full: &full };
         let zero = || engine.table.at_leaf(space.id, page, TakeZero { engine, address, len });
         let taken = engine.table.at_leaf(space.id, page, take);
         match taken.or_else(|| if access == Access::Read { zero() } else { None }) {
             Some(piece) => pin.push(piece),
-            None if full.get() => return Fit::Full,
+            None if full.get() => return Fit::Refused(too_many_pins()),
             None => return Fit::Unfit,
         }
     }
@@ -506,6 +509,7 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
 #[derive(Clone, Copy)]
 struct TakePin<'e> {
     engine: &'e Engine,
+    space: SpaceId,
     address: u64,
     len: usize,
     access: Access,
@@ -519,7 +523,7 @@ impl LeafOperation for TakePin<'_> {
     /// Takes the count, and reads the links to the frame again.
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
-        let Self { engine, address, len, access, full } = self;
+        let Self { engine, space, address, len, access, full } = self;
         let frame = leaf.entry.usable_at_home(access)?;
         let words = engine.frames.words(frame);
         let (pin, before) = PinnedFrame::take(frame, words);
@@ -531,6 +535,7 @@ impl LeafOperation for TakePin<'_> {
         if access == Access::Write && !before.is_dirty() {
             words.holds.mark_dirty();
         }
+        engine.note_pinned(space, words, before);
         leaf.word.mark_accessed(leaf.entry);
         let left = if leaf.level == 0 {
             bytes_left_in_page(address)

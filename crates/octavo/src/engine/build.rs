@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::config::{HugePolicy, ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
-use crate::engine::{Engine, Policy, SpaceUse, Transfers};
+use crate::engine::{Engine, PinShares, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Latches;
 use crate::frame::zero_page::HugeZero;
@@ -71,6 +71,8 @@ impl Engine {
             .map_err(system("cannot make the swap's maps, pool or key"))?;
         let space_use =
             SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
+        let pin_shares =
+            PinShares::new(config.max_spaces).map_err(system("cannot reserve the shares of spaces"))?;
         let latencies = Latencies::new().map_err(system("cannot reserve histograms"))?;
         Ok(Shared::new_cyclic(|itself| Self {
             policy: config.policy,
@@ -98,6 +100,7 @@ impl Engine {
             transfers: Transfers::default(),
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,
+            pin_shares,
             #[cfg(all(test, not(loom)))]
             double: crate::store::double::Double::default(),
             itself: WeakShared::clone(itself),

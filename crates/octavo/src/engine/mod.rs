@@ -7,6 +7,7 @@
 //! | `build` | building an engine from its options |
 //! | `busy` | all entries that show one frame, busy at once |
 //! | `devices` | calls to the devices of all stores |
+//! | `pin_share` | the share of memory that the pins of one space may keep |
 //! | `relocate` | pages of a range move to other addresses |
 //! | `space_state` | the state of a space that faults need |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
@@ -31,6 +32,7 @@ mod devices;
 mod edges;
 mod fork;
 mod homecoming;
+mod pin_share;
 mod relocate;
 mod space_state;
 mod space_use;
@@ -79,6 +81,7 @@ pub(crate) use busy::AllBusy;
 pub(crate) use edges::{Obstacle, split_edges};
 pub(crate) use fork::{Lack, fork_range};
 pub(crate) use homecoming::{Came, Homecoming};
+pub(crate) use pin_share::PinShares;
 pub(crate) use relocate::relocate_range;
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
@@ -136,6 +139,7 @@ pub struct Engine {
     /// Room for the names of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,
+    pub(crate) pin_shares: PinShares,
     /// The second store, in tests.
     #[cfg(all(test, not(loom)))]
     pub(crate) double: crate::store::double::Double,
@@ -313,7 +317,7 @@ impl Engine {
         words.holds.begin(dirty);
         words.uses.set_first();
         self.rmap.set_first(words, owner);
-        self.space_use.add(owner.space, Figure::Resident, u64::from(words.order().frames()));
+        self.count_resident(owner.space, frame, u64::from(words.order().frames()));
         frame
     }
 
@@ -420,7 +424,14 @@ impl Engine {
         if record.translation.is_some() {
             self.any_translation.store(true, Ordering::Release);
         }
-        self.spaces.lock().insert(space, record);
+        let mut spaces = self.spaces.lock();
+        let first = spaces.keys().next().copied();
+        spaces.insert(space, record);
+        drop(spaces);
+        // Until there was a second space, the first had to leave nothing to anybody.
+        if let Some(first) = first {
+            self.watch_if_large(first);
+        }
     }
 
     /// Makes the error of an access for which no room could be made. It says who uses the budget, and what to

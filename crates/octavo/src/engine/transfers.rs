@@ -13,7 +13,7 @@ use octavo_platform::ArenaBytes;
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
@@ -468,7 +468,7 @@ impl Engine {
             let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
             if unchanged && words.uses.try_add() {
                 self.rmap.add(&self.frames, frame, owner);
-                self.space_use.add(owner.space, Figure::Resident, 1);
+                self.count_resident(owner.space, frame, 1);
                 // The next access asks the region what may be done with the page.
                 let shown = seen.to_present(frame, Protection::NONE);
                 if walk.word().change(seen, shown).is_ok() {

@@ -314,7 +314,7 @@ impl<'a> Fault<'a> {
         let added = words.uses.try_add();
         if added {
             self.engine.rmap.add(&self.engine.frames, frame, self.owner(self.page));
-            self.engine.space_use.add(self.space.id, Figure::Resident, 1);
+            self.engine.count_resident(self.space.id, frame, 1);
         }
         added
     }

@@ -1,12 +1,13 @@
 //! The hold word of a frame: it says who uses the frame's bytes, and whether they are newer than any copy.
 //!
 //! ```text
-//!  31   30      29       28      27        26    25    24    23    22 ...... 0
-//! +---+-------+--------+-------+---------+-----+-----+----+------+-----------+
-//! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|PARKED|   pins    |
-//! +---+-------+--------+-------+---------+-----+-----+----+------+-----------+
+//!  31   30      29       28      27        26    25    24    23     22      21 .. 0
+//! +---+-------+--------+-------+---------+-----+-----+----+------+---------+-------+
+//! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|PARKED|ACCOUNTED| pins  |
+//! +---+-------+--------+-------+---------+-----+-----+----+------+---------+-------+
 //!
 //! NC (NO_COMPRESS): the page is not to be compressed on its way out, as its region says.
+//! ACCOUNTED: a pin of the frame was taken from the credit of its space (`engine/pin_share.rs`).
 //! PARKED: reclaim found the frame pinned, and left it off its lists. Whoever drops the last pin lists it again.
 //!
 //!            begin                    release, pins = 0
@@ -49,7 +50,8 @@ use std::fmt;
 
 use crate::sync::{AtomicU32, Ordering};
 
-const PINS: u32 = (1 << 23) - 1;
+const PINS: u32 = (1 << 22) - 1;
+const ACCOUNTED: u32 = 1 << 22;
 const PARKED: u32 = 1 << 23;
 const LIVE: u32 = 1 << 24;
 const DYING: u32 = 1 << 25;
@@ -113,6 +115,11 @@ impl Holds {
     pub(crate) fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
+    /// A pin of the frame was taken from a credit.
+    #[inline]
+    pub(crate) fn is_accounted(self) -> bool {
+        self.0 & ACCOUNTED != 0
+    }
     /// The page is not to be compressed.
     pub(crate) fn is_no_compress(self) -> bool {
         self.0 & NO_COMPRESS != 0
@@ -127,6 +134,7 @@ impl fmt::Debug for Holds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pins", self.pins())?;
         let names = [
+            (ACCOUNTED, "accounted"),
             (PARKED, "parked"),
             (LIVE, "live"),
             (DYING, "dying"),
@@ -285,6 +293,17 @@ impl HoldWord {
         self.0.fetch_or(NO_COMPRESS, Ordering::Relaxed);
     }
 
+    /// Notes that a pin of the frame is taken from a credit. The caller has a pin. Returns whether no thread noted it before.
+    pub(crate) fn account(&self) -> bool {
+        // Relaxed: the credit is a hint.
+        self.0.fetch_or(ACCOUNTED, Ordering::Relaxed) & ACCOUNTED == 0
+    }
+
+    /// Has the next pin taken from a credit again.
+    pub(crate) fn account_anew(&self) {
+        self.0.fetch_and(!ACCOUNTED, Ordering::Relaxed);
+    }
+
     /// Returns whether anyone but the caller, who holds `own` pins, holds the frame. The caller has made the
     /// entries unusable before, so that "no" stays "no" until they are usable again.
     pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
@@ -346,7 +365,7 @@ impl HoldWord {
     pub(crate) fn try_reclaim(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
-                (seen & !NO_COMPRESS == LIVE | 1).then_some(0)
+                (seen & !(NO_COMPRESS | ACCOUNTED) == LIVE | 1).then_some(0)
             })
             .is_ok()
     }

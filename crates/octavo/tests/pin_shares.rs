@@ -1,0 +1,162 @@
+//! Pins and guards of one space leave memory to the others.
+
+use std::sync::Arc;
+
+use octavo::{
+    Access, ErrorKind, HugePolicy, Manager, ManagerBuilder, OwnedExclusiveGuard, OwnedPin, RegionOptions,
+    Space, SwapArea,
+};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const BUDGET: u64 = 32 * MIB;
+/// Three quarters of the budget, in pages.
+const SHARE: u64 = BUDGET / PAGE / 4 * 3;
+
+fn builder(huge: HugePolicy) -> ManagerBuilder {
+    Manager::builder().budget_bytes(BUDGET).huge(huge).swap_area(SwapArea::ram(4 * BUDGET))
+}
+
+fn space_of(manager: &Manager, guarded: bool) -> (Arc<Space>, u64) {
+    let space = Arc::new(manager.space().unwrap());
+    let at = space.map(2 * BUDGET, RegionOptions::new().guarded(guarded)).unwrap();
+    (space, at)
+}
+
+/// Takes one page after the other until the space is refused. Returns what it has, and the kind of the refusal.
+fn take_all<T>(mut take: impl FnMut(u64) -> octavo::Result<T>) -> (Vec<T>, ErrorKind) {
+    let mut taken = Vec::new();
+    loop {
+        match take(taken.len() as u64) {
+            Ok(one) => taken.push(one),
+            Err(error) => {
+                assert!(
+                    error.kind() != ErrorKind::TooManyPins || error.to_string().contains("three quarters")
+                );
+                return (taken, error.kind());
+            }
+        }
+    }
+}
+
+fn assert_near_share(pages: usize) {
+    let (least, most) = (SHARE - SHARE / 16, SHARE + SHARE / 16);
+    assert!((least..=most).contains(&(pages as u64)), "{pages} pages, and the share is {SHARE}");
+}
+
+/// Another space has several times what is left go through its memory.
+fn others_have_room(other: &Space) {
+    let pages = BUDGET / PAGE / 2;
+    let at = other.map(pages * PAGE, RegionOptions::default()).unwrap();
+    (0..pages).for_each(|page| other.store(at + page * PAGE, page).unwrap());
+    (0..pages).for_each(|page| assert_eq!(other.load::<u64>(at + page * PAGE).unwrap(), page));
+    other.unmap(at, pages * PAGE).unwrap();
+}
+
+fn pin(space: &Arc<Space>, address: u64) -> octavo::Result<OwnedPin> {
+    space.pin_owned(address, 8, Access::Write)
+}
+
+#[test]
+fn pins_that_bring_pages_in_stop_at_the_share_and_go_on_when_some_are_dropped() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let ((space, at), other) = (space_of(&manager, false), manager.space().unwrap());
+    let (mut pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+    assert_eq!(refused, ErrorKind::TooManyPins);
+    assert_near_share(pins.len());
+    others_have_room(&other);
+    // Plain accesses need no share.
+    space.store(at + 2 * BUDGET - PAGE, 7_u64).unwrap();
+    let dropped = pins.split_off(pins.len() / 2);
+    let first = pins.len() as u64;
+    drop(dropped);
+    let (more, _) = take_all(|page| pin(&space, at + (first + page) * PAGE));
+    assert_near_share(pins.len() + more.len());
+    drop((pins, more));
+    // Pins that come and go are none.
+    for page in (0..2 * BUDGET / PAGE).chain(0..BUDGET / PAGE) {
+        pin(&space, at + page * PAGE).unwrap();
+    }
+    manager.validate();
+}
+
+#[test]
+fn pins_on_pages_that_are_there_stop_at_the_share_too() {
+    for huge in [HugePolicy::Never, HugePolicy::Always] {
+        let manager = builder(huge).build().unwrap();
+        let (other, (space, at)) = (manager.space().unwrap(), space_of(&manager, false));
+        let there = BUDGET / PAGE / 16 * 15;
+        (0..there).for_each(|page| space.store(at + page * PAGE, page).unwrap());
+        let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+        assert_eq!(refused, ErrorKind::TooManyPins, "{huge:?}, {} pages", pins.len());
+        assert_near_share(pins.len());
+        others_have_room(&other);
+        drop(pins);
+        manager.validate();
+    }
+}
+
+#[test]
+fn a_block_that_is_pinned_counts_with_all_of_its_pages() {
+    let manager = builder(HugePolicy::Always).build().unwrap();
+    let (other, (space, at)) = (manager.space().unwrap(), space_of(&manager, false));
+    let blocks = BUDGET / (2 * MIB) - 2;
+    (0..blocks).for_each(|block| space.store(at + block * 2 * MIB, block).unwrap());
+    // Thousands of pins on few blocks are no more than those blocks.
+    let few: Vec<_> =
+        (0..20_000).map(|n| pin(&space, at + n % 2 * 2 * MIB + n % 512 * PAGE).unwrap()).collect();
+    drop(few);
+    let (pins, refused) = take_all(|block| pin(&space, at + block * 2 * MIB));
+    assert_eq!(refused, ErrorKind::TooManyPins, "{} blocks", pins.len());
+    others_have_room(&other);
+    drop(pins);
+    manager.validate();
+}
+
+#[test]
+fn guards_stop_at_the_share_and_a_long_pin_ends_there() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let (other, (space, at)) = (manager.space().unwrap(), space_of(&manager, true));
+    let guard =
+        |page| -> octavo::Result<OwnedExclusiveGuard<u64>> { space.exclusive_owned(at + page * PAGE, 1) };
+    let (guards, refused) = take_all(guard);
+    assert_eq!(refused, ErrorKind::TooManyPins);
+    assert_near_share(guards.len());
+    others_have_room(&other);
+    drop(guards);
+    drop((space, other));
+
+    let (other, (space, at)) = (manager.space().unwrap(), space_of(&manager, false));
+    let prefix = space.pin_prefix(at, 2 * BUDGET as usize, Access::Write).unwrap();
+    assert_near_share(prefix.len() / PAGE as usize);
+    others_have_room(&other);
+    drop(prefix);
+    let all = space.pin_exact(at, 2 * BUDGET as usize, Access::Write).map(|_| ());
+    assert_eq!(all.unwrap_err().kind(), ErrorKind::TooManyPins);
+    others_have_room(&other);
+    manager.validate();
+}
+
+#[test]
+fn a_space_that_is_alone_has_all_and_a_quota_is_a_share_of_its_own() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let (space, at) = space_of(&manager, false);
+    let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+    assert_eq!(refused, ErrorKind::OutOfMemory);
+    assert!(pins.len() as u64 > SHARE + SHARE / 16);
+    // Now there is somebody else, for whom nothing is left yet.
+    let other = manager.space().unwrap();
+    let one_more = pin(&space, at).map(|_| ());
+    assert_eq!(one_more.unwrap_err().kind(), ErrorKind::TooManyPins);
+    drop(pins);
+    others_have_room(&other);
+
+    let quota = BUDGET / 8 * 7;
+    space.set_quota(Some(quota)).unwrap();
+    let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+    assert_eq!(refused, ErrorKind::QuotaExceeded);
+    assert!((SHARE + SHARE / 16..=quota / PAGE).contains(&(pins.len() as u64)), "{} pages", pins.len());
+    drop(pins);
+    others_have_room(&other);
+    manager.validate();
+}
