@@ -41,7 +41,8 @@ pub enum ErrorKind {
     /// The bytes that came back from swap are not those that were sent out. The page is lost, and nothing
     /// else.
     Corrupt = 13,
-    /// A frame or a page holds as many pins as can be counted.
+    /// A page carries as many pins as can be counted, or the pins and guards of the space keep as much memory as it may
+    /// hold back from other spaces.
     TooManyPins = 14,
     /// Pins or transfers are outstanding.
     Busy = 15,

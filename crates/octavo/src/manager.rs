@@ -202,6 +202,7 @@ impl Manager {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         engine.frames.retune();
+        engine.pin_shares_changed();
         if bytes < before {
             // The per-CPU lists hold as many frames as were right for more memory.
             engine.frames.drain();

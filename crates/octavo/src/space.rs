@@ -570,7 +570,7 @@ impl Space {
     // --- what it uses ---
 
     /// Sets the most memory that the space may have, beside the budget. `None`: the space has no limit of its own. A space at its
-    /// quota makes room among its own pages. Where the quota is below the space's memory, the excess goes out before the call
+    /// quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota is below the space's memory, the excess goes out before the call
     /// returns.
     ///
     /// # Errors
@@ -584,6 +584,7 @@ impl Space {
             return Err(Error::new(ErrorKind::InvalidBudget, message));
         }
         self.state.quota.set_pages(bytes.map(|bytes| bytes >> PAGE_SHIFT));
+        self.engine.pin_share_changed(self.state.id);
         in_place(make_room_under_quota(&self.engine, &self.state, 0, &mut Waiter::patient(&self.engine)))
     }
 

@@ -32,7 +32,7 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 /// A vector of plain data, which may be larger than the budget.
 ///
 /// It owns its elements, so `&mut self` is needed to change them, and `&self` is enough to read them, from many threads. Every access may have to
-/// bring a page in, and may fail as [`Space::load`] does.
+/// bring a page in, and may fail as [`Space::load`] does, or with `TooManyPins`, as [`Space::exclusive`] does.
 ///
 /// Elements are copied in and out one by one ([`SpaceVec::get`], [`SpaceVec::set`]), or lent as slices: [`SpaceVec::runs`] and [`SpaceVec::runs_mut`] go through
 /// a range page by page, and cost next to nothing beside a `Vec`.

@@ -160,3 +160,43 @@ fn a_space_that_is_alone_has_all_and_a_quota_is_a_share_of_its_own() {
     others_have_room(&other);
     manager.validate();
 }
+
+#[test]
+fn the_share_follows_the_budget_and_ends_with_the_last_other_space() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let ((space, at), other) = (space_of(&manager, false), manager.space().unwrap());
+    let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+    assert_eq!(refused, ErrorKind::TooManyPins);
+    drop(pins);
+    // What it was let have of the larger budget counts no more.
+    manager.set_budget(BUDGET / 2).unwrap();
+    let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
+    assert_eq!(refused, ErrorKind::TooManyPins);
+    assert!(pins.len() as u64 <= SHARE / 2 + SHARE / 16, "{} pages", pins.len());
+    drop(other);
+    let there = pins.len() as u64;
+    let (more, refused) = take_all(|page| pin(&space, at + (there + page) * PAGE));
+    assert_eq!(refused, ErrorKind::OutOfMemory, "nobody else needs memory");
+    drop((pins, more));
+    manager.validate();
+}
+
+#[test]
+fn threads_that_pin_and_let_go_are_not_refused() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let ((space, at), others) =
+        (space_of(&manager, false), [manager.space().unwrap(), manager.space().unwrap()]);
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            let space = &space;
+            scope.spawn(move || {
+                for page in (0..4 * BUDGET / PAGE).map(|page| (first * 1000 + page) % (2 * BUDGET / PAGE)) {
+                    let pins: Vec<_> = (0..4).map(|n| pin(space, at + (page ^ n) * PAGE).unwrap()).collect();
+                    assert_eq!(pins.len(), 4);
+                }
+            });
+        }
+        others.iter().for_each(others_have_room);
+    });
+    manager.validate();
+}

@@ -68,11 +68,11 @@ pub(crate) fn lend<'s, T: Pod>(
     taker: Taker,
 ) -> Result<Lent<'s, T>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
-    engine.check_pins(space)?;
-    if pages == 1
-        && let Some(run) = Run::at_hand(engine, space, page, hold)
-    {
-        return Ok(Lent::new(engine, run, address, len));
+    if pages == 1 {
+        engine.check_pins(space)?;
+        if let Some(run) = Run::at_hand(engine, space, page, hold) {
+            return Ok(Lent::new(engine, run, address, len));
+        }
     }
     let _inside = engine.enter()?;
     let run = in_place(take_run(engine, space, page, pages, hold, taker))?;

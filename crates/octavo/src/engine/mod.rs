@@ -428,6 +428,7 @@ impl Engine {
         let first = spaces.keys().next().copied();
         spaces.insert(space, record);
         drop(spaces);
+        self.pin_shares.add_space();
         // Until there was a second space, the first had to leave nothing to anybody.
         if let Some(first) = first {
             self.watch_if_large(first);

@@ -5,33 +5,37 @@
 //! one is *watched* from the time that it has three quarters of the budget in memory:
 //!
 //! ```text
-//!                  has more than its share in memory            a census: it has clearly less in memory
+//!                has more than its share in memory              a census: it is alone, or has clearly less in memory
 //!   0, not watched ─────────────────────────────► credit, watched ─────────────────────────────► 0
 //!                                                   │ ▲
 //!               each page pinned that was not since │ │ a census, when nothing is left:
-//!                                    the last census▼ │ the share without the pages that are pinned
+//!                                   the last census ▼ │ the share without the pages that are pinned
 //!                                                 no credit ───► TooManyPins, if that leaves nothing
 //! ```
 //!
 //! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop from 16 to 32 ns, and one page with a
-//! hundred pins is one page that stays. A *census* looks at all frames, and counts the pages of the space that are pinned. Until as many more are
-//! pinned as its share leaves, no other is needed. A page counts once between two censuses, however often it is pinned: its hold word says that
-//! it was (ACCOUNTED). Near its share a space is let over it by a 64th, so that a census is rare there too.
+//! hundred pins is one page that stays. A *census* looks at all frames, and counts the pages that the space has and that are pinned. Until as
+//! many more are pinned as its share leaves, no other is needed. A page is taken from that once between two censuses, however often it is pinned: its
+//! hold word says that it was (ACCOUNTED). Near its share a space is let over it by a 64th, so that a census is rare there too.
 //!
-//! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
+//! Pages that pins keep though they were unmapped are nobody's, and are not counted.
+//!
+//! Cost of a pin: two loads of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
 //! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
-//! pages worth the credit were pinned anew, or when a pin was refused before.
+//! pages worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the figure of its space over the CPUs.
 //!
-//! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment may go over the share by a page each.
+//! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment may go over the share by a page, or a block,
+//! each.
 //!
-//! Locking: one census at a time, under a lock that is a leaf.
+//! Locking: one census at a time. It takes the locks of the reverse map. A thread that takes a census is inside the engine, so that no
+//! allocation under a lock faults in an engine that is the program's allocator.
 
 use crate::engine::{Engine, Figure, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameWords;
 use crate::frame::holds::Holds;
 use crate::frame::state::Kind;
-use crate::sync::{AtomicU64, Mutex, Ordering, WordArray};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, WordArray};
 use crate::table::SpaceId;
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT, bytes_for_people};
 
@@ -46,12 +50,14 @@ const LEAST_CREDIT: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct PinShares {
     words: WordArray<AtomicU64>,
+    /// How many spaces there are.
+    spaces: AtomicU32,
     census: Mutex<()>,
 }
 
 impl PinShares {
     pub(crate) fn new(max_spaces: usize) -> std::io::Result<Self> {
-        Ok(Self { words: WordArray::new(max_spaces)?, census: Mutex::new(()) })
+        Ok(Self { words: WordArray::new(max_spaces)?, spaces: AtomicU32::new(0), census: Mutex::new(()) })
     }
 
     #[inline(always)]
@@ -64,9 +70,18 @@ impl PinShares {
         &self.words[space.0 as usize]
     }
 
-    /// Clears the word of a space number that is about to be used anew.
+    pub(super) fn add_space(&self) {
+        self.spaces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A space has ended, and its number is about to be used anew.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.word(space).store(0, Ordering::Relaxed);
+        self.spaces.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn are_several(&self) -> bool {
+        self.spaces.load(Ordering::Relaxed) > 1
     }
 
     fn watch(&self, space: SpaceId) {
@@ -103,9 +118,28 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn watch_if_large(&self, space: SpaceId) {
-        if self.space_use.get(space, Figure::Resident) > self.pin_share() && self.spaces.lock().len() > 1 {
-            self.pin_shares.watch(space);
+        let shares = &self.pin_shares;
+        if !shares.is_watched(space)
+            && shares.are_several()
+            && self.space_use.get(space, Figure::Resident) > self.pin_share()
+        {
+            shares.watch(space);
         }
+    }
+
+    /// The budget has changed.
+    pub(crate) fn pin_shares_changed(&self) {
+        let spaces: Vec<_> = self.spaces.lock().keys().copied().collect();
+        spaces.into_iter().for_each(|space| self.pin_share_changed(space));
+    }
+
+    /// The share of a space has changed.
+    pub(crate) fn pin_share_changed(&self, space: SpaceId) {
+        let word = self.pin_shares.word(space);
+        // A credit for another share is none.
+        let _ =
+            word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| (word != 0).then_some(WATCHED));
+        self.watch_if_large(space);
     }
 
     fn pin_share(&self) -> u64 {
@@ -115,7 +149,7 @@ impl Engine {
     /// Asks for another pin.
     ///
     /// # Errors
-    /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, perhaps.
+    /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if a census is due.
     #[inline(always)]
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<()> {
         if self.pin_shares.is_watched(space.id) { self.check_credit(space) } else { Ok(()) }
@@ -134,43 +168,52 @@ impl Engine {
         if self.pin_shares.has_credit(space.id) {
             return Ok(());
         }
-        self.check_process()?;
+        let _inside = self.enter()?;
+        let pinned = match self.take_census(space) {
+            None => return Ok(()),
+            Some(pinned) => pinned,
+        };
+        Err(too_many(pinned, self.pin_share()))
+    }
+
+    /// Gives the space new credit. `Some`: so many pages are pinned already, and it gets none.
+    fn take_census(&self, space: &SpaceState) -> Option<u64> {
         let _census = self.pin_shares.census.lock();
         // Another thread may have counted meanwhile.
         if self.pin_shares.has_credit(space.id) {
-            return Ok(());
+            return None;
         }
         let (share, word) = (self.pin_share(), self.pin_shares.word(space.id));
         let resident = self.space_use.get(space.id, Figure::Resident);
-        if resident < share - share / 8 || space.quota.pages().is_some() {
+        if resident < share - share / 8 || space.quota.pages().is_some() || !self.pin_shares.are_several() {
             word.store(0, Ordering::Relaxed);
-            return Ok(());
+            return None;
         }
         let pinned = self.pinned_pages(space.id);
         if pinned >= share {
             word.store(WATCHED, Ordering::Relaxed);
-            return Err(too_many(pinned, share));
+            return Some(pinned);
         }
         let credit = (share - pinned).max(share / LEAST_CREDIT);
         word.store(credit << 1 | WATCHED, Ordering::Relaxed);
-        Ok(())
+        None
     }
 
-    /// Counts the pages in memory that only this space has, and that are pinned now. All of its pages are accounted anew.
+    /// Counts the pages in memory that this space has, others perhaps as well, and that are pinned. Those that are not are accounted anew.
     fn pinned_pages(&self, space: SpaceId) -> u64 {
-        let is_of_space = |frame| {
-            let owners = self.rmap.owners(&self.frames, frame);
-            !owners.is_empty() && owners.iter().all(|owner| owner.space == space)
-        };
         let is_pinned = |frame| {
             let words = self.frames.words(frame);
-            if words.holds.load().is_accounted() {
+            let holds = words.holds.load();
+            // A transfer has a pin of its own, and so has a reclaimer that has the frame in hand.
+            let in_hand = u32::from(!self.lru.knows(words) && !holds.is_parked());
+            let is_pinned = holds.pins() > in_hand && holds.is_live() && !holds.is_under_io();
+            if !is_pinned && holds.is_accounted() {
                 words.holds.account_anew();
             }
-            // Looked at after that: a pin that is taken from now on is accounted. A transfer has a pin of its own.
-            let holds = words.holds.load();
-            holds.is_live() && holds.pins() > 0 && !holds.is_under_io()
+            is_pinned
         };
+        let is_of_space =
+            |frame| self.rmap.owners(&self.frames, frame).iter().any(|owner| owner.space == space);
         let mut pages = 0;
         for chunk in self.frames.reached_chunks() {
             let mut index = 0;
@@ -181,7 +224,7 @@ impl Engine {
                     Kind::Offline => CHUNK_FRAMES,
                     // A block is changing hands.
                     Kind::Tail => 1,
-                    Kind::Owned if is_of_space(frame) && is_pinned(frame) => {
+                    Kind::Owned if is_pinned(frame) && is_of_space(frame) => {
                         pages += u64::from(state.order().frames());
                         state.order().frames()
                     }

@@ -299,9 +299,11 @@ impl HoldWord {
         self.0.fetch_or(ACCOUNTED, Ordering::Relaxed) & ACCOUNTED == 0
     }
 
-    /// Has the next pin taken from a credit again.
+    /// Has the next pin taken from a credit again, if the frame has none by now.
     pub(crate) fn account_anew(&self) {
-        self.0.fetch_and(!ACCOUNTED, Ordering::Relaxed);
+        let unpinned = |seen| (seen & PINS == 0).then_some(seen & !ACCOUNTED);
+        // Where it has one, that pin stays accounted.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, unpinned);
     }
 
     /// Returns whether anyone but the caller, who holds `own` pins, holds the frame. The caller has made the

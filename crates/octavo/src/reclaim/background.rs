@@ -107,7 +107,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         }
         // No other thread may be left to take note of completions.
         engine.poll_transfers();
-        empty_pool(engine, signal);
+        empty_pool(engine, signal, goes_on);
         close_holes(engine, signal);
         feed_pool(engine, signal);
         if turn == Turn::Work {
@@ -120,14 +120,14 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Sends pages of a crowded pool on their way until it has room, or something is more pressing.
-fn empty_pool(engine: &Engine, signal: &Signal) {
+/// Sends pages of a crowded pool on their way until it has room. Where that has to wait for writes, other work comes first.
+fn empty_pool(engine: &Engine, signal: &Signal, has_work: bool) {
     while engine.swap.pool().is_some_and(Pool::is_crowded)
         && !engine.swap.is_failing()
         && !signal.interrupts()
     {
         if engine.coming_pages() > most_writing_pages(engine) {
-            if signal.is_pressing() || !engine.wait_for_write_within(MOMENT) {
+            if has_work || signal.is_pressing() || !engine.wait_for_write_within(MOMENT) {
                 return;
             }
         } else if shrink_pool(engine, pool_batch(engine)).is_nothing() {

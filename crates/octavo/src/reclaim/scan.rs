@@ -250,7 +250,7 @@ fn listed_pages(engine: &Engine) -> u64 {
     hot + cold
 }
 
-/// Returns the most pages that may be under way, and that begin to go together.
+/// Returns the pages under way above which no more should begin.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(engine.swap.most_writing_pages())
 }

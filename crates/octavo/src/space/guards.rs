@@ -45,7 +45,7 @@ impl Space {
     ///
     /// # Errors
     /// `Busy` where pages are to be moved, and somebody holds one of them for half a second; `Protected` where the region is not guarded; `InvalidRange` for no values, for values that are unaligned or do not lie in one piece of 2 MiB;
-    /// `TooManyPins`; otherwise as [`Space::load`]. `OutOfMemory` also where no frames lie together and none can be brought together.
+    /// `TooManyPins` as for [`Space::pin_exact`]; otherwise as [`Space::load`]. `OutOfMemory` also where no frames lie together and none can be brought together.
     #[inline]
     pub fn shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
         access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Thread)

@@ -21,12 +21,14 @@ impl PinHolder for Shared<Space> {
 
 /// # Pins
 ///
-/// Pinned memory stays where it is until the pin is dropped. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
+/// Pinned memory stays where it is until the pin is dropped, and nobody else can have it meanwhile. Where there are several spaces, pins
+/// and guards of one keep three quarters of the budget at the most, or its quota. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
 impl Space {
     /// Pins `len` bytes from `address` on, or nothing.
     ///
     /// # Errors
-    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can. An error holds no pin.
+    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can, or where pins and guards
+    /// of the space keep its share of memory. An error holds no pin.
     #[inline]
     pub fn pin_exact(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
         access::pin(&self.engine, &self.state, address, len, access, Cover::All)

@@ -62,6 +62,11 @@ impl Areas {
         }
     }
 
+    /// How many areas there are.
+    pub(super) fn count(&self) -> usize {
+        self.areas.len()
+    }
+
     /// Returns whether there is no area to go to.
     pub(crate) fn is_empty(&self) -> bool {
         self.areas.is_empty()

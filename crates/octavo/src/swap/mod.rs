@@ -214,10 +214,11 @@ impl Swap {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
-    /// The most pages that should be under way. More would take memory from programs that use it, and would gain no speed; and
-    /// [single reads](single_reads) would wait behind them.
+    /// The pages under way above which no more should begin. More would take memory from programs that use it, and would gain no speed;
+    /// and [single reads](single_reads) would wait behind them.
     pub(crate) fn most_writing_pages(&self) -> u64 {
-        if self.areas.single_reads.are_many() { SHORT_WRITE as u64 } else { MOST_WRITING_PAGES }
+        let gently = (SHORT_WRITE * self.areas.count()) as u64;
+        if self.areas.single_reads.are_many() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
     }
 
     /// What to expect of the next write.

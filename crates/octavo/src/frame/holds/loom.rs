@@ -126,6 +126,42 @@ fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
     }
 }
 
+/// A pin that is accounted and dropped, a census, and a reclaimer that takes the frame. A frame that was taken has no mark left, whatever
+/// the others did.
+#[test]
+fn loom_a_frame_that_is_taken_is_not_accounted() {
+    ::loom::model(|| {
+        let frame = Arc::new((AtomicU32::new(1), HoldWord::default()));
+        frame.1.begin(false);
+        let pinner = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || {
+                let (shown, holds) = &*frame;
+                let before = holds.take_pin();
+                if shown.load(Ordering::Relaxed) == 1 && !before.is_accounted() {
+                    holds.account();
+                }
+                let _ = holds.drop_pin();
+            })
+        };
+        let census = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || {
+                if frame.1.load().is_accounted() {
+                    frame.1.account_anew();
+                }
+            })
+        };
+        let (shown, holds) = &*frame;
+        holds.take_pin();
+        shown.swap(0, Ordering::AcqRel);
+        let taken = holds.try_reclaim();
+        pinner.join().unwrap();
+        census.join().unwrap();
+        assert!(!taken || holds.load() == Holds(0), "{:?}", holds.load());
+    });
+}
+
 /// A frame in a reclaimer's hand, and how often it was listed and freed.
 #[derive(Default)]
 struct Parking {
