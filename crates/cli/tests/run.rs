@@ -30,6 +30,7 @@ fn programs_that_store_through_pointers_lose_nothing() {
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
     assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!(summary["managed_processes"], 1, "{summary}");
+    assert!(summary["areas"][0]["written_bytes"].as_u64().is_some(), "{summary}");
     let timed = summary["latencies"].as_object().unwrap().values();
     assert!(timed.map(|waits| waits["count"].as_u64().unwrap()).sum::<u64>() > 0, "{summary}");
 }

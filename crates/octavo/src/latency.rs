@@ -67,13 +67,30 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { cells: PerCpuCells::new(Latency::ALL.len() * BUCKETS)? })
+    pub(crate) fn new(areas: usize) -> std::io::Result<Self> {
+        Ok(Self { cells: PerCpuCells::new((Latency::ALL.len() + areas) * BUCKETS)? })
     }
 
     #[cold]
     pub(crate) fn note(&self, latency: Latency, took: Duration) {
         self.cells.add(latency as usize * BUCKETS + bucket_of(took.as_nanos() as u64), 1);
+    }
+
+    /// Notes a wait for the device of an area, by the area's index.
+    #[cold]
+    pub(crate) fn note_device(&self, area: usize, took: Duration) {
+        self.note(Latency::Device, took);
+        self.cells.add(Self::first_of_area(area) + bucket_of(took.as_nanos() as u64), 1);
+    }
+
+    fn first_of_area(area: usize) -> usize {
+        (Latency::ALL.len() + area) * BUCKETS
+    }
+
+    /// Returns the figures of the waits for an area.
+    pub(crate) fn of_area(&self, area: usize) -> Quantiles {
+        let first = Self::first_of_area(area);
+        quantiles_of(&histogram_of((first..first + BUCKETS).map(|at| self.cells.sum(at))))
     }
 
     pub(crate) fn snapshot(&self) -> LatencySnapshot {
@@ -106,27 +123,13 @@ pub struct Quantiles {
 impl LatencySnapshot {
     /// Returns the histogram of a kind, in nanoseconds, as exact as [`Quantiles`].
     pub fn histogram(&self, latency: Latency) -> Histogram<u64> {
-        let mut histogram = Histogram::new(3).expect("three digits are allowed");
         let first = latency as usize * BUCKETS;
-        for (bucket, count) in
-            self.counts[first..first + BUCKETS].iter().enumerate().filter(|(_, count)| **count > 0)
-        {
-            histogram.record_n(middle_of(bucket), *count).expect("a histogram that grows takes every figure");
-        }
-        histogram
+        histogram_of(self.counts[first..first + BUCKETS].iter().copied())
     }
 
     /// Returns the figures of a kind that are asked for most.
     pub fn quantiles(&self, latency: Latency) -> Quantiles {
-        let histogram = self.histogram(latency);
-        let at = |quantile| histogram.value_at_quantile(quantile);
-        Quantiles {
-            count: histogram.len(),
-            p50_ns: at(0.5),
-            p99_ns: at(0.99),
-            p999_ns: at(0.999),
-            max_ns: histogram.max(),
-        }
+        quantiles_of(&self.histogram(latency))
     }
 
     /// Returns kinds and their figures, in declaration order.
@@ -147,6 +150,26 @@ impl LatencySnapshot {
 impl serde::Serialize for LatencySnapshot {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(latency, quantiles)| (latency.name(), quantiles)))
+    }
+}
+
+/// A histogram of so many waits in each bucket.
+fn histogram_of(counts: impl Iterator<Item = u64>) -> Histogram<u64> {
+    let mut histogram = Histogram::new(3).expect("three digits are allowed");
+    for (bucket, count) in counts.enumerate().filter(|(_, count)| *count > 0) {
+        histogram.record_n(middle_of(bucket), count).expect("a histogram that grows takes every figure");
+    }
+    histogram
+}
+
+fn quantiles_of(histogram: &Histogram<u64>) -> Quantiles {
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    Quantiles {
+        count: histogram.len(),
+        p50_ns: at(0.5),
+        p99_ns: at(0.99),
+        p999_ns: at(0.999),
+        max_ns: histogram.max(),
     }
 }
 
@@ -191,7 +214,7 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_what_was_noted() {
-        let latencies = Latencies::new().unwrap();
+        let latencies = Latencies::new(2).unwrap();
         let before = latencies.snapshot();
         (1..=1000).for_each(|us| latencies.note(Latency::Device, Duration::from_micros(us)));
         latencies.note(Latency::Stall, Duration::from_secs(100));
@@ -206,6 +229,12 @@ mod tests {
         near(device.p999_ns, 999_000);
         near(noted.quantiles(Latency::Stall).max_ns, 100_000_000_000);
         assert_eq!(noted.quantiles(Latency::NewPage), Quantiles::default());
+        latencies.note_device(1, Duration::from_micros(7));
+        near(latencies.of_area(1).p50_ns, 7000);
+        assert_eq!(
+            (latencies.of_area(0).count, latencies.snapshot().quantiles(Latency::Device).count),
+            (0, 1001)
+        );
         assert_eq!(noted.since(&before), noted);
         assert_eq!(noted.since(&noted).quantiles(Latency::Device).count, 0);
     }

@@ -85,6 +85,7 @@ pub use space::{
 };
 #[doc(hidden)]
 pub use swap::pool::probe::PoolProbe;
+pub use swap::{AreaState, AreaStats};
 #[doc(hidden)]
 pub use swap::{StandaloneSlots, StandaloneSwapCache};
 pub use sync::machine::{Cpus, Machine};

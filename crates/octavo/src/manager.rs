@@ -17,7 +17,7 @@ use crate::latency::LatencySnapshot;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::Space;
-use crate::swap::Pool;
+use crate::swap::{AreaStats, Pool};
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::translation::Translation;
 use crate::units::{FrameId, Order, bytes_for_people};
@@ -138,6 +138,18 @@ impl Manager {
     /// How long accesses waited so far. In a forked child, until the fork.
     pub fn latencies(&self) -> LatencySnapshot {
         self.engine().latencies.snapshot()
+    }
+
+    /// What each swap area has done so far, in the order in which they were given.
+    ///
+    /// # Errors
+    /// `ForkedChild` in a forked child.
+    pub fn areas(&self) -> Result<Vec<AreaStats>> {
+        let engine = self.engine();
+        let _inside = engine.enter()?;
+        let mut areas = engine.swap.area_stats();
+        areas.iter_mut().enumerate().for_each(|(area, stats)| stats.waits = engine.latencies.of_area(area));
+        Ok(areas)
     }
 
     /// The memory, slots and pages in use.

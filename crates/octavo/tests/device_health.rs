@@ -10,7 +10,8 @@ use common::device::{EIO, Manner, TestDevice};
 use common::{MIB, PAGE};
 use octavo::io::{Device, Submitted, SwapArea, Transfer, Urgency, Waited};
 use octavo::{
-    Access, Advice, Compression, Error, ErrorKind, Machine, Manager, ManagerBuilder, RegionOptions, Space,
+    Access, Advice, AreaState, Compression, Counter, Error, ErrorKind, Latency, Machine, Manager,
+    ManagerBuilder, RegionOptions, Space,
 };
 
 const PAGES: u64 = 8192;
@@ -513,4 +514,43 @@ fn a_device_is_asked_for_its_name_when_it_is_opened_and_not_again() {
     }
     device.let_go();
     assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn the_figures_of_each_area_say_what_its_device_did() {
+    let (first, second, manager) = with_two_areas();
+    let before = manager.areas().unwrap();
+    assert_eq!(before.iter().map(|area| &*area.name).collect::<Vec<_>>(), ["the first", "the second"]);
+    assert_eq!(before[1].capacity_bytes, 3 * PAGES * PAGE);
+    assert_eq!((before[0].used_bytes, before[0].writes, before[0].waits.count), (0, 0, 0));
+    let space = manager.space().unwrap();
+    let at = map(&space);
+    assert!(fill(&space, at, 0..PAGES).1.is_none());
+    first.reads().fail_every(2, EIO);
+    let failed = (0..100).filter(|page| space.load::<u64>(at + page * PAGE).is_err()).count() as u64;
+    first.heal();
+    check(&space, at, 0..PAGES);
+    first.writes().fail_every(1, EIO);
+    let other = manager.space().unwrap();
+    assert!(fill(&other, map(&other), 0..PAGES).1.is_none());
+
+    let [one, two] = manager.areas().unwrap().try_into().unwrap();
+    let counted = |counter| manager.counters().get(counter);
+    let bytes = |counter| counted(counter) * PAGE;
+    assert_eq!(one.written_bytes + two.written_bytes, bytes(Counter::SwapOut));
+    assert_eq!((one.read_bytes, two.read_bytes), (bytes(Counter::SwapIn), 0));
+    assert!(one.written_bytes > PAGES / 2 * PAGE && two.written_bytes > 0);
+    assert_eq!((one.state, two.state), (AreaState::Failing, AreaState::Well));
+    assert_eq!((one.read_errors, two.read_errors), (first.reads().failed(), 0));
+    assert!(failed > 0 && one.read_errors == failed, "{failed}, {one:?}");
+    assert_eq!((one.write_errors, two.write_errors), (first.writes().failed(), 0));
+    assert_eq!(
+        (one.writes + one.write_errors, two.writes),
+        (first.writes().begun(), second.writes().begun())
+    );
+    assert!(
+        one.used_bytes > 0 && one.used_bytes + two.used_bytes == manager.stats().unwrap().swap_slots * PAGE
+    );
+    let waits = manager.latencies().quantiles(Latency::Device).count;
+    assert!(waits > 0 && one.waits.count == waits && two.waits.count == 0, "{waits}, {one:?}");
 }

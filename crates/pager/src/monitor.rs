@@ -617,6 +617,7 @@ impl Monitor {
             // New pages come in runs here, which are not timed.
             let waits = manager.latencies();
             let told = waits.iter().filter(|(latency, _)| *latency != octavo::Latency::NewPage);
+            self.summary.areas = manager.areas().unwrap_or_default();
             self.summary.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
         }
         &self.summary

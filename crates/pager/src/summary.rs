@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use octavo::{Counter, Manager, PAGE_BYTES, Quantiles, SpaceStats};
+use octavo::{AreaStats, Counter, Manager, PAGE_BYTES, Quantiles, SpaceStats};
 use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
@@ -76,6 +76,8 @@ pub struct Summary {
     pub waited_seconds: f64,
     /// How long faults took, by kind, and how long those stood that made room.
     pub latencies: BTreeMap<&'static str, Quantiles>,
+    /// What each swap area has done.
+    pub areas: Vec<AreaStats>,
     /// The bytes of pages in the compressed pool, by the bytes that they took there, when the pool held most.
     pub compression_ratio: Option<f64>,
     /// Whether the processor's accessed bits told which pages are in use. Otherwise it shows in faults only.

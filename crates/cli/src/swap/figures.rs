@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use octavo::LatencySnapshot;
+use octavo::{AreaStats, LatencySnapshot};
 
 use super::data::PAGE_BYTES;
 use super::disk_side::Moved;
@@ -49,6 +49,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     measures.extend(side.huge_bytes.map(|bytes| ("huge_bytes", bytes as f64)));
     measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
     let latencies = side.latencies.iter().flat_map(of_latencies);
+    let areas = side.areas.iter().enumerate().flat_map(|(number, area)| of_area(number, area));
     Run {
         mode: contender.name().into(),
         tasks: job.tasks.into(),
@@ -60,7 +61,12 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
         faults_per_s: side.faults as f64 / seconds,
         peak_rss_bytes: side.peak_bytes.saturating_sub(side.ram_device_bytes.unwrap_or(0)),
         counters: side.counters.clone(),
-        measures: measures.into_iter().map(|(name, value)| (name.into(), value)).chain(latencies).collect(),
+        measures: measures
+            .into_iter()
+            .map(|(name, value)| (name.into(), value))
+            .chain(latencies)
+            .chain(areas)
+            .collect(),
         failures: failures(side.mismatch().is_some()),
         ..Run::default()
     }
@@ -75,6 +81,23 @@ fn of_latencies(latencies: &LatencySnapshot) -> impl Iterator<Item = (Cow<'stati
             [("p50", waits.p50_ns), ("p99", waits.p99_ns), ("p999", waits.p999_ns), ("max", waits.max_ns)];
         ns.map(|(quantile, ns)| (format!("{name}_{quantile}_ns").into(), ns as f64))
     })
+}
+
+/// What an area did, in all phases.
+fn of_area(number: usize, area: &AreaStats) -> impl Iterator<Item = (Cow<'static, str>, f64)> + use<> {
+    let figures = [
+        ("used_bytes", area.used_bytes),
+        ("reads", area.reads),
+        ("read_bytes", area.read_bytes),
+        ("writes", area.writes),
+        ("written_bytes", area.written_bytes),
+        ("read_errors", area.read_errors),
+        ("write_errors", area.write_errors),
+        ("wait_p50_ns", area.waits.p50_ns),
+        ("wait_p99_ns", area.waits.p99_ns),
+        ("wait_p999_ns", area.waits.p999_ns),
+    ];
+    figures.into_iter().map(move |(figure, value)| (format!("area{number}_{figure}").into(), value as f64))
 }
 
 /// A run of the bare device.

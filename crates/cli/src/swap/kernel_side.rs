@@ -152,6 +152,7 @@ impl KernelSide {
             ]
             .into(),
             latencies: None,
+            areas: Vec::new(),
             phases,
         })
     }

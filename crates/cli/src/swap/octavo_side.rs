@@ -71,6 +71,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     }
     let budget_bytes = manager.stats()?.budget_bytes;
     let peak_bytes = usage::peak_resident_bytes();
+    let areas = manager.areas()?;
     drop(memories);
     let counted = manager.counters().since(&before);
     manager.shutdown().map_err(octavo::Error::from)?;
@@ -84,6 +85,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
         zram_bytes: None,
         counters: named(&counted),
         latencies,
+        areas,
     })
 }
 

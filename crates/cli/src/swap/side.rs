@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use octavo::LatencySnapshot;
+use octavo::{AreaStats, LatencySnapshot};
 
 use super::monitor::Seen;
 use super::plan::Phase;
@@ -52,6 +52,8 @@ pub struct Side {
     pub counters: BTreeMap<String, u64>,
     /// How long Octavo's accesses waited in the timed phase.
     pub latencies: Option<LatencySnapshot>,
+    /// What Octavo's swap areas did in all phases.
+    pub areas: Vec<AreaStats>,
 }
 
 impl Side {

@@ -73,7 +73,7 @@ impl Engine {
             SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
         let pin_shares =
             PinShares::new(config.max_spaces).map_err(system("cannot reserve the shares of spaces"))?;
-        let latencies = Latencies::new().map_err(system("cannot reserve histograms"))?;
+        let latencies = Latencies::new(swap.areas.count()).map_err(system("cannot reserve histograms"))?;
         Ok(Shared::new_cyclic(|itself| Self {
             policy: config.policy,
             canary,

@@ -73,7 +73,12 @@ impl Reading {
     #[inline]
     pub(super) fn note_wait(&self, engine: &Engine) {
         if let Some((latency, since)) = self.waits {
-            engine.latencies.note(latency, engine.machine.clock.since(since));
+            let took = engine.machine.clock.since(since);
+            if latency == Latency::Device {
+                engine.latencies.note_device(engine.swap.areas.locate(self.slot).0, took);
+            } else {
+                engine.latencies.note(latency, took);
+            }
         }
     }
 

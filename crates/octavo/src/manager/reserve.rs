@@ -59,7 +59,8 @@ impl Reserve {
     /// `System` where there are not. That is better now than later, when an allocation that fails ends the process.
     pub(super) fn probe(&self, swap_slots: u64, slot_bytes: u64, cpus: Cpus) -> Result<()> {
         let frames = FrameConfig::span_frames(&self.zones);
-        let spaces = self.spaces * (8 + 32 * cpus.count());
+        // The root of a table, the share of pins, and figures.
+        let spaces = self.spaces * (8 + 8 + 32 * cpus.count());
         let away = self.away_bytes / PAGE_BYTES as u64;
         // A frame, its word in the reverse map, and its latch; the place that a clean page that is away keeps; and words for a power of two.
         let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME + LATCH_BYTES) as u64

@@ -13,6 +13,7 @@ use std::panic::resume_unwind;
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
 use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Waited};
+use crate::swap::area_stats::{AreaStats, AreaTraffic};
 use crate::swap::clusters::AreaShape;
 use crate::swap::health::{End, Health, Seen, State};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared, catch_panic};
@@ -38,6 +39,7 @@ pub(super) struct Area {
     failures: AtomicU64,
     /// A completion of ours panicked, inside some device's call.
     is_broken: Shared<AtomicBool>,
+    traffic: AreaTraffic,
 }
 
 impl Area {
@@ -58,6 +60,7 @@ impl Area {
             failure: Mutex::new(None),
             failures: AtomicU64::new(0),
             is_broken,
+            traffic: AreaTraffic::default(),
         }
     }
 
@@ -131,6 +134,7 @@ impl Area {
     /// A transfer has ended.
     pub(super) fn note_end(&self, job: &Job, result: &io::Result<()>) {
         self.note_no_longer_writing(job);
+        self.traffic.note_end(job.direction, job.count, result.is_ok());
         let end = match (job.direction, result) {
             (Direction::Read, Ok(())) => End::Read,
             (Direction::Read, Err(_)) => End::ReadFailed,
@@ -164,6 +168,11 @@ impl Area {
         // Relaxed: an access compares the count with one that it read itself.
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.probes.ended(false);
+    }
+
+    /// What it has done, with so many of its slots in use.
+    pub(super) fn stats(&self, used_slots: u32) -> AreaStats {
+        self.traffic.stats(self.name.clone(), self.state(), self.shape.capacity_pages, used_slots)
     }
 
     /// How often a write failed, so far.

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::io::{ANY_QUEUE, Device, Direction, Host, Job, Urgency, Waited};
 use crate::store::Completing;
 use crate::swap::area::{Area, timed_out};
+use crate::swap::area_stats::AreaStats;
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
 use crate::swap::health::{Seen, State};
 use crate::swap::single_reads::SingleReads;
@@ -63,7 +64,7 @@ impl Areas {
     }
 
     /// How many areas there are.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.areas.len()
     }
 
@@ -92,7 +93,7 @@ impl Areas {
 
     /// The index of the area that has a slot, and the place there.
     #[inline]
-    fn locate(&self, slot: SwapSlot) -> (usize, u32) {
+    pub(crate) fn locate(&self, slot: SwapSlot) -> (usize, u32) {
         let after = self.areas.partition_point(|area| area.first_slot <= slot.0);
         let index = after.checked_sub(1).expect("a slot of some area");
         (index, slot.0 - self.areas[index].first_slot)
@@ -158,6 +159,11 @@ impl Areas {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
         }
+    }
+
+    /// What each area has done, by its index. `used_slots` says how many of its slots are in use.
+    pub(super) fn stats(&self, used_slots: impl Fn(usize) -> u32) -> Vec<AreaStats> {
+        self.areas.iter().enumerate().map(|(index, area)| area.stats(used_slots(index))).collect()
     }
 
     /// How often a write failed, so far.

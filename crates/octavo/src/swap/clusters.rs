@@ -220,6 +220,11 @@ impl Clusters {
         })
     }
 
+    /// Slots of an area in use.
+    pub(crate) fn used_in_area(&self, area: usize) -> u32 {
+        self.areas[area].used()
+    }
+
     /// Slots in use. Exact while nobody else is at work.
     pub(crate) fn used(&self) -> u32 {
         self.areas.iter().map(Area::used).sum()

@@ -15,6 +15,7 @@
 //! | `cache` | from slots to frames |
 //! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
 //! | `areas`, `area`, `health` | the devices behind the slots, and how they do |
+//! | `area_stats` | what each area has done |
 //! | `single_reads` | how gently pages go out while single pages are asked for |
 //! | `contents`, `content` | what a slot holds, and how it comes back |
 //! | `packing` | where each page of a batch ends: a word, the pool, its area |
@@ -22,6 +23,7 @@
 //! | `seal`, `bounce` | encryption |
 
 mod area;
+mod area_stats;
 mod areas;
 pub(crate) mod bounce;
 mod cache;
@@ -55,6 +57,7 @@ use crate::store::{Started, Unread};
 use crate::sync::{Arc, Duration, Machine, Ordering, Random, Shared, pause};
 use crate::units::{FrameId, Order, SwapSlot};
 
+pub use area_stats::{AreaState, AreaStats};
 use areas::Areas;
 pub(crate) use areas::Asked;
 use bounce::BounceFrames;
@@ -219,6 +222,11 @@ impl Swap {
     pub(crate) fn most_writing_pages(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
         if self.areas.single_reads.are_many() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
+    }
+
+    /// What each area has done.
+    pub(crate) fn area_stats(&self) -> Vec<AreaStats> {
+        self.areas.stats(|area| self.slots.clusters().used_in_area(area))
     }
 
     /// What to expect of the next write.

@@ -1,0 +1,118 @@
+//! What an area has done, in figures.
+//!
+//! Cost: two additions for each transfer, on a line that transfers of the area share. A transfer takes a thousand times as long.
+
+use crate::io::Direction;
+use crate::latency::Quantiles;
+use crate::swap::health::State;
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::PAGE_SHIFT;
+
+/// How a swap area does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum AreaState {
+    /// Its transfers end well.
+    Well,
+    /// The last write failed. Other areas are written to instead, where there are any.
+    Failing,
+    /// It has not answered in time, and gets nothing new until it does.
+    Silent,
+}
+
+impl From<State> for AreaState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Well => Self::Well,
+            State::Failing => Self::Failing,
+            State::Silent => Self::Silent,
+        }
+    }
+}
+
+/// The use of a swap area since the manager was built, at about one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct AreaStats {
+    /// The device's name for itself: the path of a file, for instance.
+    pub name: String,
+    /// How it does.
+    pub state: AreaState,
+    /// Bytes of pages that it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes of pages that have a place there. Those may be in the compressed pool, or in memory, instead.
+    pub used_bytes: u64,
+    /// Transfers that ended well, each way, and their bytes.
+    pub reads: u64,
+    /// See `reads`.
+    pub read_bytes: u64,
+    /// See `reads`.
+    pub writes: u64,
+    /// See `reads`.
+    pub written_bytes: u64,
+    /// Transfers that failed, each way.
+    pub read_errors: u64,
+    /// See `read_errors`.
+    pub write_errors: u64,
+    /// How long faults waited for its pages ([`Latency::Device`](crate::Latency::Device)).
+    pub waits: Quantiles,
+}
+
+/// Transfers one way.
+#[derive(Debug, Default)]
+struct OneWay {
+    transfers: AtomicU64,
+    pages: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Transfers of an area that have ended. Relaxed: they are figures, and publish nothing.
+#[derive(Debug, Default)]
+pub(super) struct AreaTraffic {
+    reads: OneWay,
+    writes: OneWay,
+}
+
+impl AreaTraffic {
+    /// Notes the end of a transfer of so many pages.
+    pub(super) fn note_end(&self, direction: Direction, pages: u32, is_well: bool) {
+        let way = match direction {
+            Direction::Read => &self.reads,
+            Direction::Write => &self.writes,
+        };
+        if is_well {
+            way.transfers.fetch_add(1, Ordering::Relaxed);
+            way.pages.fetch_add(u64::from(pages), Ordering::Relaxed);
+        } else {
+            way.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds what is known of the area otherwise.
+    pub(super) fn stats(
+        &self,
+        name: String,
+        state: State,
+        capacity_pages: u32,
+        used_pages: u32,
+    ) -> AreaStats {
+        let bytes = |pages: u64| pages << PAGE_SHIFT;
+        let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        AreaStats {
+            name,
+            state: state.into(),
+            capacity_bytes: bytes(capacity_pages.into()),
+            used_bytes: bytes(used_pages.into()),
+            reads: get(&self.reads.transfers),
+            read_bytes: bytes(get(&self.reads.pages)),
+            writes: get(&self.writes.transfers),
+            written_bytes: bytes(get(&self.writes.pages)),
+            read_errors: get(&self.reads.errors),
+            write_errors: get(&self.writes.errors),
+            waits: Quantiles::default(),
+        }
+    }
+}
