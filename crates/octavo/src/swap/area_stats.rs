@@ -43,7 +43,8 @@ pub struct AreaStats {
     pub state: AreaState,
     /// Bytes of pages that it can hold.
     pub capacity_bytes: u64,
-    /// Bytes of pages that have a place there. Those may be in the compressed pool, or in memory, instead.
+    /// Bytes of pages that have a place there, and of places that could not be written. The pages may be in the compressed pool, or in
+    /// memory, instead.
     pub used_bytes: u64,
     /// Transfers that ended well, each way, and their bytes.
     pub reads: u64,
