@@ -116,14 +116,14 @@ impl ErrorKind {
     }
 }
 
-/// An error of Octavo. Its text says what happened and what to do.
-#[derive(Clone, Debug)]
+/// An error of Octavo. Its text says what happened and what to do. So does its `Debug` form, which a `main` that returns it prints.
+#[derive(Clone)]
 pub struct Error {
     // The error is one word, so that the result of a hit path travels in registers.
     details: Box<Details>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Details {
     kind: ErrorKind,
     message: String,
@@ -180,6 +180,12 @@ fn remedy() -> String {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.details.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind().name(), self.details.message)
     }
 }
 

@@ -64,6 +64,9 @@ mod table;
 mod units;
 pub mod vec;
 
+/// The crate whose `Pod` says what plain data is, in the version that Octavo uses.
+pub use bytemuck;
+
 pub use access::{
     Borrowed, ExclusiveGuard, ExclusiveGuardOf, OptimisticGuard, Pin, PinHolder, PinOf, PinnedPages,
     SharedGuard, SharedGuardOf,

@@ -453,7 +453,10 @@ impl Engine {
             .collect();
         let largest = if largest.is_empty() { "none".to_string() } else { largest.join(", ") };
         let tables = (self.table.nodes.in_use() * PAGE_BYTES) as u64;
-        let remedy = if self.swap.is_available() {
+        let remedy = if tables > self.budget.limit_bytes() / 2 {
+            // Each page that is out needs an entry, and more where it is alone.
+            "page tables take most of it, as they grow with what is out: unmap ranges or drop a space, or raise the budget to a hundredth of your data or more"
+        } else if self.swap.is_available() {
             "drop pins, unmap ranges or drop a space, or raise the budget"
         } else {
             "configure a swap file, unmap ranges or drop a space, or raise the budget"

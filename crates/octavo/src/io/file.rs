@@ -281,6 +281,12 @@ fn names_memory(status: &rustix::fs::StatFs) -> bool {
 pub(super) fn check(path: &Path, allow_tmpfs: bool) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let place = if path.exists() { path } else { folder };
+    if path
+        .metadata()
+        .is_ok_and(|found| !found.is_file() && !found.is_dir() && !found.file_type().is_block_device())
+    {
+        return Err(unavailable_because(path, "it is neither a file nor a disk"));
+    }
     match rustix::fs::statfs(place) {
         Err(_) if !folder.is_dir() => {
             Err(unavailable_because(path, &format!("there is no folder {}", folder.display())))
@@ -308,7 +314,7 @@ pub(super) fn unavailable_because(path: &Path, why: &str) -> Error {
     Error::new(
         ErrorKind::SwapUnavailable,
         format!(
-            "cannot make a swap file at {}: {why}; choose a writable place on a disk, or run without swap",
+            "cannot make a swap file at {}: {why}; choose a writable place on a disk, by another path or by $TMPDIR",
             path.display()
         ),
     )

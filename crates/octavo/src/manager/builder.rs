@@ -306,6 +306,9 @@ pub(super) fn check_budget(bytes: u64, machine_bytes: u64) -> Result<()> {
     } else {
         return Ok(());
     };
-    let message = format!("a budget of {} is {problem}; choose one in between", bytes_for_people(bytes));
+    let most = bytes_for_people(machine_bytes.min(MOST_BUDGET_BYTES));
+    let least = bytes_for_people(MIN_BUDGET_BYTES);
+    let message =
+        format!("a budget of {} is {problem}; choose one from {least} to {most}", bytes_for_people(bytes));
     Err(Error::new(ErrorKind::InvalidBudget, message))
 }
