@@ -3,7 +3,9 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
@@ -209,4 +211,38 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
         errors.contains("the program was stopped: process") && errors.contains("octavo-torture"),
         "{errors}"
     );
+}
+
+/// As somebody who may not use userfaultfd.
+#[test]
+fn a_strict_run_ends_where_a_process_cannot_be_taken_over() {
+    let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
+    if may_all || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Others may not reach the folder in which the programs were built.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = |program: &Path| {
+        let to = folder.path().join(program.file_name().unwrap());
+        fs::copy(program, &to).unwrap();
+        to
+    };
+    let (octavo, torture) = (copy(Path::new(OCTAVO)), copy(torture()));
+    let run = |options: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&octavo);
+        command.args(["run", "--memory", "64M"]).args(options).arg("--").arg(&torture);
+        command
+            .args(["--memory", "128M", "--seconds", "3", "--seed", "1", "--only", "writers"])
+            .output()
+            .unwrap()
+    };
+    let lenient = run(&[]);
+    assert!(lenient.status.success(), "{}", text(&lenient.stderr));
+    assert!(text(&lenient.stderr).contains("is not managed"), "{}", text(&lenient.stderr));
+    let strict = run(&["--strict"]);
+    assert!(!strict.status.success());
+    let errors = text(&strict.stderr);
+    assert!(errors.contains("was stopped") && errors.contains("is not managed"), "{errors}");
 }

@@ -80,26 +80,35 @@ pub enum End {
     Stopped(String),
 }
 
-/// Runs a program and all its children within `limit_bytes` of memory. `make_manager` makes the manager, in a
-/// thread of its own, before the first process is taken over; it gets the budget. Whoever connects to `socket` gets the
-/// figures up to then, as a line of JSON. Blocks until the program has ended.
+/// The choices for a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// The most memory that the program, its children and this process may have together.
+    pub limit_bytes: u64,
+    /// Whoever connects to this path gets the figures up to then, as a line of JSON.
+    pub socket: Option<&'a Path>,
+    /// A process that cannot be taken over ends the run. Otherwise it goes on without a limit.
+    pub is_strict: bool,
+}
+
+/// Runs a program and all its children within a limit. `make_manager` makes the manager, in a thread of its own, before the first process
+/// is taken over; it gets the budget. Blocks until the program has ended.
 ///
 /// # Errors
 /// The kernel's, where the program cannot be watched, and `AddrInUse` where the socket's path is taken.
 pub fn run(
     mut command: Command,
-    limit_bytes: u64,
-    socket: Option<&Path>,
+    options: Options<'_>,
     make_manager: impl FnOnce(u64) -> octavo::Result<Manager> + Send + 'static,
 ) -> io::Result<(End, Summary)> {
     // Children whose parents end become the runner's, so that none gets lost.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut signals = Signals::new()?;
-    let socket = socket.map(Socket::listen).transpose()?;
-    let ledger = Arc::new(Ledger::new(limit_bytes));
+    let socket = options.socket.map(Socket::listen).transpose()?;
+    let ledger = Arc::new(Ledger::new(options.limit_bytes));
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
-    let mut monitor = Monitor::new(Arc::clone(&ledger), make)?;
+    let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
     let program = match command.spawn() {
         Ok(child) => child.id(),
         Err(error) => return Ok((End::NotStarted(error), monitor.finish())),

@@ -78,6 +78,8 @@ pub(crate) struct Monitor {
     make_manager: Option<MakeManager>,
     /// A thread that makes the manager.
     making: Option<JoinHandle<Result<Manager, String>>>,
+    /// A process that cannot be managed ends the run.
+    is_strict: bool,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
     /// The guardian's process has ended.
@@ -175,9 +177,14 @@ fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> O
 }
 
 impl Monitor {
-    pub(crate) fn new(ledger: Arc<Ledger>, make_manager: MakeManager) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        ledger: Arc<Ledger>,
+        make_manager: MakeManager,
+        is_strict: bool,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             ledger,
+            is_strict,
             make_manager: Some(make_manager),
             making: None,
             manager: None,
@@ -409,7 +416,7 @@ impl Monitor {
         for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
             // Each of these takes long enough for the others to fill the memory.
             if self.is_to_be_equipped(anonymous, pid) {
-                self.equip(pid);
+                self.equip(pid)?;
             } else if let Some(managed) = self.managed.get_mut(&pid) {
                 if managed.has_more_outside() {
                     // The process may have ended, or look different by now.
@@ -467,7 +474,7 @@ impl Monitor {
         anonymous >= LEAST_PROCESS && self.managed.get(&pid).is_some_and(is_child)
     }
 
-    fn equip(&mut self, pid: u32) {
+    fn equip(&mut self, pid: u32) -> Result<(), Failed> {
         let managed = self.managed.get_mut(&pid).expect("it was just found");
         match managed.equip(pid) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
@@ -480,12 +487,25 @@ impl Monitor {
             // Its faults are served all the same. What it has itself counts as outside.
             Err(Unequipped::Refused(why)) => {
                 managed.refuse();
-                // It may just have ended.
-                if proc::has_memory(pid) {
-                    say!("octavo: a fork's child is served, but its pages cannot go out: {why}");
-                }
+                self.tell(pid, format!("a fork's child is served, but its pages cannot go out: {why}"))?;
             }
         }
+        Ok(())
+    }
+
+    /// Tells of a process whose pages cannot go out, unless it has just ended.
+    ///
+    /// # Errors
+    /// The same sentence, where the run is strict.
+    fn tell(&self, pid: u32, sentence: String) -> Result<(), Failed> {
+        if !proc::has_memory(pid) {
+            return Ok(());
+        }
+        if self.is_strict {
+            return Err(Failed(sentence));
+        }
+        say!("octavo: {sentence}");
+        Ok(())
     }
 
     /// Returns what the kernel says of a process if it is to be taken over.
@@ -522,10 +542,8 @@ impl Monitor {
                 self.manage(pid, managed);
             }
             Err(why) => {
-                if proc::has_memory(pid) {
-                    say!("octavo: {} ({pid}) is not managed: {why}", proc::name(pid));
-                }
                 self.refused.insert(pid, stack);
+                self.tell(pid, format!("{} ({pid}) is not managed: {why}", proc::name(pid)))?;
             }
         }
         Ok(())

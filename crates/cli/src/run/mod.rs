@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 
 use octavo::io::{SwapArea, SwapFile};
 use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
-use octavo_pager::{End, Summary};
+use octavo_pager::{End, Options, Summary};
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::usage;
 
@@ -50,14 +50,16 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         let reclaim_policy = reclaim_policy(settings.accessed_bits);
         builder(&settings).budget_bytes(budget_bytes).reclaim_policy(reclaim_policy).build()
     };
-    let (end, summary) = octavo_pager::run(command, limit_bytes, args.socket.as_deref(), make_manager)
-        .map_err(|error| match (&args.socket, error.kind()) {
+    let options = Options { limit_bytes, socket: args.socket.as_deref(), is_strict: args.strict };
+    let (end, summary) = octavo_pager::run(command, options, make_manager).map_err(|error| {
+        match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => Failure::Said(format!(
                 "somebody listens at {}, or it is no socket; give --socket another path",
                 path.display()
             )),
             _ => Failure::system(format!("cannot watch {}", program.display()), error),
-        })?;
+        }
+    })?;
     let has_started = !matches!(end, End::NotStarted(_));
     if (args.stats || is_demo) && has_started {
         tell(&summary);

@@ -7,7 +7,7 @@ use crate::managed::tests::{Commons, wait_until};
 
 fn monitor(commons: &Commons) -> Monitor {
     let unused = Box::new(|| Err("nobody asks for a manager".into()));
-    Monitor::new(Arc::clone(&commons.ledger), unused).unwrap()
+    Monitor::new(Arc::clone(&commons.ledger), unused, false).unwrap()
 }
 
 #[test]
