@@ -172,13 +172,10 @@ pub(crate) async fn reclaim(
     // each list.
     while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
         let most = most_writing_pages(engine);
-        if engine.coming_pages() > most
-            && !waiter.until_some_write_ends_above(most).await
-            && waiter.has_given_up()
-        {
-            // More pages would only be in flight for longer.
-            break;
-        }
+        // More pages under way would only be so for longer. Who cannot wait takes pages that need no write.
+        let may_write = engine.coming_pages() <= most
+            || waiter.until_some_write_ends_above(most).await
+            || !waiter.has_given_up();
         // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be in use.
         scan.asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
         if stuck {
@@ -189,7 +186,7 @@ pub(crate) async fn reclaim(
         // After so many failures, other slots have been tried too. So dirty pages are only tried now and
         // then. Clean pages go at any time.
         let in_vain_lately = fruitless >= FAILURES && !fruitless.is_power_of_two();
-        let what = if engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
+        let what = if !may_write || engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
             Evict::Clean
         } else {
             Evict::All
@@ -210,6 +207,9 @@ pub(crate) async fn reclaim(
             outcome.started = 0;
         }
         let gone = outcome.freed + outcome.started;
+        if !may_write && gone == 0 {
+            break;
+        }
         engine.counters.add(who.counters().1, gone);
         done.freed += outcome.freed;
         done.started += outcome.started;
@@ -220,7 +220,7 @@ pub(crate) async fn reclaim(
         }
         // Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
         // write.
-        stuck = outcome.obstructed || engine.swap.is_failing();
+        stuck = may_write && outcome.obstructed || engine.swap.is_failing();
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
         }
