@@ -88,7 +88,6 @@ fn bugs_of_the_swap_cache_are_found() {
     is_found("orphan-forgotten-under-writeback", None);
     is_found("evicted-orphan-keeps-its-slot", None);
     is_found("frozen-before-the-word-changes", None);
-    is_found("read-without-second-look", None);
     is_found("slot-freed-at-its-first-reference", None);
     is_found("pin-dropped-before-the-page-is-shown", None);
 }

@@ -3,7 +3,7 @@
 
 use crate::units::Order;
 
-/// How huge zero pages are counted. The patched form follows *thp: reduce usage of huge zero page's atomic
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how huge zero pages are counted. The patched form follows *thp: reduce usage of huge zero page's atomic
 /// counter* (Linux 4.9, commit 6fcb52a56ff6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroPage {
@@ -17,7 +17,7 @@ pub enum ZeroPage {
     Persistent,
 }
 
-/// The orders that the per-CPU lists hold. The patched form follows *mm/page_alloc: allow high-order pages to
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: the orders that the per-CPU lists hold. The patched form follows *mm/page_alloc: allow high-order pages to
 /// be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PercpuOrders {
@@ -42,7 +42,7 @@ impl PercpuOrders {
     }
 }
 
-/// How the swap cache finds the frame of a slot. The patched form follows *mm: don't use radix tree writeback
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how the swap cache finds the frame of a slot. The patched form follows *mm: don't use radix tree writeback
 /// tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapCache {
@@ -55,7 +55,7 @@ pub enum SwapCache {
     Table,
 }
 
-/// How pages are pinned. The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how pages are pinned. The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit
 /// 8174c430e445).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinPath {
@@ -67,7 +67,7 @@ pub enum PinPath {
     LockFree,
 }
 
-/// When a write fault takes a 2 MiB block instead of a frame.
+/// When a write fault takes 2 MiB at once: one fault instead of 512, but 2 MiB of the budget for the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePolicy {
     /// Wherever the aligned 2 MiB lies in one region and is empty.

@@ -75,8 +75,8 @@ counters! {
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";
     StealDirect "pgsteal_direct" "Pages freed by direct reclaim.";
     BackgroundRun "pageoutrun" "Times background reclaim was woken to work.";
-    PageActivated "pgactivate" "Pages moved to the active list.";
-    PageDeactivated "pgdeactivate" "Pages moved to the inactive list.";
+    PageActivated "pgactivate" "Pages that the reclaim policy moved among those to stay.";
+    PageDeactivated "pgdeactivate" "Pages that the reclaim policy moved among those that go first.";
     WorkingsetRefault "workingset_refault" "Refaults: pages that came back and had left a shadow.";
     WorkingsetActivate "workingset_activate" "Refaulted pages that the policy keeps from the start.";
     FrameMigrated "pgmigrate_success" "Frames moved to another place.";
@@ -122,7 +122,8 @@ impl Counters {
     }
 }
 
-/// All counters at about one moment.
+/// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). Take two, and [`CounterSnapshot::since`] gives those of
+/// an interval.
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     values: Vec<u64>,

@@ -14,15 +14,15 @@ use crate::units::bytes_for_people;
 #[repr(u16)]
 pub enum ErrorKind {
     /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and
-    /// cannot be moved out.
+    /// cannot be moved out; or a quota is below 2 MiB.
     InvalidBudget = 1,
-    /// The range is empty, unaligned, overflows or lies outside the address space.
+    /// The range, index or offset is empty, unaligned, too long, or outside of what it is taken from.
     InvalidRange = 2,
     /// The range overlaps a region that is already mapped.
     AlreadyMapped = 3,
     /// No region lies at this address.
     NotMapped = 4,
-    /// The region forbids this access.
+    /// The region forbids this access, the pin is for reading, or guards are used without a guarded region, or left out with one.
     Protected = 5,
     /// The budget is used up, and no more pages can be moved out.
     OutOfMemory = 6,
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     /// A page carries as many pins as can be counted, or the pins and guards of the space keep as much memory as it may
     /// hold back from other spaces.
     TooManyPins = 14,
-    /// Pins or transfers are outstanding.
+    /// Pins, guards, spaces or transfers hold what the call needs: drop them, or try again.
     Busy = 15,
     /// A block was freed twice, with the wrong order, or was never allocated.
     InvalidFree = 16,
@@ -191,6 +191,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+/// The error is kept inside: `error.get_ref().and_then(|inner| inner.downcast_ref::<octavo::Error>())` gives it back, with its kind.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match error.kind() {

@@ -98,7 +98,8 @@ impl Latencies {
     }
 }
 
-/// The waits so far.
+/// How long accesses waited since the manager was built, by [`Latency`], from [`Manager::latencies`](crate::Manager::latencies). Take two, and
+/// [`LatencySnapshot::since`] gives those of an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatencySnapshot {
     counts: Vec<u64>,

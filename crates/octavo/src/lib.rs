@@ -1,8 +1,15 @@
 //! Octavo: a virtual memory manager in user space.
 //!
-//! A [`Manager`] owns an arena of frames under one budget. A [`Space`] maps ranges of addresses. A page gets
+//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A page gets
 //! a frame when it is first written. It goes out to swap when the budget is used up, and comes back when an
 //! access touches it.
+//!
+//! Ways to the bytes: words ([`Space::load`], [`Space::store`]), copies ([`Space::read`], [`Space::write`]), memory that stays
+//! in place ([`Space::pin_exact`]), slices in place ([`Space::shared`], [`Space::exclusive`]), a vector ([`SpaceVec`]), a
+//! stream ([`SpaceCursor`]). Pins, guards and faults also come as futures.
+//!
+//! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros without a frame. A
+//! *slot* is a page's place in swap.
 //!
 //! ```
 //! use octavo::{Access, Manager, RegionOptions};
@@ -77,6 +84,7 @@ pub use config::{
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use fault::InPlace;
+#[doc(inline)]
 pub use io::{IoEngine, SwapArea, SwapFile};
 pub use latency::{Latency, LatencySnapshot, Quantiles};
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
@@ -95,6 +103,7 @@ pub use sync::machine::{Cpus, Machine};
 pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};
+#[doc(inline)]
 pub use vec::SpaceVec;
 
 /// The examples of the page that registries show are tested, too.

@@ -26,7 +26,7 @@ use builder::check_budget;
 pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
-/// Owns memory on behalf of spaces. A clone is cheap and refers to the same manager, which ends when its last clone and its last
+/// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A clone is cheap and refers to the same manager, which ends when its last clone and its last
 /// space are gone.
 #[derive(Clone)]
 pub struct Manager {
@@ -35,7 +35,7 @@ pub struct Manager {
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
-/// The use of a manager, at about one moment.
+/// The use of a manager, at about one moment, from [`Manager::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ManagerStats {
@@ -47,13 +47,13 @@ pub struct ManagerStats {
     pub away_bytes: u64,
     /// Of those, the bytes of others; see [`Manager::set_outside_bytes`].
     pub outside_bytes: u64,
-    /// Frames that are online and free.
+    /// Frames of 4 KiB that the manager has from the kernel, and that hold nothing.
     pub free_frames: u64,
     /// Table nodes in use.
     pub table_nodes: u64,
-    /// Pages that are to stay, and pages that go first, by the reclaim policy.
+    /// Pages of 4 KiB by the reclaim policy: those to stay, and those that go first.
     pub lru_pages: (u64, u64),
-    /// Swap slots in use.
+    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in memory.
     pub swap_slots: u64,
     /// Pages in the compressed pool, and the bytes of the budget that it takes for them.
     pub pool_pages: u64,
@@ -249,7 +249,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Moves out up to `pages` cold pages now. Returns their number.
+    /// Moves up to `pages` cold pages of 4 KiB out now, before memory is needed. Their frames stay with the manager. Returns how many
+    /// were freed.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -261,7 +262,8 @@ impl Manager {
         Ok(freed)
     }
 
-    /// Allocates a block of 2^order frames that is no page of a space. The block counts against the budget, and is neither moved
+    /// For tests: takes 2^order frames out of the budget, to see how a program does with less, or with memory in pieces. Their bytes are
+    /// not reachable. The block counts against the budget, and is neither moved
     /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page blocks at speed,
     /// use a [`crate::frame::FrameAllocator`] of their own.
     ///
@@ -288,7 +290,7 @@ impl Manager {
         self.engine().frames.free(frame, order)
     }
 
-    /// Zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle. Returns the
+    /// Where there is no background thread: zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle. Returns the
     /// number of zeroed frames, which is 0 where less than the high watermark is free. The per-CPU lists, and the frames that
     /// were zeroed before, go into the zones first.
     ///
@@ -300,7 +302,7 @@ impl Manager {
         Ok(self.engine().frames.zero_some(frames))
     }
 
-    /// Walks all structures and checks them against each other. The time is linear in memory. To be called while no access is
+    /// For tests: walks all structures and checks them against each other. The time is linear in memory. To be called while no access is
     /// under way; reads and writes of devices may be. In a forked child it does nothing.
     ///
     /// # Panics

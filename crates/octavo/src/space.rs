@@ -39,8 +39,11 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's budget.
 ///
-/// Addresses are Octavo's own, and not the process's. The methods here reach the bytes. Any thread may call any of them at any
-/// time. A drop of the space frees all its memory at once, and pinned memory when its pins are dropped.
+/// Addresses are Octavo's own, and no pointers. The methods here reach the bytes, from any thread, and may block while a page comes
+/// in. In a forked child they fail with `ForkedChild`.
+///
+/// A drop frees all pages and their swap at once, and pinned memory when its pins are dropped. Freed memory stays with the manager,
+/// for other pages. The kernel gets it back when [`Manager::set_budget`](crate::Manager::set_budget) lowers the budget, or at the manager's end.
 pub struct Space {
     state: SpaceState,
     engine: Shared<Engine>,
@@ -48,7 +51,8 @@ pub struct Space {
     _running: Arc<Running>,
 }
 
-/// The coming use of a range.
+/// What a program knows of the coming use of a range, for [`Space::advise`]. Normal, Sequential and Random stay until they are changed. The
+/// others act once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
@@ -58,13 +62,13 @@ pub enum Advice {
     Sequential,
     /// In no order: Octavo reads nothing ahead.
     Random,
-    /// Soon: Octavo starts to bring in the pages that are out.
+    /// Soon: Octavo starts to read the pages that are on a device. Those in the compressed pool come back at their access.
     WillNeed,
     /// Not soon: these pages are the next to go.
     Cold,
     /// Not soon: Octavo sends out now the pages that can go.
     PageOut,
-    /// Never again: the pages' contents may be dropped, and read as zeros from now on. The range stays mapped.
+    /// Never again: the contents are dropped before the call returns, and read as zeros. The range stays mapped. Frees memory and swap.
     Free,
 }
 
@@ -75,11 +79,13 @@ impl Space {
 
     // --- layout ---
 
-    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns it. The bytes read as zeros. A range
+    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns that of the first byte. The bytes read as zeros. A range
     /// of 2 MiB or more is aligned to 2 MiB. The range uses no memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` for an empty range, or one that fits nowhere.
+    /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` where the budget has no room for the list of regions.
+    /// `Unsupported` for a guarded region that is not readable and writable, or whose space has a translation. `ForkedChild` in a
+    /// forked child.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
@@ -136,7 +142,7 @@ impl Space {
     /// Maps `len` bytes (rounded up to pages) at `address`.
     ///
     /// # Errors
-    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region.
+    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region; otherwise as [`Space::map`].
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
         let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
@@ -344,7 +350,7 @@ impl Space {
         }
     }
 
-    /// Starts to bring in the pages of the range that are out, and returns the number of those on their way. A long range is cut
+    /// Starts to read the pages of the range that are on a device, so that accesses soon afterwards need not wait for each, and returns the number of those on their way. A long range is cut
     /// to the pages that a quarter of the budget takes, and the space's quota.
     ///
     /// # Errors
@@ -405,7 +411,8 @@ impl Space {
 
     // --- access ---
 
-    /// Copies bytes out. Bytes that other threads write meanwhile may be torn.
+    /// Copies bytes out, from `address` on: any length and alignment, over any mapped pages. Costs the copy, and a look-up for each page. For
+    /// one word there is [`Space::load`]; for a guarded region, [`Space::read_guarded`]. Bytes that other threads write meanwhile may be torn.
     ///
     /// # Errors
     /// As [`Space::load`]. The bytes copied before the failure stay.
@@ -413,7 +420,7 @@ impl Space {
         access::read(&self.engine, &self.state, address, to)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes in, as [`Space::read`] copies them out. A page that is written as a whole is neither zeroed nor read from swap first.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are written.
@@ -421,9 +428,9 @@ impl Space {
         access::write(&self.engine, &self.state, address, from)
     }
 
-    /// Makes the page at `address` usable for `access`, without blocking its executor. Where the fault has to wait for a device,
-    /// for room, or for another fault, the future is pending and wakes its task. A dropped future leaves the page as it was. The
-    /// page may be evicted again at any time.
+    /// Brings the page at `address` in without blocking the executor, so that the next load or store there most likely does not wait. Where the fault
+    /// has to wait for a device, for room, or for another fault, the future is pending and wakes its task. Nothing holds the page: where it must stay,
+    /// there is [`Space::pin_async`]. A dropped future leaves the page as it was.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -551,7 +558,9 @@ impl Space {
         Ok(())
     }
 
-    /// Makes every page of the range usable for `access` now.
+    /// Brings every page of the range in, one after the other, so that accesses right afterwards take no fault. [`Space::prefetch`] before it has the
+    /// reads overlap. With [`Access::Write`] each page gets memory; with `Read`, untouched ones show zeros without any. Pages may go again: pin
+    /// those that have to stay.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are usable.
@@ -570,8 +579,8 @@ impl Space {
     // --- what it uses ---
 
     /// Sets the most memory that the space may have, beside the budget. `None`: the space has no limit of its own. A space at its
-    /// quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota is below the space's memory, the excess goes out before the call
-    /// returns.
+    /// quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota is below the space's memory, the
+    /// excess goes out before the call returns.
     ///
     /// # Errors
     /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then stands, and accesses

@@ -34,8 +34,8 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 /// It owns its elements, so `&mut self` is needed to change them, and `&self` is enough to read them, from many threads. Every access may have to
 /// bring a page in, and may fail as [`Space::load`] does, or with `TooManyPins`, as [`Space::exclusive`] does.
 ///
-/// Elements are copied in and out one by one ([`SpaceVec::get`], [`SpaceVec::set`]), or lent as slices: [`SpaceVec::runs`] and [`SpaceVec::runs_mut`] go through
-/// a range page by page, and cost next to nothing beside a `Vec`.
+/// Elements are copied one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]), for a look-up of the page each, and a guard where they are written; or
+/// lent as slices ([`SpaceVec::runs`], [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), for one guard a page. To go through runs is about as fast as through a `Vec`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -89,7 +89,7 @@ impl<T: Pod> SpaceVec<T> {
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
-    /// Makes an empty vector in the space. It takes no memory and no addresses yet. (Elements of no size, or of more than 2 MiB, do not
+    /// Makes an empty vector in a space that is kept in an [`Arc`](std::sync::Arc). It takes no memory and no addresses yet. (Elements of no size, or of more than 2 MiB, do not
     /// compile.)
     pub fn new(space: &Shared<Space>) -> Self {
         const { assert!(Self::PER_UNIT > 0) }

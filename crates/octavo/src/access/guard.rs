@@ -68,11 +68,10 @@ pub(crate) fn lend<'s, T: Pod>(
     taker: Taker,
 ) -> Result<Lent<'s, T>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
-    if pages == 1 {
-        engine.check_pins(space)?;
-        if let Some(run) = Run::at_hand(engine, space, page, hold) {
-            return Ok(Lent::new(engine, run, address, len));
-        }
+    if pages == 1
+        && let Some(run) = Run::at_hand(engine, space, page, hold)?
+    {
+        return Ok(Lent::new(engine, run, address, len));
     }
     let _inside = engine.enter()?;
     let run = in_place(take_run(engine, space, page, pages, hold, taker))?;
@@ -130,9 +129,9 @@ impl<H: PinHolder> Drop for Memory<H> {
     }
 }
 
-/// A guard of a space that it borrows; see [`SharedGuardOf`].
+/// A `&[T]` of a guarded region that borrows its space, from [`Space::shared`](crate::Space::shared); see [`SharedGuardOf`].
 pub type SharedGuard<'s, T> = SharedGuardOf<Borrowed<'s>, T>;
-/// A guard of a space that it borrows; see [`ExclusiveGuardOf`].
+/// A `&mut [T]` of a guarded region that borrows its space, from [`Space::exclusive`](crate::Space::exclusive); see [`ExclusiveGuardOf`].
 pub type ExclusiveGuard<'s, T> = ExclusiveGuardOf<Borrowed<'s>, T>;
 
 /// Values of a guarded region, lent for reading. Other shared guards may have the same pages; an exclusive one waits until all of

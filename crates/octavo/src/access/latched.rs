@@ -96,7 +96,7 @@ enum Obstacle {
 #[derive(Clone, Copy)]
 struct TakePage<'e> {
     engine: &'e Engine,
-    space: SpaceId,
+    watched: Option<SpaceId>,
     page: PageNumber,
     hold: Hold,
     /// As [`Latch::try_take`](crate::frame::latch::Latch::try_take).
@@ -108,7 +108,7 @@ impl LeafOperation for TakePage<'_> {
 
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Result<HeldPage, Obstacle>> {
-        let Self { engine, space, page, hold, joins } = self;
+        let Self { engine, watched, page, hold, joins } = self;
         let pinned = leaf.entry.guarded_at_home()?;
         let words = engine.frames.words(pinned);
         let (pin, before) = PinnedFrame::take(pinned, words);
@@ -143,7 +143,7 @@ impl LeafOperation for TakePage<'_> {
             // read without holding anything.
             fence(Ordering::Release);
         }
-        engine.note_pinned(space, words, before);
+        engine.note_pinned(watched, words, before);
         leaf.word.mark_accessed(leaf.entry);
         pin.into_frame();
         Some(taken)
@@ -219,12 +219,22 @@ impl Run {
     }
 
     /// Takes a page that is there, if that can be done at once.
+    ///
+    /// # Errors
+    /// `TooManyPins`.
     #[inline(always)]
-    pub(super) fn at_hand(engine: &Engine, space: &SpaceState, page: PageNumber, hold: Hold) -> Option<Self> {
-        let take = TakePage { engine, space: space.id, page, hold, joins: false };
-        let held = engine.table.at_leaf(space.id, page, take)?.ok()?;
-        let head = if held.pinned == held.frame { NO_HEAD } else { held.pinned.0 };
-        Some(Self { frame: held.frame, pages: 1, head, hold })
+    pub(super) fn at_hand(
+        engine: &Engine,
+        space: &SpaceState,
+        page: PageNumber,
+        hold: Hold,
+    ) -> Result<Option<Self>> {
+        let take = TakePage { engine, watched: engine.check_pins(space)?, page, hold, joins: false };
+        let held = engine.table.at_leaf(space.id, page, take).and_then(Result::ok);
+        Ok(held.map(|held| {
+            let head = if held.pinned == held.frame { NO_HEAD } else { held.pinned.0 };
+            Self { frame: held.frame, pages: 1, head, hold }
+        }))
     }
 
     /// Shares pages that are held alone.
@@ -276,8 +286,7 @@ pub(super) async fn take_page(
     let mut turns = 0;
     loop {
         let joins = turns >= MOST_TURNS || taker.is_trying();
-        engine.check_pins(space)?;
-        let take = TakePage { engine, space: space.id, page, hold, joins };
+        let take = TakePage { engine, watched: engine.check_pins(space)?, page, hold, joins };
         let obstacle = match engine.table.at_leaf(space.id, page, take) {
             None => {
                 fault(engine, space, page, taker).await?;

@@ -84,7 +84,8 @@ impl PinHolder for Borrowed<'_> {
 /// Pinned memory of a space that the pin borrows; see [`PinOf`].
 pub type Pin<'s> = PinOf<Borrowed<'s>>;
 
-/// Pinned memory. A drop lets the memory go.
+/// Memory that stays in its place until this is dropped: for system calls, devices, and access without faults. From
+/// [`Space::pin_exact`](crate::Space::pin_exact).
 ///
 /// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) counts it. Both may go to other threads.
 ///
@@ -153,8 +154,8 @@ impl<H: PinHolder> PinOf<H> {
         self.access
     }
 
-    /// Pointer and length of each contiguous part, in order. A part is a page or less, or several pages of one 2 MiB
-    /// block. The pointers stay valid while the pin lives. Other threads may write the bytes behind them.
+    /// Pointer and length in bytes of each contiguous part, in order. Of a pin for [`Access::Read`], never write there: it may be the zero
+    /// page that all spaces share. A part is a page or less, or several pages of one 2 MiB block. The pointers stay valid while the pin lives. Other threads may write the bytes behind them.
     ///
     /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error `ForkedChild`, but
     /// a pointer cannot: SIGSEGV ends a child that dereferences one.
@@ -340,7 +341,7 @@ impl<H: PinHolder> fmt::Debug for PinOf<H> {
     }
 }
 
-/// Iterates over a pin's contiguous parts.
+/// The contiguous parts of a pin, as `(*mut u8, usize)`: pointer and bytes. From [`PinOf::pages`].
 #[derive(Debug)]
 pub struct PinnedPages<'p> {
     engine: &'p Engine,
@@ -373,12 +374,12 @@ pub(crate) fn pin<'s>(
     access: Access,
     cover: Cover,
 ) -> Result<Pin<'s>> {
-    engine.check_pins(space)?;
+    let watched = engine.check_pins(space)?;
     let mut first = NOTHING;
     if engine.policy.pin_path == PinPath::LockFree {
         engine.counters.count(Counter::PinFast);
         let full = Cell::new(false);
-        let take = TakePin { engine, space: space.id, address, len, access, full: &full };
+        let take = TakePin { engine, watched, address, len, access, full: &full };
         first = engine.table.at_leaf(space.id, PageNumber::containing(address), take).unwrap_or(NOTHING);
     }
     if first.len as usize == len && len > 0 {
@@ -488,12 +489,13 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
     while pin.len < len {
         let (engine, access, address, len) =
             (pin.holder.0, pin.access, address + pin.len as u64, len - pin.len);
-        if let Err(error) = engine.check_pins(space) {
-            return Fit::Refused(error);
-        }
+        let watched = match engine.check_pins(space) {
+            Ok(watched) => watched,
+            Err(error) => return Fit::Refused(error),
+        };
         let full = Cell::new(false);
         let page = PageNumber::containing(address);
-        let take = TakePin { engine, space: space.id, address, len, access, full: &full };
+        let take = TakePin { engine, watched, address, len, access, full: &full };
         let zero = || engine.table.at_leaf(space.id, page, TakeZero { engine, address, len });
         let taken = engine.table.at_leaf(space.id, page, take);
         match taken.or_else(|| if access == Access::Read { zero() } else { None }) {
@@ -509,7 +511,7 @@ fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) 
 #[derive(Clone, Copy)]
 struct TakePin<'e> {
     engine: &'e Engine,
-    space: SpaceId,
+    watched: Option<SpaceId>,
     address: u64,
     len: usize,
     access: Access,
@@ -523,7 +525,7 @@ impl LeafOperation for TakePin<'_> {
     /// Takes the count, and reads the links to the frame again.
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Piece> {
-        let Self { engine, space, address, len, access, full } = self;
+        let Self { engine, watched, address, len, access, full } = self;
         let frame = leaf.entry.usable_at_home(access)?;
         let words = engine.frames.words(frame);
         let (pin, before) = PinnedFrame::take(frame, words);
@@ -535,7 +537,7 @@ impl LeafOperation for TakePin<'_> {
         if access == Access::Write && !before.is_dirty() {
             words.holds.mark_dirty();
         }
-        engine.note_pinned(space, words, before);
+        engine.note_pinned(watched, words, before);
         leaf.word.mark_accessed(leaf.entry);
         let left = if leaf.level == 0 {
             bytes_left_in_page(address)

@@ -20,7 +20,7 @@
 //!
 //! Pages that pins keep though they were unmapped are nobody's, and are not counted.
 //!
-//! Cost of a pin: two loads of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
+//! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
 //! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
 //! pages worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the figure of its space over the CPUs.
 //!
@@ -146,19 +146,23 @@ impl Engine {
         self.budget.limit_pages() / 4 * 3
     }
 
-    /// Asks for another pin.
+    /// Asks for another pin. Returns the space if it is watched: the pin is to be [noted](Engine::note_pinned) then.
     ///
     /// # Errors
     /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if a census is due.
     #[inline(always)]
-    pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<()> {
-        if self.pin_shares.is_watched(space.id) { self.check_credit(space) } else { Ok(()) }
+    pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
+        if self.pin_shares.is_watched(space.id) {
+            self.check_credit(space)?;
+            return Ok(Some(space.id));
+        }
+        Ok(None)
     }
 
-    /// Takes a page, or a block, from the credit of its space. The caller has pinned it, and its holds were `before`.
+    /// Takes a page, or a block, from the credit of a space that is watched. The caller has pinned it, and its holds were `before`.
     #[inline(always)]
-    pub(crate) fn note_pinned(&self, space: SpaceId, words: &FrameWords, before: Holds) {
-        if self.pin_shares.is_watched(space) && !before.is_accounted() {
+    pub(crate) fn note_pinned(&self, watched: Option<SpaceId>, words: &FrameWords, before: Holds) {
+        if let Some(space) = watched.filter(|_| !before.is_accounted()) {
             self.pin_shares.account(space, words);
         }
     }

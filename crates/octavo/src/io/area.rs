@@ -10,7 +10,8 @@ use super::file::{self, FileDevice, FileOptions, SwapFile};
 use super::ram::RamDevice;
 use crate::error::Result;
 
-/// A place where swapped pages go.
+/// A place for pages when memory is short, with a limit and a priority, for [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is
+/// opened when the manager is built. A later manager finds no pages there.
 ///
 /// ```no_run
 /// use octavo::io::SwapArea;
@@ -78,7 +79,7 @@ impl SwapArea {
         Self::new(Backend::Device(device))
     }
 
-    /// What `file` names, if anything.
+    /// Makes an area of what `file` names, to give it a priority, or to stand beside others. `None` for [`SwapFile::None`].
     pub fn from_file(file: SwapFile) -> Option<Self> {
         match file {
             SwapFile::Temporary(directory) => Some(Self::temporary(directory)),

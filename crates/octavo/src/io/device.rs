@@ -34,7 +34,9 @@ pub enum Waited {
     Sleep,
 }
 
-/// A device of page-sized places. Several threads may call it at once.
+/// Implement this to swap to a place of your own ([`SwapArea::device`](super::SwapArea::device)): numbered places of 4 KiB. Several threads may call it at
+/// once. A device that completes transfers in `submit`, or from threads of its own, needs the required methods only. The others are for a device whose
+/// completions have to be fetched.
 pub trait Device: Send + Sync {
     /// How many places there are, at most 2^32 - 2.
     fn capacity_pages(&self) -> u32;

@@ -25,7 +25,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::{PAGE_BYTES, PAGE_SHIFT};
 
-/// The places for swapped pages.
+/// The swap file of a manager that is given no [`SwapArea`](super::SwapArea): where it lies, or that there is none. For
+/// [`ManagerBuilder::swap_file`](crate::ManagerBuilder::swap_file).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.

@@ -57,7 +57,8 @@ pub(crate) trait Host: Send + Sync {
     fn ended(&self, job: Job, result: io::Result<()>);
 }
 
-/// One transfer in flight. If it is dropped without [`Transfer::complete`], it has failed.
+/// Pages on their way, handed to [`Device::submit`](super::Device::submit). [`Transfer::complete`] ends it, from any thread. One that is dropped before
+/// has failed.
 #[must_use = "a transfer that is dropped has failed"]
 pub struct Transfer {
     host: Shared<dyn Host>,

@@ -81,7 +81,8 @@ impl Default for ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// Bytes that all parts together may use. Default: 80 % of the smaller of the machine's memory and the tightest limit of
+    /// The most memory that the manager may have: pages, the compressed pool, tables. It is not for the program's own heap (see
+    /// [`Manager::set_outside_bytes`]), and at least [`MIN_BUDGET_BYTES`]. Default: 80 % of the smaller of the machine's memory and the tightest limit of
     /// this process's control groups.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = Some(bytes);
@@ -95,74 +96,76 @@ impl ManagerBuilder {
         self
     }
 
-    /// The counting of huge zero pages.
+    /// For measurements: how huge zero pages are counted. Default: [`ZeroPage::Persistent`], and no reason to change it otherwise.
     pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
         self.zero_page = zero_page;
         self
     }
 
-    /// The orders that the per-CPU lists hold.
+    /// For measurements: the orders that the per-CPU lists hold. Default: [`PercpuOrders::All`], and no reason to change it otherwise.
     pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
         self.percpu_orders = orders;
         self
     }
 
-    /// The protection of the per-CPU lists. Default: by restartable sequences, where the kernel has them.
+    /// For measurements: the protection of the per-CPU lists. Default: by restartable sequences, where the kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
         self.percpu_form = form;
         self
     }
 
-    /// The way in which pages are pinned.
+    /// For measurements: how pages are pinned. Default: [`PinPath::LockFree`], and no reason to change it otherwise.
     pub fn pin_path(mut self, pin_path: PinPath) -> Self {
         self.policy.pin_path = pin_path;
         self
     }
 
-    /// The regions in which write faults take 2 MiB blocks.
+    /// Where write faults take 2 MiB blocks. Default: [`HugePolicy::Advised`], in regions that ask for it.
     pub fn huge(mut self, huge: HugePolicy) -> Self {
         self.policy.huge = huge;
         self
     }
 
-    /// The outcome of a write to a huge zero leaf.
+    /// For measurements: what a write to a huge zero page does. Default: [`HugeZeroWrite::Split`].
     pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
         self.policy.huge_zero_write = write;
         self
     }
 
-    /// The place that pages go to when the budget is used up. Default: an unlinked temporary file.
+    /// The one swap file, where neither [`ManagerBuilder::swap_area`] nor [`ManagerBuilder::swap_device`] gives a place. Default: a file without a
+    /// name in `$TMPDIR`, or in /var/tmp.
     pub fn swap_file(mut self, file: SwapFile) -> Self {
         self.swap_file = file;
         self
     }
 
-    /// The policy that chooses the pages to go when the budget is used up.
+    /// The policy that chooses the pages to go when the budget is used up. Default: [`ReclaimPolicy::Reuse`], which is for most programs.
     pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
         self.reclaim_policy = policy;
         self
     }
 
-    /// The most that the swap file may grow to. Default: 1 TiB. No more of an area is used than the budget can keep account of:
+    /// The most that the swap file may grow to. (Areas have [`SwapArea::limit_bytes`].) Default: 1 TiB. No more of any place is used than the budget can keep account of:
     /// 256 times `max_budget_bytes`, or 93 times where pages are encrypted.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
         self
     }
 
-    /// The way in which the swap cache finds the frame of a slot.
+    /// For measurements: how the swap cache finds the frame of a slot. Default: [`SwapCache::Table`], and no reason to change it otherwise.
     pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
         self.swap_cache = swap_cache;
         self
     }
 
-    /// A device of the caller's own instead of a file.
+    /// As `swap_area(SwapArea::device(device))`, for one device: a second call replaces the first.
     pub fn swap_device(mut self, device: Box<dyn Device>) -> Self {
         self.swap_device = Some(device);
         self
     }
 
-    /// One more place that pages go to, instead of the file. Areas of the highest priority are filled first.
+    /// One more place for pages, in each call: a file, a disk, memory, a device of your own. With any of them there is no swap file. Areas of the
+    /// highest priority are filled first.
     pub fn swap_area(mut self, area: SwapArea) -> Self {
         self.swap_areas.push(area);
         self

@@ -53,7 +53,8 @@ impl From<ShutdownRefused> for Error {
 }
 
 impl Manager {
-    /// Ends the manager, if no part of it is in use. Waits for the work of devices and of the background thread.
+    /// Drops this manager, and tells if something of it is still in use, which a plain drop does not. Waits for devices and for the
+    /// background thread. Other clones keep the manager alive, so this is for the last one.
     ///
     /// # Errors
     /// The manager is in the error. `Busy` when spaces are left, or leaked pins still hold frames. `TimedOut` when a device does

@@ -20,7 +20,7 @@ pub enum AccessPattern {
     Random,
 }
 
-/// The options of a region.
+/// How a range is mapped, for [`Space::map`](crate::Space::map): permissions, size of blocks, order of accesses, compression, guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     pub(crate) protection: Protection,
@@ -51,7 +51,8 @@ impl RegionOptions {
         self
     }
 
-    /// Asks for 2 MiB blocks on write faults, where [`crate::HugePolicy::Advised`] is in force.
+    /// Has write faults take 2 MiB blocks, for large data that is written densely: fewer faults, but the first byte costs 2 MiB. Default: no. It needs
+    /// [`crate::HugePolicy::Advised`] (the default), and 2 MiB that are aligned, empty and inside of the region.
     #[must_use]
     pub fn huge(mut self, huge: bool) -> Self {
         self.huge = huge;

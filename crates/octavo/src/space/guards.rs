@@ -12,9 +12,10 @@ use crate::frame::latch::Hold;
 use crate::space::{Space, inside};
 use crate::sync::Shared;
 
-/// A guard that holds its space by a count. See [`SharedGuardOf`].
+/// A `&[T]` of a guarded region that keeps its space in an `Arc`, to be stored or sent to other threads; from [`Space::shared_owned`].
+/// See [`SharedGuardOf`].
 pub type OwnedSharedGuard<T> = SharedGuardOf<Shared<Space>, T>;
-/// A guard that holds its space by a count. See [`ExclusiveGuardOf`].
+/// A `&mut [T]` of a guarded region that keeps its space in an `Arc`; from [`Space::exclusive_owned`]. See [`ExclusiveGuardOf`].
 pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Shared<Space>, T>;
 
 /// # Guards

@@ -21,8 +21,9 @@ impl PinHolder for Shared<Space> {
 
 /// # Pins
 ///
-/// Pinned memory stays where it is until the pin is dropped, and nobody else can have it meanwhile. Where there are several spaces, pins
-/// and guards of one keep three quarters of the budget at the most, or its quota. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
+/// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without faults. It keeps nobody from
+/// reading or writing the bytes; exclusive guards do. Where there are several spaces, pins and guards of one keep three quarters of the
+/// budget at the most, or its quota. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
 impl Space {
     /// Pins `len` bytes from `address` on, or nothing.
     ///
@@ -81,7 +82,8 @@ impl Space {
         inside(access::pin_async(&self.engine, &self.state, address, len, access))
     }
 
-    /// Reads a range, without blocking the executor: [`Space::pin_async`] for reading.
+    /// Brings a range in and pins it for reading, without blocking the executor; [`PinOf::copy_out`] copies. To write, there is
+    /// [`Space::pin_async`] with [`Access::Write`].
     ///
     /// # Errors
     /// As [`Space::pin_exact`].

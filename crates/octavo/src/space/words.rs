@@ -21,7 +21,7 @@ impl Space {
     /// instruction.)
     ///
     /// # Errors
-    /// `InvalidRange` when unaligned, `NotMapped`, `Protected`. Where the page must be brought in, also the errors of reclaim and
+    /// `InvalidRange` when unaligned, `NotMapped`, `Protected` (also in a guarded region, which only guards reach). Where the page must be brought in, also the errors of reclaim and
     /// of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
     /// `ForkedChild` in a forked child.
     #[inline]

@@ -32,7 +32,7 @@ impl From<State> for AreaState {
     }
 }
 
-/// The use of a swap area since the manager was built, at about one moment.
+/// The use of a swap area since the manager was built, at about one moment, from [`Manager::areas`](crate::Manager::areas).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign};
 
 use super::{Duration, Shared, face};
 
-/// The clock, the CPUs, the memory and the random bytes that a manager goes by. The default is the real machine.
+/// For tests and simulators: the clock, the CPUs, the memory and the random bytes that a manager goes by. The default is the real machine.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -132,7 +132,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// The number of CPUs, and the CPU that a thread is on.
+/// The number of CPUs, and the CPU that a thread is on, for [`Machine::with_cpus`].
 #[derive(Clone, Copy)]
 pub struct Cpus {
     count: usize,

@@ -34,7 +34,7 @@ use octavo_platform::ArenaBytes;
 use crate::table::entry::Protection;
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
-/// The outcome of a run.
+/// For a [`Translation`]: the outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// All of it is done.
@@ -47,7 +47,7 @@ pub enum Answer {
     Unsupported,
 }
 
-/// Pages one after the other, the question about them, and the answer.
+/// For a [`Translation`]: pages one after the other, the question about them, and the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<A> {
     /// The first page.
@@ -78,7 +78,7 @@ impl<A> Run<A> {
     }
 }
 
-/// The bytes that pages are to show.
+/// For a [`Translation`]: the bytes that pages are to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     /// Zeros without memory of their own, in place of nothing or of the same. They are installed for reading.
@@ -89,7 +89,7 @@ pub enum Bytes {
     Frames(FrameId),
 }
 
-/// Asks for pages to show bytes.
+/// Asks a [`Translation`] for pages to show bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Install {
     /// The bytes.
@@ -98,7 +98,7 @@ pub struct Install {
     pub protection: Protection,
 }
 
-/// Asks for pages to reach nothing.
+/// Asks a [`Translation`] for pages to reach nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remove {
     /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
@@ -114,7 +114,7 @@ impl Remove {
     pub const DROP: Self = Self { to: None, is_clean: false };
 }
 
-/// An access to a page that Octavo did not notice.
+/// For a [`Translation`]: an access to a page that Octavo did not notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
@@ -126,7 +126,7 @@ pub enum Touch {
     There,
 }
 
-/// The bytes of frames that are at home.
+/// For a [`Translation`]: the bytes of frames that are at home.
 #[derive(Clone, Copy, Debug)]
 pub struct Home<'a>(&'a ArenaBytes);
 
@@ -160,8 +160,17 @@ impl<'a> Home<'a> {
     }
 }
 
-/// A translator that reaches the pages of a space in another way. The head of `table/translation.rs` says
-/// which rules it may rely on.
+/// Implement this to have the pages of a space reached at addresses of your own too, by
+/// [`Manager::translated_space`](crate::Manager::translated_space). (`octavo-window` does, by userfaultfd.)
+///
+/// A page has its bytes in one place at a time: *at home*, in the manager's memory, where handles reach it; or *away*, at your side. A page of zeros
+/// has no bytes, and may be shown on both. Octavo asks in batches of [`Run`]s, and each is answered for itself. An answer counts at once: when a call
+/// returns, the pages are as it says, also for accesses that were under way. Calls come from any thread, and should be short, since other faults on
+/// these pages wait. They must not call functions of the space from inside. Where a call panics, the answers that are set count.
+///
+/// A page that is installed for reading is not written unnoticed: a store to it becomes a fault for writing
+/// ([`Space::fault_translated`](crate::Space::fault_translated)). A translation that cannot see to that answers Unsupported, and Octavo installs the page
+/// for writing too. Before such a page goes, Octavo asks for its protection, and then whether it was written ([`Touch::Written`]).
 pub trait Translation: Send + Sync {
     /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);

@@ -83,7 +83,7 @@ impl<T: Pod> SpaceVec<T> {
     }
 
     /// All elements, lent for reading by pieces: as many at once as [`SpaceVec::piece`] says, 2 MiB for most types. Who holds them all has the
-    /// whole vector in memory.
+    /// whole vector in memory. Each may fail as [`Space::shared`](crate::Space::shared) does.
     pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
         self.piece_ranges().map(|piece| self.lend(piece))
     }
@@ -103,7 +103,8 @@ impl<T: Pod> SpaceVec<T> {
         })
     }
 
-    /// Reads here and there, and keeps the run that it has read last.
+    /// Makes a reader for look-ups here and there, as in a binary search: the page that was read last stays lent, and so in memory, and the next look-up
+    /// there is nearly free.
     pub fn cursor(&self) -> Cursor<'_, T> {
         Cursor { vec: self, run: None }
     }
