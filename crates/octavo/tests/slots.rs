@@ -5,6 +5,7 @@ mod common;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::device::TestDevice;
 use common::{MIB, PAGE, Random, assert_nothing_is_left, seed_or};
@@ -89,6 +90,40 @@ fn writes_are_short_while_single_pages_are_asked_for() {
     assert!(!short.is_empty() && short.iter().all(|pages| *pages <= 32), "{short:?}");
     let after = store(25_500..pages);
     assert!(after.iter().any(|pages| *pages > 32), "nobody asks any more: {after:?}");
+    manager.validate();
+}
+
+#[test]
+fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
+    let device = TestDevice::new(1 << 16);
+    let manager = builder()
+        .budget_bytes(64 * MIB)
+        .compression(Compression::Off)
+        .swap_area(SwapArea::device(device.boxed()))
+        .build()
+        .unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(60_000 * PAGE, RegionOptions::default()).unwrap();
+    (0..20_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    // Holds the writes of a reclaimer. Returns how many it has begun when there should be `least`, and some time later.
+    let under_way = |least| {
+        device.writes().hold();
+        thread::scope(|scope| {
+            let reclaimer = scope.spawn(|| manager.reclaim(2000).unwrap());
+            let are_there = device.writes().wait_held(least);
+            thread::sleep(Duration::from_millis(100));
+            let held = device.writes().held();
+            device.writes().let_go();
+            reclaimer.join().unwrap();
+            assert!(are_there, "{held} of {least}");
+            held
+        })
+    };
+    (0..20).rev().for_each(|page| check(&space, at, 100 * page..100 * page + 1));
+    assert!(under_way(1) <= 2, "another begins only where no more than the pages of one are under way");
+    // The writes of these take the place of the reads.
+    (20_000..60_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
+    under_way(4);
     manager.validate();
 }
 
