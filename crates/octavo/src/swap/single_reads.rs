@@ -5,7 +5,7 @@
 //! one read in a hundred takes 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback by the same thought
 //! (`blk-wbt`), and finds its depth by the time that reads take. Here the reads are known before they wait.
 //!
-//! The word is the number of runs of pages that go out gently from now on. A read of few pages adds to it, and a run takes one off. So writes go
+//! The word is the number of runs of pages that go out gently from now on. A read of a single page adds to it, and a run takes one off. So writes go
 //! at full speed where somebody reads now and then, as a program does that reads in order and begins anew somewhere else.
 //!
 //! Orderings: Relaxed. It is a hint, and an addition that is lost between two threads is another read's. Cost: a load and a store of one line
