@@ -125,7 +125,7 @@ impl Run {
         let (ends, errors) = (self.ends(), self.told("errors"));
         // A parent whose child was killed first may still say so, and ends.
         let lost_child = |pid: &u32| {
-            let begins = format!("octavo-torture (process {pid}): a child that forked");
+            let begins = format!("octavo-torture (process {pid}): ");
             errors.lines().any(|line| line.starts_with(&begins) && is_of_a_killed_child(line))
         };
         let is_killed = |(pid, code): &(u32, u32)| *code == 137 || *code == 1 && lost_child(pid);
