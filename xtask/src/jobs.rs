@@ -74,8 +74,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
     let mut options = Options { rounds: 5, bytes: 64 << 20, budget_bytes: 16 << 20, write: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut number =
-            || arguments.next()?.parse::<u64>().ok().filter(|number| (1..1 << 20).contains(number));
+        let mut number = || machine::number(arguments.next());
         match argument.as_str() {
             "--rounds" => options.rounds = number()? as usize,
             "--mebibytes" => options.bytes = number()? << 20,
@@ -101,17 +100,15 @@ fn measure(options: &Options) -> Result<(), String> {
         let mut runs = BTreeMap::<usize, Vec<Seconds>>::new();
         let mut answers = Vec::new();
         // The first round warms up, and does not count.
-        for round in 0..=options.rounds {
-            for turn in 0..SIDES.len() {
-                let number = (round + turn) % SIDES.len();
-                std::thread::sleep(SETTLE);
-                let (answer, seconds) = run_side(&program, &cache, job, SIDES[number], options)?;
-                answers.extend(answer);
-                if round > 0 {
-                    runs.entry(number).or_default().push(seconds);
-                }
+        machine::take_turns(1 + options.rounds, SIDES.len(), |round, side| {
+            std::thread::sleep(SETTLE);
+            let (answer, seconds) = run_side(&program, &cache, job, SIDES[side], options)?;
+            answers.extend(answer);
+            if round > 0 {
+                runs.entry(side).or_default().push(seconds);
             }
-        }
+            Ok(())
+        })?;
         answers.dedup();
         if answers.len() != 1 {
             return Err(format!("{job}: the sides do not agree, or all were killed: {answers:?}"));
@@ -131,11 +128,7 @@ fn measure(options: &Options) -> Result<(), String> {
         options.rounds,
         "---|".repeat(SIDES.len() + 3),
     );
-    print!("{part}");
-    if options.write {
-        return MARKS.write_into(&crate::root().join("docs/benchmarks.md"), &part);
-    }
-    Ok(())
+    MARKS.show_benchmark(&part, options.write)
 }
 
 fn lines_of(job: &str, runs: &BTreeMap<usize, Vec<Seconds>>) -> String {

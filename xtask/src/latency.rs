@@ -65,8 +65,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
     let mut options = Options { rounds: 5, budget_bytes: 256 << 20, seconds: 8, pace: 400, write: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut number =
-            || arguments.next()?.parse::<u64>().ok().filter(|number| (1..1 << 20).contains(number));
+        let mut number = || machine::number(arguments.next());
         match argument.as_str() {
             "--rounds" => options.rounds = number()? as usize,
             "--budget" => options.budget_bytes = number()? << 20,
@@ -100,11 +99,7 @@ fn measure(options: &Options) -> Result<(), String> {
         };
         part += &table(&runs)?;
     }
-    print!("{part}");
-    if options.write {
-        return MARKS.write_into(&crate::root().join("docs/benchmarks.md"), &part);
-    }
-    Ok(())
+    MARKS.show_benchmark(&part, options.write)
 }
 
 type Runs = [Vec<Said>; SIDES.len()];
@@ -112,16 +107,14 @@ type Runs = [Vec<Said>; SIDES.len()];
 fn runs_at(pace: Option<u64>, program: &Path, cache: &Path, options: &Options) -> Result<Runs, String> {
     let mut runs = Runs::default();
     // The first round warms up, and does not count.
-    for round in 0..=options.rounds {
-        for turn in 0..SIDES.len() {
-            let side = (round + turn) % SIDES.len();
-            std::thread::sleep(SETTLE);
-            let said = run_side(program, cache, SIDES[side], pace, options)?;
-            if round > 0 {
-                runs[side].push(said);
-            }
+    machine::take_turns(1 + options.rounds, SIDES.len(), |round, side| {
+        std::thread::sleep(SETTLE);
+        let said = run_side(program, cache, SIDES[side], pace, options)?;
+        if round > 0 {
+            runs[side].push(said);
         }
-    }
+        Ok(())
+    })?;
     Ok(runs)
 }
 

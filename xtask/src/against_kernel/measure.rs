@@ -109,19 +109,17 @@ impl<'a> Bench<'a> {
         };
         self.warm_up(&words, sides, budget_bytes)?;
         let mut runs = Runs { budget_bytes, ..Runs::default() };
-        for round in 0..self.options.rounds * times {
-            // Nobody always comes first, or always after the same neighbour's traces.
-            for turn in 0..sides.len() {
-                let side = sides[(round + turn) % sides.len()];
-                if matches!(job.kind, Kind::Outgrown(_)) {
-                    // The file system may still be at work on the swap file of the run before.
-                    std::thread::sleep(SETTLE);
-                }
-                let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;
-                runs.peak_bytes = runs.peak_bytes.max(outcome.peak_bytes);
-                runs.add(side, outcome.figures);
+        machine::take_turns(self.options.rounds * times, sides.len(), |_, side| {
+            let side = sides[side];
+            if matches!(job.kind, Kind::Outgrown(_)) {
+                // The file system may still be at work on the swap file of the run before.
+                std::thread::sleep(SETTLE);
             }
-        }
+            let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;
+            runs.peak_bytes = runs.peak_bytes.max(outcome.peak_bytes);
+            runs.add(side, outcome.figures);
+            Ok(())
+        })?;
         Ok(runs)
     }
 

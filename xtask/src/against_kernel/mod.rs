@@ -57,10 +57,6 @@ fn run(options: &Options) -> Result<(), String> {
         }
     }
     let part = format!("{}\n{}{lines}", table::circumstances(options), table::HEAD);
-    print!("{part}");
-    match failures.is_empty() {
-        true if options.write => MARKS.write_into(&crate::root().join("docs/benchmarks.md"), &part),
-        true => Ok(()),
-        false => Err(failures.join("\n")),
-    }
+    MARKS.show_benchmark(&part, options.write && failures.is_empty())?;
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }

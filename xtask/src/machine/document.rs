@@ -22,9 +22,14 @@ impl Marks {
         Ok(format!("{before}{}\n{part}{}{after}", self.begin, self.end))
     }
 
-    /// Replaces the part of a file.
-    pub fn write_into(&self, path: &Path, part: &str) -> Result<(), String> {
-        write(path, &self.put_into(&read(path)?, part)?)
+    /// Prints the part of `docs/benchmarks.md` that these marks are around, and puts it there where that is asked.
+    pub fn show_benchmark(&self, part: &str, is_written: bool) -> Result<(), String> {
+        print!("{part}");
+        if !is_written {
+            return Ok(());
+        }
+        let path = crate::root().join("docs/benchmarks.md");
+        write(&path, &self.put_into(&read(&path)?, part)?)
     }
 
     fn split<'t>(&self, text: &'t str) -> Result<(&'t str, &'t str, &'t str), String> {

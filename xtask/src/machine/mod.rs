@@ -72,6 +72,25 @@ pub fn command<O>(
     }
 }
 
+/// Returns the number in a word of a command line, if it is one that a measurement can take.
+pub fn number(word: Option<&String>) -> Option<u64> {
+    word?.parse().ok().filter(|number| (1..1 << 20).contains(number))
+}
+
+/// Has sides take turns, by their numbers, round by round. Nobody always comes first, or always after the same neighbour's traces.
+pub fn take_turns(
+    rounds: usize,
+    sides: usize,
+    mut run: impl FnMut(usize, usize) -> Result<(), String>,
+) -> Result<(), String> {
+    for round in 0..rounds {
+        for turn in 0..sides {
+            run(round, (round + turn) % sides)?;
+        }
+    }
+    Ok(())
+}
+
 /// Sorts figures, and returns the one in the middle. There is one at least.
 pub fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
