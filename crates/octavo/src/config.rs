@@ -3,8 +3,8 @@
 
 use crate::units::Order;
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how huge zero pages are counted. The patched form follows *thp: reduce usage of huge zero page's atomic
-/// counter* (Linux 4.9, commit 6fcb52a56ff6).
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how huge zero pages are counted.
+/// The patched form follows *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroPage {
     /// Base: one reference for each huge zero leaf, taken at its fault and given back at its removal.
@@ -17,8 +17,8 @@ pub enum ZeroPage {
     Persistent,
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: the orders that the per-CPU lists hold. The patched form follows *mm/page_alloc: allow high-order pages to
-/// be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: the orders that the per-CPU lists hold.
+/// The patched form follows *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PercpuOrders {
     /// Base: order 0 only. Every allocation and free of another order takes the zone's lock.
@@ -42,8 +42,8 @@ impl PercpuOrders {
     }
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how the swap cache finds the frame of a slot. The patched form follows *mm: don't use radix tree writeback
-/// tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how the swap cache finds the frame of a slot.
+/// The patched form follows *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapCache {
     /// Base: a tree with one lock and writeback tags. A page takes the lock four times on its way out.
@@ -55,8 +55,8 @@ pub enum SwapCache {
     Table,
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how pages are pinned. The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit
-/// 8174c430e445).
+/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how pages are pinned.
+/// The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit 8174c430e445).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinPath {
     /// Base: under the space's region lock, held shared.

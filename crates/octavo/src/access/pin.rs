@@ -155,7 +155,8 @@ impl<H: PinHolder> PinOf<H> {
     }
 
     /// Pointer and length in bytes of each contiguous part, in order. Of a pin for [`Access::Read`], never write there: it may be the zero
-    /// page that all spaces share. A part is a page or less, or several pages of one 2 MiB block. The pointers stay valid while the pin lives. Other threads may write the bytes behind them.
+    /// page that all spaces share. A part is a page or less, or several pages of one 2 MiB block. The pointers stay valid while the pin
+    /// lives. Other threads may write the bytes behind them.
     ///
     /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error `ForkedChild`, but
     /// a pointer cannot: SIGSEGV ends a child that dereferences one.

@@ -173,11 +173,7 @@ impl Engine {
             return Ok(());
         }
         let _inside = self.enter()?;
-        let pinned = match self.take_census(space) {
-            None => return Ok(()),
-            Some(pinned) => pinned,
-        };
-        Err(too_many(pinned, self.pin_share()))
+        self.take_census(space).map_or(Ok(()), |pinned| Err(too_many(pinned, self.pin_share())))
     }
 
     /// Gives the space new credit. `Some`: so many pages are pinned already, and it gets none.

@@ -16,7 +16,7 @@ use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Wait
 use crate::swap::area_stats::{AreaStats, AreaTraffic};
 use crate::swap::clusters::AreaShape;
 use crate::swap::health::{End, Health, Seen, State};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Shared, catch_panic};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, Shared, catch_panic};
 
 /// After so many failures in a row, a failing area gets one run of 64 while others are well.
 const MOST_FAILURES: u32 = 6;
@@ -35,8 +35,6 @@ pub(super) struct Area {
     probes: Backoff,
     /// The last write that failed.
     failure: Mutex<Option<Error>>,
-    /// How often a write failed.
-    failures: AtomicU64,
     /// A completion of ours panicked, inside some device's call.
     is_broken: Shared<AtomicBool>,
     traffic: AreaTraffic,
@@ -58,7 +56,6 @@ impl Area {
             writing_pages: AtomicU32::new(0),
             probes: Backoff::new(MOST_FAILURES),
             failure: Mutex::new(None),
-            failures: AtomicU64::new(0),
             is_broken,
             traffic: AreaTraffic::default(),
         }
@@ -134,7 +131,6 @@ impl Area {
     /// A transfer has ended.
     pub(super) fn note_end(&self, job: &Job, result: &io::Result<()>) {
         self.note_no_longer_writing(job);
-        self.traffic.note_end(job.direction, job.count, result.is_ok());
         let end = match (job.direction, result) {
             (Direction::Read, Ok(())) => End::Read,
             (Direction::Read, Err(_)) => End::ReadFailed,
@@ -145,6 +141,8 @@ impl Area {
                 End::WriteFailed
             }
         };
+        // An access compares the count of failed writes with one that it read itself.
+        self.traffic.note_end(job.direction, job.count, result.is_ok());
         let before = self.health.end(end);
         if end == End::Written && before.state() != State::Well {
             self.probes.ended(true);
@@ -165,8 +163,6 @@ impl Area {
     #[cold]
     fn note_failure(&self, error: Error) {
         *self.failure.lock() = Some(error);
-        // Relaxed: an access compares the count with one that it read itself.
-        self.failures.fetch_add(1, Ordering::Relaxed);
         self.probes.ended(false);
     }
 
@@ -177,7 +173,7 @@ impl Area {
 
     /// How often a write failed, so far.
     pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
+        self.traffic.failed_writes()
     }
 
     /// A deadline has passed that began when the area's health was `before`.

@@ -92,6 +92,11 @@ impl AreaTraffic {
         }
     }
 
+    /// How many writes failed.
+    pub(super) fn failed_writes(&self) -> u64 {
+        self.writes.errors.load(Ordering::Relaxed)
+    }
+
     /// Adds what is known of the area otherwise.
     pub(super) fn stats(
         &self,
