@@ -502,22 +502,50 @@ fn as_many_guards_as_can_be_counted_leave_nothing_behind() {
     let space = manager.space().unwrap();
     let at = space.map(2 * MIB, guarded()).unwrap();
     drop(space.exclusive::<u8>(at, 2 << 20).unwrap());
-    // All pages but the first: each has a pin on the block.
+    // However many pages it has, a guard has one pin on the block.
     let mut all = Vec::new();
     let refused = loop {
-        match space.shared::<u8>(at + PAGE, (2 << 20) - PAGE as usize) {
+        match space.shared::<u8>(at + PAGE, 2 * PAGE as usize) {
             Ok(guard) => all.push(guard),
             Err(error) => break error,
         }
     };
     assert_eq!(refused.kind(), ErrorKind::TooManyPins);
-    let mut singles = Vec::new();
-    while let Ok(guard) = space.shared::<u8>(at + PAGE, 1) {
-        singles.push(guard);
-    }
+    assert_eq!(all.len(), 1 << 20);
+    says(space.shared::<u8>(at + 9 * PAGE, 1), ErrorKind::TooManyPins, &["drop some"]);
     says(space.exclusive::<u8>(at, 1), ErrorKind::TooManyPins, &["drop some"]);
-    drop((all, singles));
+    drop(all);
     assert_eq!(space.try_exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
+}
+
+/// Pages of a block are taken together, or not at all.
+#[test]
+fn a_page_of_a_block_that_another_guard_has_is_waited_for() {
+    let manager = builder().huge(HugePolicy::Always).build().unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map(2 * MIB, guarded()).unwrap();
+    let six = space.exclusive::<u64>(at + 6 * PAGE, 1).unwrap();
+    says(space.try_exclusive::<u8>(at, 2 << 20), ErrorKind::Busy, &["another guard"]);
+    let before = space.try_exclusive::<u8>(at, 6 * PAGE as usize).expect("nothing of the attempt is left");
+    drop(before);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut all = space.exclusive::<u64>(at, 512 * 512).unwrap();
+            all[6 * 512] += 1;
+            all.downgrade().len()
+        });
+        while space.try_shared::<u8>(at + 5 * PAGE, 1).is_ok() && !waits.is_finished() {
+            thread::yield_now();
+        }
+        let mut six = six;
+        six[0] = 41;
+        drop(six);
+        assert_eq!(waits.join().unwrap(), 512 * 512);
+    });
+    assert_eq!(space.try_exclusive::<u64>(at + 6 * PAGE, 1).unwrap()[0], 42);
+    // All pins are gone: the block goes out.
+    space.advise(at, 2 * MIB, Advice::PageOut).unwrap();
+    assert_eq!(space.range_stats(at, 2 * MIB).unwrap().resident_bytes, 0);
 }
 
 /// A task has one page of a block, and waits for the next, while all is unmapped and mapped anew in small pages.

@@ -68,14 +68,25 @@ pub(crate) fn lend<'s, T: Pod>(
     taker: Taker,
 ) -> Result<Lent<'s, T>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
-    if pages == 1
-        && let Some(run) = Run::at_hand(engine, space, page, hold)?
-    {
+    if let Some(run) = Run::at_hand(engine, space, page, pages, hold)? {
         return Ok(Lent::new(engine, run, address, len));
     }
     let _inside = engine.enter()?;
     let run = in_place(take_run(engine, space, page, pages, hold, taker))?;
     Ok(Lent::new(engine, run, address, len))
+}
+
+/// As [`lend`], if a block shows the pages, or there is one page, and they can be had at once.
+pub(crate) fn lend_at_hand<'s, T: Pod>(
+    engine: &'s Engine,
+    space: &SpaceState,
+    address: u64,
+    len: usize,
+    hold: Hold,
+) -> Result<Option<Lent<'s, T>>> {
+    let (page, pages) = pages_of::<T>(engine, address, len)?;
+    let run = Run::at_hand(engine, space, page, pages, hold)?;
+    Ok(run.map(|run| Lent::new(engine, run, address, len)))
 }
 
 /// As [`lend`], without blocking the thread that polls.

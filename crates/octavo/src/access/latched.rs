@@ -19,7 +19,7 @@
 //! A guard that lends pages marks them dirty before, if it is exclusive.
 //!
 //! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and its latch). For each
-//! further page the same again.
+//! further page the same again, or two (its latch, on a line of eight) where a block shows all of them: one pin holds a block.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -101,6 +101,8 @@ struct TakePage<'e> {
     hold: Hold,
     /// As [`Latch::try_take`](crate::frame::latch::Latch::try_take).
     joins: bool,
+    /// It is taken only where a block shows it.
+    of_block: bool,
 }
 
 impl LeafOperation for TakePage<'_> {
@@ -108,8 +110,8 @@ impl LeafOperation for TakePage<'_> {
 
     #[inline(always)]
     fn run(self, leaf: &Leaf<'_>) -> Option<Result<HeldPage, Obstacle>> {
-        let Self { engine, watched, page, hold, joins } = self;
-        let pinned = leaf.entry.guarded_at_home()?;
+        let Self { engine, watched, page, hold, joins, of_block } = self;
+        let pinned = leaf.entry.guarded_at_home().filter(|_| leaf.level > 0 || !of_block)?;
         let words = engine.frames.words(pinned);
         let (pin, before) = PinnedFrame::take(pinned, words);
         if !leaf.still_holds() {
@@ -178,6 +180,10 @@ impl<'e> HeldPages<'e> {
         let pages = std::mem::take(&mut self.pages);
         let is_block =
             pages[0].pinned != pages[0].frame || pages.len() > 1 && pages[1].pinned != pages[1].frame;
+        if is_block {
+            // One pin is enough.
+            pages[1..].iter().for_each(|page| self.engine.unpin(PinnedFrame::counted(page.pinned)));
+        }
         Run {
             frame: pages[0].frame,
             pages: pages.len() as u32,
@@ -207,18 +213,13 @@ const NO_HEAD: u32 = u32::MAX;
 pub(super) struct Run {
     pub(super) frame: FrameId,
     pub(super) pages: u32,
-    /// Number of the frame that carries the pins of all pages. `NO_HEAD`: each page's frame carries its own.
+    /// Number of the frame that carries one pin for all pages, the head of the block that shows them. `NO_HEAD`: each page's frame carries its own.
     head: u32,
     pub(super) hold: Hold,
 }
 
 impl Run {
-    fn page(&self, index: u32) -> HeldPage {
-        let frame = self.frame.plus(index);
-        HeldPage { frame, pinned: if self.head == NO_HEAD { frame } else { FrameId(self.head) } }
-    }
-
-    /// Takes a page that is there, if that can be done at once.
+    /// Takes pages that are there, one or those of a block, if that can be done at once.
     ///
     /// # Errors
     /// `TooManyPins`.
@@ -227,14 +228,35 @@ impl Run {
         engine: &Engine,
         space: &SpaceState,
         page: PageNumber,
+        pages: u32,
         hold: Hold,
     ) -> Result<Option<Self>> {
-        let take = TakePage { engine, watched: engine.check_pins(space)?, page, hold, joins: false };
+        let watched = engine.check_pins(space)?;
+        let take = TakePage { engine, watched, page, hold, joins: false, of_block: pages > 1 };
         let held = engine.table.at_leaf(space.id, page, take).and_then(Result::ok);
-        Ok(held.map(|held| {
-            let head = if held.pinned == held.frame { NO_HEAD } else { held.pinned.0 };
-            Self { frame: held.frame, pages: 1, head, hold }
+        Ok(held.and_then(|held| {
+            let head = if held.pinned == held.frame && pages == 1 { NO_HEAD } else { held.pinned.0 };
+            let run = Self { frame: held.frame, pages: 1, head, hold };
+            if pages == 1 { Some(run) } else { run.with_the_rest(engine, pages) }
         }))
+    }
+
+    /// Latches further pages of the block, up to so many in all. `None`: somebody else has one, and all were let go.
+    ///
+    /// The pin keeps the block in one piece, and devices and packing threads away, also where its pages are unmapped meanwhile.
+    fn with_the_rest(mut self, engine: &Engine, pages: u32) -> Option<Self> {
+        while self.pages < pages {
+            if engine.latches[self.frame.plus(self.pages)].try_take(self.hold, false).is_err() {
+                self.let_go(engine);
+                return None;
+            }
+            self.pages += 1;
+        }
+        if self.hold == Hold::Exclusive {
+            // Release: as for the first page.
+            fence(Ordering::Release);
+        }
+        Some(self)
     }
 
     /// Shares pages that are held alone.
@@ -254,8 +276,15 @@ impl Run {
     #[inline]
     pub(super) fn let_go(&self, engine: &Engine) {
         // A forked child has nothing of this; its counts are its own copies.
-        for index in 0..self.pages {
-            let_go(engine, self.page(index), self.hold);
+        for frame in (0..self.pages).map(|index| self.frame.plus(index)) {
+            if self.head == NO_HEAD {
+                let_go(engine, HeldPage { frame, pinned: frame }, self.hold);
+            } else {
+                engine.unlatch(frame, self.hold);
+            }
+        }
+        if self.head != NO_HEAD && self.pages > 0 {
+            engine.unpin(PinnedFrame::counted(FrameId(self.head)));
         }
     }
 }
@@ -286,7 +315,8 @@ pub(super) async fn take_page(
     let mut turns = 0;
     loop {
         let joins = turns >= MOST_TURNS || taker.is_trying();
-        let take = TakePage { engine, watched: engine.check_pins(space)?, page, hold, joins };
+        let take =
+            TakePage { engine, watched: engine.check_pins(space)?, page, hold, joins, of_block: false };
         let obstacle = match engine.table.at_leaf(space.id, page, take) {
             None => {
                 fault(engine, space, page, taker).await?;

@@ -26,7 +26,7 @@ mod optimistic;
 mod pin;
 
 pub use guard::{ExclusiveGuard, ExclusiveGuardOf, SharedGuard, SharedGuardOf};
-pub(crate) use guard::{Lent, lend, lend_async};
+pub(crate) use guard::{Lent, lend, lend_async, lend_at_hand};
 pub(crate) use latched::{Taker, populate_guarded};
 pub use optimistic::OptimisticGuard;
 pub(crate) use optimistic::{optimistic, read_guarded};

@@ -15,8 +15,8 @@
 //! It is the hybrid latch of LeanStore (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a latch for readers and
 //! writers whose version lets others read without it.
 //!
-//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, and after it has read again, under the pin,
-//! that the entry still leads there. So the latch of a frame that no entry leads to and nobody pins is free, and a frame that changes its page is
+//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, or on the head of its block, and after it has read again, under
+//! the pin, that the entry still leads there. So the latch of a frame that no entry leads to and nobody pins is free, and a frame that changes its page is
 //! free too. The page of a pinned frame gets no other frame: who moves, splits or takes a frame asks for its pins.
 //!
 //! **Orderings.** To take the latch acquires, and to let it go releases: what a holder has written is there for the next. An optimistic

@@ -63,6 +63,16 @@ impl Space {
             .map(access::Lent::exclusive)
     }
 
+    /// As [`Space::exclusive`], if a block shows the pages, or there is one, and they can be had at once.
+    pub(crate) fn exclusive_at_hand<T: Pod>(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> Result<Option<ExclusiveGuard<'_, T>>> {
+        let lent = access::lend_at_hand(&self.engine, &self.state, address, len, Hold::Exclusive)?;
+        Ok(lent.map(access::Lent::exclusive))
+    }
+
     /// As [`Space::shared`], without waiting for other guards.
     ///
     /// # Errors

@@ -1,14 +1,18 @@
 //! Sorting a vector in place: a quicksort that has two runs in hand.
 //!
-//! A range that is larger than the buffer is partitioned: a cursor goes up from its start and another down from its end, each with one run lent for writing. Both
-//! collect the places of elements that belong to the other side, a block at a time and without branches, and exchange them (*Edelkamp, Weiß: BlockQuicksort*,
-//! 2016). When the cursors meet, what is between them is partitioned in the buffer. A range that fits the buffer is copied there, sorted by
-//! the standard library, and copied back.
+//! One run is lent from the start of a range and one from its end. Each is partitioned itself, without branches. Then both exchange what belongs to the other
+//! side, as slices, and a run in which all elements are of its side is let go, and the next one lent. So every level goes through its range once
+//! from each end, and pages come and go in order. Where a block shows the pages, a run has 32 of them, for which processors read ahead; otherwise one.
 //!
-//! Every level goes through its range once from each end, so pages come and go in order. The pivot is the median of elements at random places; a range in which
-//! none is less than the pivot is partitioned into those that equal it, which are done, and the others.
+//! A range that a block shows is sorted by the standard library where it lies. One that fits the buffer is copied there, sorted, and copied back.
+//!
+//! The pivot is the median of elements at random places; a range in which none is less than the pivot is partitioned into those that equal it,
+//! which are done, and the others.
 //!
 //! An error, or a panic of the caller's comparison, leaves all elements in the vector, in some order.
+//!
+//! Cost, where all pages are there and blocks show them: 64 MiB of words take 1.1 times as long as a `Vec`'s (`docs/benchmarks.md`, "Guards beside mapped files").
+//! The rest is a guard for every run at every level, and a copy of the ranges at the end that lie in two pieces.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -25,11 +29,19 @@ const BUFFER_BYTES: usize = 1 << 20;
 const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
 const SAMPLE_BYTES: usize = 64 << 10;
-/// Elements of a block. A place in it is a byte.
-const BLOCK: usize = 128;
+/// Units of a run, where a block shows them.
+const RUN_UNITS: usize = 32;
+/// Larger elements are not moved where a branch can tell that they stay.
+const MOST_BYTES_WITHOUT_BRANCH: usize = 64;
 
 impl<T: Pod> SpaceVec<T> {
-    /// Sorts the elements. Equal ones end in any order. Takes 1 MiB of the heap, or a little more for large elements.
+    /// Elements of a run where a block shows it. A piece has a whole number of runs.
+    const PER_RUN: usize = {
+        let most = RUN_UNITS * Self::PER_UNIT;
+        if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
+    };
+
+    /// Sorts the elements. Equal ones end in any order. Takes 1 MiB of the heap, or an element's size if that is more.
     ///
     /// # Errors
     /// As [`Space::load`](crate::Space::load). All elements are in the vector then, in some order.
@@ -53,22 +65,26 @@ impl<T: Pod> SpaceVec<T> {
     /// # Errors
     /// As [`SpaceVec::sort_unstable`].
     pub fn sort_unstable_by(&mut self, mut compare: impl FnMut(&T, &T) -> Ordering) -> Result<()> {
-        let most = (BUFFER_BYTES / size_of::<T>()).max(2 * Self::PER_UNIT);
+        let most = (BUFFER_BYTES / size_of::<T>()).max(1);
         let mut buffer = vec![T::zeroed(); most.min(self.len)];
         let mut random = 0x2545_F491_4F6C_DD1D_u64;
         let mut ranges = Vec::new();
         ranges.push(0..self.len);
         while let Some(range) = ranges.pop() {
+            if let Some(mut run) = self.lend_at_hand(&range)? {
+                run.sort_unstable_by(&mut compare);
+                continue;
+            }
             if range.len() <= buffer.len() {
-                self.through_buffer(range, &mut buffer, |part| part.sort_unstable_by(&mut compare))?;
+                self.sort_in_buffer(range, &mut buffer, &mut compare)?;
                 continue;
             }
             let pivot = self.pivot(&range, &mut random, &mut compare)?;
             let less = |value: &T| compare(value, &pivot) == Ordering::Less;
-            let mut middle = self.partition(range.clone(), &mut buffer, less)?;
+            let mut middle = self.partition(range.clone(), less)?;
             if middle == range.start {
                 let at_most = |value: &T| compare(value, &pivot) != Ordering::Greater;
-                middle = self.partition(range.clone(), &mut buffer, at_most)?;
+                middle = self.partition(range.clone(), at_most)?;
             } else {
                 ranges.push(range.start..middle);
             }
@@ -77,10 +93,18 @@ impl<T: Pod> SpaceVec<T> {
                 ranges.pop_if(|last| *last == range);
                 continue;
             }
-            // The cursors have met here: these pages are in memory.
+            // Both sides have met here: these pages are in memory.
             ranges.push(middle..range.end);
         }
         Ok(())
+    }
+
+    /// Lends a range for writing if it lies in one piece, which a block shows.
+    fn lend_at_hand(&self, range: &Range<usize>) -> Result<Option<ExclusiveGuard<'_, T>>> {
+        if range.is_empty() || range.end > self.piece(range.start).end {
+            return Ok(None);
+        }
+        self.space.exclusive_at_hand(self.address(range.start), range.len())
     }
 
     fn pivot(
@@ -105,12 +129,12 @@ impl<T: Pod> SpaceVec<T> {
         Ok(samples[samples.len() / 2])
     }
 
-    /// Copies a range to the buffer, changes it there, and copies it back. All of it is lent before: an error comes before any change.
-    fn through_buffer(
+    /// Copies a range to the buffer, sorts it there, and copies it back. All of it is lent before: an error comes before any change.
+    fn sort_in_buffer(
         &mut self,
         range: Range<usize>,
         buffer: &mut [T],
-        change: impl FnOnce(&mut [T]),
+        compare: &mut impl FnMut(&T, &T) -> Ordering,
     ) -> Result<()> {
         let part = &mut buffer[..range.len()];
         let mut runs = self.runs_mut(range)?.collect::<Result<Vec<_>>>()?;
@@ -120,7 +144,7 @@ impl<T: Pod> SpaceVec<T> {
             now.copy_from_slice(run);
             rest = later;
         }
-        change(part);
+        part.sort_unstable_by(compare);
         let mut rest = &*part;
         for run in &mut runs {
             let (now, later) = rest.split_at(run.len());
@@ -130,174 +154,86 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
+    /// Lends a run: the range for as many elements as several units have, if a block shows it, or else for a unit's.
+    fn lend_run(&self, range: impl Fn(usize) -> Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
+        match self.lend_at_hand(&range(Self::PER_RUN))? {
+            Some(run) => Ok(run),
+            None => self.lend_mut(range(Self::PER_UNIT)),
+        }
+    }
+
     /// Moves elements for which `goes_first` holds before the others, and returns the place of the first of these.
-    fn partition(
-        &mut self,
-        range: Range<usize>,
-        buffer: &mut [T],
-        mut goes_first: impl FnMut(&T) -> bool,
-    ) -> Result<usize> {
+    fn partition(&mut self, range: Range<usize>, mut goes_first: impl FnMut(&T) -> bool) -> Result<usize> {
         let this = &*self;
-        let (mut low, mut high) = (Cursor::new(), Cursor::new());
-        // What no cursor has got to.
+        let (mut low, mut high): (Option<Side<'_, T>>, Option<Side<'_, T>>) = (None, None);
+        // What no side has got to.
         let mut rest = range;
         loop {
-            // Both runs are in hand, or what is left is short.
-            if low.is_done() {
-                let run = rest.start..this.unit_of(rest.start).end.min(rest.end);
-                if run.end == rest.end {
-                    break;
-                }
-                low.go_to(run.start, this.lend_mut(run.clone())?);
-                rest.start = run.end;
+            if low.is_none() && !rest.is_empty() {
+                let start = rest.start;
+                let run =
+                    this.lend_run(|units| start..(start / units + 1).saturating_mul(units).min(rest.end))?;
+                rest.start += run.len();
+                low = Some(Side::new(start, run, &mut goes_first));
             }
-            if high.is_done() {
-                let run = this.unit_of(rest.end - 1).start.max(rest.start)..rest.end;
-                if run.start == rest.start {
-                    break;
-                }
-                high.go_to(run.start, this.lend_mut(run.clone())?);
-                rest.end = run.start;
+            if high.is_none() && !rest.is_empty() {
+                let end = rest.end;
+                let run = this.lend_run(|units| ((end - 1) / units * units).max(rest.start)..end)?;
+                rest.end -= run.len();
+                high = Some(Side::new(rest.end, run, &mut goes_first));
             }
-            while !low.is_done() && !high.is_done() {
-                low.collect_up(&mut goes_first);
-                high.collect_down(&mut goes_first);
-                low.exchange(&mut high);
-            }
+            let (Some(one), Some(other)) = (&mut low, &mut high) else { break };
+            one.exchange(other);
+            low.take_if(|low| low.first == low.run.len());
+            high.take_if(|high| high.first == 0);
         }
-        // Up to two runs are left, and what a cursor has not finished.
-        let left = low.first_unknown().unwrap_or(rest.start)..high.end_of_unknown().unwrap_or(rest.end);
-        drop((low, high));
-        let (start, mut middle) = (left.start, 0);
-        self.through_buffer(left, buffer, |part| {
-            for index in 0..part.len() {
-                if goes_first(&part[index]) {
-                    part.swap(middle, index);
-                    middle += 1;
-                }
-            }
-        })?;
-        Ok(start + middle)
+        // What is left in hand is partitioned itself.
+        Ok(low.or(high).map_or(rest.start, |side| side.start + side.first))
     }
 }
 
-/// One side of a partition: a run in hand, and the places of elements in it that belong to the other side.
-struct Cursor<'v, T: Pod> {
-    run: Option<ExclusiveGuard<'v, T>>,
+/// One side of a partition: a run in hand that is partitioned itself.
+struct Side<'v, T: Pod> {
     /// The index of the run's first element in the vector.
     start: usize,
-    /// The part of the run that has not been looked at.
-    rest: Range<usize>,
-    /// Where the block begins, or ends.
-    block: usize,
-    places: [u8; BLOCK],
-    /// The places that are still to be exchanged.
-    left: Range<usize>,
+    run: ExclusiveGuard<'v, T>,
+    /// So many elements go first, and they come first.
+    first: usize,
 }
 
-impl<'v, T: Pod> Cursor<'v, T> {
-    fn new() -> Self {
-        Self { run: None, start: 0, rest: 0..0, block: 0, places: [0; BLOCK], left: 0..0 }
-    }
-
-    fn go_to(&mut self, start: usize, run: ExclusiveGuard<'v, T>) {
-        (self.start, self.rest, self.left) = (start, 0..run.len(), 0..0);
-        self.run = Some(run);
-    }
-
-    /// Every element of the run is where it belongs.
-    fn is_done(&self) -> bool {
-        self.rest.is_empty() && self.left.is_empty()
-    }
-
-    /// Looks at the next block upwards, for elements that do not go first.
+impl<'v, T: Pod> Side<'v, T> {
     #[inline]
-    fn collect_up(&mut self, goes_first: &mut impl FnMut(&T) -> bool) {
-        let Some(run) = &self.run else { return };
-        while self.left.is_empty() && !self.rest.is_empty() {
-            let block = self.rest.start..self.rest.end.min(self.rest.start + BLOCK);
-            let found = collect(&mut self.places, run[block.clone()].iter(), |value| !goes_first(value));
-            (self.block, self.left, self.rest.start) = (block.start, 0..found, block.end);
-        }
+    fn new(start: usize, mut run: ExclusiveGuard<'v, T>, goes_first: &mut impl FnMut(&T) -> bool) -> Self {
+        let first = part(&mut run, goes_first);
+        Self { start, run, first }
     }
 
-    /// Looks at the next block downwards, for elements that go first.
-    #[inline]
-    fn collect_down(&mut self, goes_first: &mut impl FnMut(&T) -> bool) {
-        let Some(run) = &self.run else { return };
-        while self.left.is_empty() && !self.rest.is_empty() {
-            let block = self.rest.end.saturating_sub(BLOCK).max(self.rest.start)..self.rest.end;
-            let found = collect(&mut self.places, run[block.clone()].iter().rev(), &mut *goes_first);
-            (self.block, self.left, self.rest.end) = (block.end - 1, 0..found, block.start);
-        }
-    }
-
-    /// Exchanges as many elements as both sides have.
+    /// Exchanges elements that belong to the other side, as many as both have.
     #[inline]
     fn exchange(&mut self, high: &mut Self) {
-        let count = self.left.len().min(high.left.len());
-        let (Some(low_run), Some(high_run)) = (&mut self.run, &mut high.run) else { return };
-        let (low_run, high_run) = (&mut low_run[..], &mut high_run[..]);
-        let ups = &self.places[self.left.start..self.left.start + count];
-        let downs = &high.places[high.left.start..high.left.start + count];
-        let places =
-            |index: usize| (self.block + usize::from(ups[index]), high.block - usize::from(downs[index]));
-        if count > 0 {
-            // One circle through all places: two moves for an exchange, where a swap takes three.
-            let (up, mut hole) = places(0);
-            let first = std::mem::replace(&mut low_run[up], high_run[hole]);
-            for index in 1..count {
-                let (up, down) = places(index);
-                high_run[hole] = low_run[up];
-                low_run[up] = high_run[down];
-                hole = down;
-            }
-            high_run[hole] = first;
-        }
-        self.left.start += count;
-        high.left.start += count;
-    }
-
-    /// Of the lower cursor: everything before this index goes first.
-    fn first_unknown(&self) -> Option<usize> {
-        let place = match self.left.is_empty() {
-            false => self.block + usize::from(self.places[self.left.start]),
-            true if self.rest.is_empty() => return None,
-            true => self.rest.start,
-        };
-        Some(self.start + place)
-    }
-
-    /// Of the upper cursor: nothing from this index on goes first.
-    fn end_of_unknown(&self) -> Option<usize> {
-        let end = match self.left.is_empty() {
-            false => self.block - usize::from(self.places[self.left.start]) + 1,
-            true if self.rest.is_empty() => return None,
-            true => self.rest.end,
-        };
-        Some(self.start + end)
+        let count = high.first.min(self.run.len() - self.first);
+        let later = self.first..self.first + count;
+        let first = high.first - count..high.first;
+        self.run[later].swap_with_slice(&mut high.run[first]);
+        self.first += count;
+        high.first -= count;
     }
 }
 
-/// Collects the places of values that are wanted, and returns how many they are.
-#[inline(always)]
-fn collect<'a, T: 'a>(
-    places: &mut [u8; BLOCK],
-    mut values: impl ExactSizeIterator<Item = &'a T>,
-    mut is_wanted: impl FnMut(&T) -> bool,
-) -> usize {
-    let (mut found, mut place) = (0, 0_u8);
-    // Without a branch: a place is written anyway, and counts if it is wanted.
-    let mut look = |value: &T| {
-        places[found % BLOCK] = place;
-        found += usize::from(is_wanted(value));
-        place = place.wrapping_add(1);
-    };
-    while values.len() >= 8 {
-        for value in values.by_ref().take(8) {
-            look(value);
+/// Moves elements that go first before the others, and returns how many they are.
+#[inline]
+fn part<T: Pod>(run: &mut [T], goes_first: &mut impl FnMut(&T) -> bool) -> usize {
+    let mut first = 0;
+    for place in 0..run.len() {
+        if size_of::<T>() <= MOST_BYTES_WITHOUT_BRANCH {
+            // Exchanged anyway, and counted or not.
+            let value = run[place];
+            run.swap(place, first);
+            first += usize::from(goes_first(&value));
+        } else if goes_first(&run[place]) {
+            run.swap(first, place);
+            first += 1;
         }
     }
-    values.for_each(look);
-    found
+    first
 }

@@ -21,17 +21,27 @@ struct Lending {
 const WORDS: usize = PAGE_BYTES / 8;
 
 impl Lending {
-    /// A space with a guarded region.
+    /// A space with a guarded region of two pages.
     fn new() -> Arc<Self> {
         let model = Model::on(WordDevice::new(4, false));
         let frames = (0..model.engine.frames.end_frame().0).map(|_| UnsafeCell::new(())).collect();
         let lending = Self { model, frames };
-        lending.map();
+        lending.map(false);
         Arc::new(lending)
     }
 
-    fn map(&self) {
-        let options = RegionOptions::new().guarded(true);
+    /// The same, and both pages in a block.
+    fn with_block() -> Arc<Self> {
+        let lending = Self::new();
+        lending.model.unmap(0, 0, 2);
+        lending.map(true);
+        assert!(lending.add(0, 2));
+        assert_eq!(lending.model.engine.table.walk(lending.model.spaces[0].id, PageNumber(0)).level, 1);
+        lending
+    }
+
+    fn map(&self, huge: bool) {
+        let options = RegionOptions::new().guarded(true).huge(huge);
         let region = Region { start: PageNumber(0), end: PageNumber(2), options };
         self.model.spaces[0].regions.writer().insert(region).unwrap();
     }
@@ -123,7 +133,7 @@ fn loom_a_frame_that_is_lent_is_nobody_elses() {
             }],
             |lending| {
                 lending.model.unmap(0, 0, 2);
-                lending.map();
+                lending.map(false);
                 assert!(lending.add(1, 1));
                 assert!(lending.read(0, 1).is_some_and(|words| words[0] <= 1));
             },
@@ -143,6 +153,45 @@ fn loom_pages_that_are_brought_together_lose_nothing() {
         let add = |lending: &Lending| assert!(lending.add(1, 1));
         run(&lending, &[add], |lending| assert!(lending.add(0, 2)));
         assert_eq!(lending.read(0, 2).unwrap(), [2, 3]);
+        lending.model.unmap(0, 0, 2);
+        lending.model.assert_all_is_free();
+    });
+}
+
+/// Both pages of a block are lent by one pin, while another writer adds to one of them, and the block goes out.
+#[test]
+fn loom_pages_of_a_block_are_lent_by_one_pin() {
+    bounded(1, || {
+        let lending = Lending::with_block();
+        let add = |lending: &Lending| assert!(lending.add(1, 1));
+        run(&lending, &[add], |lending| {
+            assert!(lending.add(0, 2));
+            lending.model.evict_all();
+        });
+        assert_eq!(lending.read(0, 2).unwrap(), [2, 3]);
+        lending.model.unmap(0, 0, 2);
+        lending.model.assert_all_is_free();
+    });
+}
+
+/// A block is unmapped, and its pages get other frames, while a writer takes both of them or has them.
+#[test]
+fn loom_a_block_that_is_lent_is_nobody_elses() {
+    bounded(1, || {
+        let lending = Lending::with_block();
+        run(
+            &lending,
+            &[|lending| {
+                lending.add(0, 2);
+            }],
+            |lending| {
+                lending.model.unmap(0, 0, 2);
+                lending.map(false);
+                assert!(lending.add(1, 1));
+            },
+        );
+        // The other's additions went to the block, or to the pages that came after it.
+        assert!(matches!(lending.read(0, 2).unwrap()[..], [0, 1] | [1, 2]));
         lending.model.unmap(0, 0, 2);
         lending.model.assert_all_is_free();
     });

@@ -129,7 +129,7 @@ impl Model {
     fn with(device: WordDevice, translation: Option<Shared<dyn Translation>>) -> Arc<Self> {
         let engine = Engine::new(EngineConfig {
             policy: Policy {
-                huge: HugePolicy::Never,
+                huge: HugePolicy::Advised,
                 huge_zero_write: HugeZeroWrite::Split,
                 pin_path: PinPath::LockFree,
                 readahead_pages: 0,
