@@ -34,7 +34,8 @@ pub enum Latency {
     /// A fault that waited for a device, from the time that it asked, or found the page asked for. That of a future includes the time until
     /// its executor polls again.
     Device,
-    /// The making of room by an access that found none in the budget. Room under a quota is left out.
+    /// The making of room by an access that found none in the budget, or whose thread had taken much memory while single pages were read. Room
+    /// under a quota is left out.
     Stall,
 }
 

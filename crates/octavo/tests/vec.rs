@@ -14,10 +14,17 @@ use common::{MIB, PAGE, Random, assert_only_kept, says};
 const BUDGET: u64 = 16 * MIB;
 
 fn space() -> (Manager, Arc<Space>) {
-    let manager = Manager::builder().budget_bytes(BUDGET).huge(HugePolicy::Never).build().unwrap();
+    space_of(HugePolicy::Never)
+}
+
+fn space_of(huge: HugePolicy) -> (Manager, Arc<Space>) {
+    let manager = Manager::builder().budget_bytes(BUDGET).huge(huge).build().unwrap();
     let space = Arc::new(manager.space().unwrap());
     (manager, space)
 }
+
+/// Pages of their own, and pages that blocks show.
+const BOTH: [HugePolicy; 2] = [HugePolicy::Never, HugePolicy::Advised];
 
 /// Does not divide a page: every page has some bytes without use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
@@ -59,10 +66,15 @@ fn a_vector_of_four_times_the_budget_is_sorted_in_place() {
 /// Shapes that quicksorts meet badly, at sizes around one run, two runs, and the buffer.
 #[test]
 fn every_shape_is_sorted() {
-    let (_manager, space) = space();
+    BOTH.into_iter().for_each(every_shape_is_sorted_in);
+}
+
+fn every_shape_is_sorted_in(huge: HugePolicy) {
+    let (_manager, space) = space_of(huge);
     let mut random = Random::new(2);
-    let lens = [0, 1, 2, 511, 512, 513, 1025, (1 << 17) - 1, 1 << 17, (1 << 17) + 1, 400_000];
-    for len in lens {
+    let runs = [511, 512, 513, 1025, (1 << 14) - 1, (1 << 14) + 1];
+    let buffers = [(1 << 17) - 1, 1 << 17, (1 << 17) + 1, (1 << 18) + 1, 400_000, 800_000];
+    for len in [0, 1, 2].into_iter().chain(runs).chain(buffers) {
         let shapes: [&dyn Fn(u64, u64) -> u64; 8] = [
             &|index, _| index,
             &|index, _| u64::MAX - index,
@@ -86,7 +98,11 @@ fn every_shape_is_sorted() {
 
 #[test]
 fn elements_of_any_size_are_sorted_by_any_order() {
-    let (_manager, space) = space();
+    BOTH.into_iter().for_each(elements_of_any_size_are_sorted_in);
+}
+
+fn elements_of_any_size_are_sorted_in(huge: HugePolicy) {
+    let (_manager, space) = space_of(huge);
     let mut random = Random::new(3);
     let mut rows: Vec<Row> =
         (0..200_000).map(|_| Row { key: random.below(5000), rest: [random.next(), 1] }).collect();
@@ -113,7 +129,7 @@ fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     #[derive(Clone, Copy, Pod, Zeroable)]
     #[repr(C)]
     struct Huge([[[u64; 31]; 11]; 11]);
-    let (_manager, space) = space();
+    let (_manager, space) = space_of(HugePolicy::Advised);
     for len in [34, 35, 36, 70, 200] {
         let mut vec = SpaceVec::new(&space);
         let mut random = Random::new(len);
@@ -135,7 +151,11 @@ fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
 /// No element is lost when the comparison panics in the middle.
 #[test]
 fn a_comparison_that_panics_loses_nothing() {
-    let (_manager, space) = space();
+    BOTH.into_iter().for_each(a_comparison_that_panics_loses_nothing_in);
+}
+
+fn a_comparison_that_panics_loses_nothing_in(huge: HugePolicy) {
+    let (_manager, space) = space_of(huge);
     let mut random = Random::new(4);
     let mut model: Vec<u64> = (0..300_000).map(|_| random.next()).collect();
     let mut vec = SpaceVec::new(&space);

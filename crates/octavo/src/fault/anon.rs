@@ -4,6 +4,7 @@
 use crate::counters::Counter;
 use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
+use crate::reclaim;
 use crate::region::Region;
 use crate::rmap::Owner;
 use crate::store::Reference;
@@ -43,6 +44,10 @@ impl Fault<'_> {
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(over) = self.check_quota(1) {
             return over;
+        }
+        let owed = reclaim::owed(self.engine);
+        if owed > 0 {
+            return Step::End(Outcome::Owes(owed));
         }
         if self.bytes.is_none()
             && let Some(block) = self.engine.frames.alloc_zeroed()
@@ -140,6 +145,7 @@ impl Fault<'_> {
 
     /// Gives the block to a page. The caller publishes it, or disowns it.
     pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
+        reclaim::note_taken(self.engine, block.order().frames());
         let frame = self.engine.adopt(block, self.owner(page));
         self.mark_by(region, frame);
         frame

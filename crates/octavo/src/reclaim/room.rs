@@ -5,7 +5,7 @@ use crate::engine::{Engine, Waiter};
 use crate::error::{Error, Result};
 use crate::frame::Block;
 use crate::latency::Latency;
-use crate::reclaim::scan::{Reclaimer, reclaim};
+use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
 use crate::reclaim::shrink::{shrink_while_waiting, try_shrink};
 use crate::reclaim::shrink_pool::give_pool_back;
 use crate::sync::{Duration, Instant, Ordering};
@@ -52,6 +52,14 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     let mut pool = LastResort::default();
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
+        // As much is under way as should be. What the first write frees is room, and need not be more.
+        let most = most_writing_pages(engine);
+        if engine.coming_pages() > most
+            && waiter.until_some_write_ends_above(most).await
+            && engine.transfers.freed_pages() != ended
+        {
+            return Ok(());
+        }
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
         // Pages whose writes were only started are no room yet. As many writes as are under way are waited for: where all of them fail,
         // others begin new ones for ever. Free frames are counted last: all CPUs' lists are looked at for that.

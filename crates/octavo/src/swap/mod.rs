@@ -221,7 +221,12 @@ impl Swap {
     /// and [single reads](single_reads) would wait behind them.
     pub(crate) fn most_writing_pages(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
-        if self.areas.single_reads.are_many() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
+        if self.goes_out_gently() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
+    }
+
+    /// Returns whether pages go out gently, since single pages are read.
+    pub(crate) fn goes_out_gently(&self) -> bool {
+        self.areas.single_reads.are_many()
     }
 
     /// What each area has done.

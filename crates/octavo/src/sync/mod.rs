@@ -43,7 +43,7 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 // Locks.
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
-pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread};
+pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 // A word before each access to the bytes of pages, which are no words: where threads are explored, another may go first.
 pub(crate) use face::reach_bytes;
 // The machine: the face's clock, CPUs, memory and random bytes.

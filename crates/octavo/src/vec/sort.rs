@@ -2,7 +2,7 @@
 //!
 //! One run is lent from the start of a range and one from its end. Each is partitioned itself, without branches. Then both exchange what belongs to the other
 //! side, as slices, and a run in which all elements are of its side is let go, and the next one lent. So every level goes through its range once
-//! from each end, and pages come and go in order. Where a block shows the pages, a run has 32 of them, for which processors read ahead; otherwise one.
+//! from each end, and pages come and go in order. A run is a unit; where a block shows more, it has 32, for which processors read ahead.
 //!
 //! A range that a block shows is sorted by the standard library where it lies. One that fits the buffer is copied there, sorted, and copied back.
 //!
@@ -71,6 +71,9 @@ impl<T: Pod> SpaceVec<T> {
         let mut ranges = Vec::new();
         ranges.push(0..self.len);
         while let Some(range) = ranges.pop() {
+            if range.len() < 2 {
+                continue;
+            }
             if let Some(mut run) = self.lend_at_hand(&range)? {
                 run.sort_unstable_by(&mut compare);
                 continue;
@@ -101,7 +104,7 @@ impl<T: Pod> SpaceVec<T> {
 
     /// Lends a range for writing if it lies in one piece, which a block shows.
     fn lend_at_hand(&self, range: &Range<usize>) -> Result<Option<ExclusiveGuard<'_, T>>> {
-        if range.is_empty() || range.end > self.piece(range.start).end {
+        if range.end > self.piece(range.start).end {
             return Ok(None);
         }
         self.space.exclusive_at_hand(self.address(range.start), range.len())

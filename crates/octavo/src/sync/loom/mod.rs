@@ -12,7 +12,7 @@ pub(crate) use locks::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadG
 pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
-pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};
+pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 
 /// Explores a model with at most so many preemptions of threads that could go on. Few preemptions find most bugs, and all orders
 /// are too many.

@@ -11,6 +11,11 @@ pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     None
 }
 
+/// A thread of a model keeps no words for itself.
+pub(crate) fn with_own_words<T>(_change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
+    None
+}
+
 /// Time is no part of a model. Lets another thread run.
 pub(crate) fn park_for(_time: Duration) {
     loom::thread::yield_now();

@@ -12,7 +12,7 @@ pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLo
 pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
-pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread};
+pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 
 /// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
 /// for life.

@@ -1,5 +1,6 @@
 //! Threads of the system.
 
+use std::cell::Cell;
 use std::task::Waker;
 
 use crate::sync::Duration;
@@ -10,12 +11,26 @@ pub(crate) use std::thread;
 thread_local! {
     // One waker for the thread's life, so a wait for a page never allocates.
     static WAKER: Waker = new_waker();
+    static OWN_WORDS: Cell<[u64; 3]> = const { Cell::new([0; 3]) };
 }
 
 /// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count. `None` during the destruction
 /// of the thread's locals.
 pub(crate) fn with_kept_waker<T>(lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     WAKER.try_with(lend).ok()
+}
+
+/// Changes words that this thread keeps for itself, 0 at first. `None` where it has none.
+#[inline]
+pub(crate) fn with_own_words<T>(change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
+    OWN_WORDS
+        .try_with(|own| {
+            let mut words = own.get();
+            let changed = change(&mut words);
+            own.set(words);
+            changed
+        })
+        .ok()
 }
 
 /// Sleeps until another thread unparks this one, or for so long.

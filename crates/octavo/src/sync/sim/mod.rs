@@ -15,7 +15,7 @@ pub(crate) use octavo_sim::{spin_hint, thread};
 pub(crate) use machine::reach_bytes;
 pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable_address, time};
 pub(super) use threads::with_kept_waker;
-pub(crate) use threads::{catch_panic, park_for, pause};
+pub(crate) use threads::{catch_panic, park_for, pause, with_own_words};
 
 /// The real face's: words lie where they would lie.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;

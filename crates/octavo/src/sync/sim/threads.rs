@@ -11,6 +11,11 @@ pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     None
 }
 
+/// A simulated thread keeps no words for itself.
+pub(crate) fn with_own_words<T>(_change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
+    None
+}
+
 /// Sleeps until another thread unparks this one, or for so long.
 pub(crate) fn park_for(time: Duration) {
     thread::park_timeout(time);
