@@ -4,7 +4,6 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use common::device::{EIO, Manner, TestDevice};
@@ -126,10 +125,6 @@ fn an_area_that_does_not_answer_does_not_keep_pages_from_another_and_is_used_aga
     assert!(second.writes().begun() > 0);
     assert_eq!(first.writes().begun(), begun, "it gets nothing while it owes an answer");
     first.let_go();
-    // It answers from a thread of its own.
-    while manager.areas().unwrap()[0].state != AreaState::Well {
-        thread::yield_now();
-    }
     assert!(fill(&space, at, 0..PAGES).1.is_none());
     assert!(first.writes().begun() > begun, "it is used again");
     check(&space, at, 0..PAGES);

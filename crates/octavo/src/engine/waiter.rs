@@ -50,6 +50,11 @@ impl<'e> Waiter<'e> {
         Self { engine, how, until: None, asked: Asked::new(), alarm: None }
     }
 
+    /// A waiter of the same kind that has not waited yet.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.engine, self.how)
+    }
+
     /// A thread that sleeps until it is over.
     pub(crate) fn thread(engine: &'e Engine) -> Self {
         Self::new(engine, How::Thread)

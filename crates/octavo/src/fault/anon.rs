@@ -45,9 +45,8 @@ impl Fault<'_> {
         if let Some(over) = self.check_quota(1) {
             return over;
         }
-        let owed = reclaim::owed(self.engine);
-        if owed > 0 {
-            return Step::End(Outcome::Owes(owed));
+        if reclaim::owes_toll(self.engine) {
+            return Step::End(Outcome::OwesToll);
         }
         if self.bytes.is_none()
             && let Some(block) = self.engine.frames.alloc_zeroed()
@@ -80,7 +79,7 @@ impl Fault<'_> {
         }
         self.engine.counters.count(Counter::FrameZeroed);
         frames.bytes().zero(block.frame().home_offset(), PAGE_BYTES);
-        let frame = self.adopt(block, self.page, region);
+        let frame = self.take(block, self.page, region);
         self.engine.publish(word, busy.to_present(frame, region.options.entry_protection()));
         Step::End(Outcome::Usable)
     }
@@ -88,7 +87,7 @@ impl Fault<'_> {
     /// The frame has its bytes already, so the entry need not be busy meanwhile.
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, block: Block) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
-        let frame = self.adopt(block, self.page, region);
+        let frame = self.take(block, self.page, region);
         if walk.word().change(entry, entry.to_present(frame, region.options.entry_protection())).is_err() {
             self.engine.disown(frame, owner);
             return Step::Again;
@@ -106,6 +105,9 @@ impl Fault<'_> {
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(over) = self.check_quota(u64::from(CHUNK_FRAMES)) {
             return over;
+        }
+        if reclaim::owes_toll(self.engine) {
+            return Step::End(Outcome::OwesToll);
         }
         let block = match std::mem::replace(&mut self.huge, Huge::GivenUp) {
             Huge::Compacted(block) => block,
@@ -134,7 +136,7 @@ impl Fault<'_> {
             self.engine.counters.add(Counter::FrameZeroed, u64::from(CHUNK_FRAMES));
             self.engine.frames.bytes().zero(block.frame().home_offset(), Order::MAX.bytes());
         }
-        let frame = self.adopt(block, page, region);
+        let frame = self.take(block, page, region);
         self.engine.publish(word, busy.to_present(frame, region.options.entry_protection()));
         self.engine.counters.count(Counter::HugeFaultAllocated);
         if entry.is_zero() {
@@ -143,9 +145,14 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
+    /// As [`Fault::adopt`], for new bytes at home, which the thread is told of.
+    fn take(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
+        reclaim::note_taken(self.engine, block.order().frames());
+        self.adopt(block, page, region)
+    }
+
     /// Gives the block to a page. The caller publishes it, or disowns it.
     pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
-        reclaim::note_taken(self.engine, block.order().frames());
         let frame = self.engine.adopt(block, self.owner(page));
         self.mark_by(region, frame);
         frame

@@ -67,8 +67,8 @@ pub(crate) enum Outcome {
     Adopted(u64),
     /// There is no frame. The caller makes room and polls again.
     NeedsFrame,
-    /// The thread has taken so many pages more than its share. The caller makes as much room and polls again.
-    Owes(u64),
+    /// The thread has taken more than its share. The caller makes some room and polls again.
+    OwesToll,
     /// There is no block of order 9. The caller compacts, tells the fault the result, and polls again.
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
@@ -593,7 +593,10 @@ impl Fault<'_> {
                     // Where no room can be made, or others had it, the frames that are left may lie on other CPUs' lists.
                     self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
-                Outcome::Owes(pages) => reclaim::pay(self.engine, pages, &mut self.waiter).await,
+                Outcome::OwesToll => {
+                    reclaim::pay_toll(self.engine, &self.waiter).await;
+                    no_room = obstacle;
+                }
                 // The deadline is asked first: the end of a transfer of another device is no room on this one.
                 Outcome::DeviceFull { ends, .. }
                     if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}

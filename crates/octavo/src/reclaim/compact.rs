@@ -10,7 +10,7 @@ use crate::engine::{Engine, Waiter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::reclaim::empty_chunk::{Elsewhere, MovableChunk, emptiest_chunks, empty_chunk};
-use crate::reclaim::room::make_room;
+use crate::reclaim::room::make_more_room;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::reclaim::shrink_pool::give_pool_back;
 use crate::sync::Duration;
@@ -72,7 +72,7 @@ const LOOKS_FOR_LITTLE: u32 = 4;
 /// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room where there is none.
 ///
 /// # Errors
-/// As for [`make_room`]; `OutOfMemory` where pages that cannot be moved lie everywhere.
+/// As for [`make_more_room`]; `OutOfMemory` where pages that cannot be moved lie everywhere.
 pub(crate) async fn frames_together(
     engine: &Engine,
     waiter: &mut Waiter<'_>,
@@ -99,7 +99,7 @@ pub(crate) async fn frames_together(
             all.for_each(|block| engine.frames.give_back(block));
             return Ok(together);
         }
-        no_room = make_room(engine, waiter).await.err();
+        no_room = make_more_room(engine, waiter).await.err();
         if compacts && look >= MOST_LOOKS / 2 {
             // Blocks of the pool stay where they are.
             give_pool_back(engine, waiter).await;

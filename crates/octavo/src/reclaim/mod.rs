@@ -56,4 +56,4 @@ pub(crate) use shrink::shrink_to_budget;
 pub(crate) use shrink::try_shrink;
 #[cfg(all(test, not(loom)))]
 pub(crate) use shrink_pool::shrink_pool;
-pub(crate) use toll::{note_taken, owed, pay};
+pub(crate) use toll::{note_taken, owes_toll, pay_toll};

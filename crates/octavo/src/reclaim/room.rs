@@ -27,7 +27,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The obstacle: the swap area is full or failing, or no page is left that could go. `TimedOut` when the
 /// waiter's deadline has passed.
 pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
+    stalled(engine, async |start| {
+        if is_made_by_others(engine, waiter).await {
+            return Ok(());
+        }
+        try_make_room(engine, start, waiter).await
+    })
+    .await
+}
+
+/// As [`make_room`], for a caller that needs many frames: pages go out for it anyway.
+///
+/// # Errors
+/// As for [`make_room`].
+pub(super) async fn make_more_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
     stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
+}
+
+/// Waits for a write of others, where as much is under way as should be. What it frees is room enough for an access.
+async fn is_made_by_others(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
+    let most = most_writing_pages(engine);
+    if engine.coming_pages() <= most || engine.huge_zero.shrinkable_frames() > 0 {
+        return false;
+    }
+    let freed = engine.transfers.freed_pages();
+    waiter.until_some_write_ends_above(most).await && engine.transfers.freed_pages() != freed
 }
 
 /// Counts the time that an access spends on making room.
@@ -52,14 +76,6 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     let mut pool = LastResort::default();
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
-        // As much is under way as should be. What the first write frees is room, and need not be more.
-        let most = most_writing_pages(engine);
-        if engine.coming_pages() > most
-            && waiter.until_some_write_ends_above(most).await
-            && engine.transfers.freed_pages() != ended
-        {
-            return Ok(());
-        }
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
         // Pages whose writes were only started are no room yet. As many writes as are under way are waited for: where all of them fail,
         // others begin new ones for ever. Free frames are counted last: all CPUs' lists are looked at for that.

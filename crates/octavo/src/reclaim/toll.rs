@@ -1,12 +1,12 @@
 //! The toll: a thread that takes much memory makes room before there is none.
 //!
 //! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Others, which take one now and then, find none as often as
-//! it does, and wait for a write each time. So while single pages are read, and less memory is free than should be, a thread pays for every
-//! [`EVERY`] pages that it took, if they are more than its share: it sends as many out. A reclaimer begins no write while enough are under way, so the
-//! thread goes on at the pace at which pages go out, and what the background thread frees is left for the others. Linux holds back who dirties
-//! pages by the same thought (`balance_dirty_pages`).
+//! it does, and wait for a write each time. So while single pages are read, and memory is short, a thread pays for every 32 pages that it took for new
+//! bytes, if they are more than its share: it sends 32 out. A reclaimer begins no write while enough are under way, so the thread goes on at the pace at which
+//! pages go out, and what the background thread frees is left for the others. Linux holds back who dirties pages by the same thought (`balance_dirty_pages`).
 //!
-//! A thread's share is an eighth of the pages that go through memory meanwhile: those that are read, and those that are freed by writes.
+//! A thread's share is an eighth of the pages that go out meanwhile. More than eight threads that take as much as each other pay nothing.
+//! Pages whose memory is at the other side of a translation are not counted.
 //!
 //! The account is a thread's own. So it is no protocol, and a model or a simulation, where threads have none, goes on without tolls: who finds no
 //! frame makes room ([`make_room`](super::make_room)).
@@ -19,36 +19,36 @@ use crate::latency::Latency;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::sync::with_own_words;
 
-/// Pages that a thread takes between two looks at its account, at least.
+/// Pages that a thread takes between two looks at its account, at least; and pages that it pays for at once.
 const EVERY: u64 = 32;
 /// A thread's share is one in so many pages.
 const SHARE: u64 = 8;
-/// The most pages that a thread pays for at once. A huge page counts as many small ones, and pages may have been few for long.
-const MOST_OWED: u64 = 512;
 
 /// Notes that this thread took so many pages for a program's new bytes.
+#[inline]
 pub(crate) fn note_taken(engine: &Engine, pages: u32) {
-    with_own_words(|words| Account(words).take(identity(engine), || flow(engine), u64::from(pages)));
+    with_own_words(|words| Account(words).take(identity(engine), u64::from(pages)));
 }
 
-/// Returns how many pages this thread owes, and settles its account.
-pub(crate) fn owed(engine: &Engine) -> u64 {
-    let owed = with_own_words(|words| Account(words).settle(identity(engine), || flow(engine)));
-    owed.filter(|owed| *owed > 0 && is_due(engine)).unwrap_or(0)
+/// Returns whether this thread owes a toll, and settles its account.
+#[inline]
+pub(crate) fn owes_toll(engine: &Engine) -> bool {
+    let gone = || is_due(engine).then(|| pages_gone(engine));
+    with_own_words(|words| Account(words).settle(identity(engine), gone)).unwrap_or(false)
 }
 
-/// Sends out as many pages as are owed, or begins to, as far as that can be done.
-pub(crate) async fn pay(engine: &Engine, owed: u64, waiter: &mut Waiter<'_>) {
+/// Sends pages out, or begins to, as far as that can be done. The access has its whole time left after that.
+pub(crate) async fn pay_toll(engine: &Engine, waiter: &Waiter<'_>) {
     engine.counters.count(Counter::AllocationToll);
     let start = engine.machine.clock.now();
-    reclaim(engine, owed, Reclaimer::Direct, waiter).await;
+    reclaim(engine, EVERY, Reclaimer::Direct, &mut waiter.anew()).await;
     // The stalls by which the watermarks are raised are those of accesses that find no frame: this one need not.
     engine.latencies.note(Latency::Stall, engine.machine.clock.since(start));
 }
 
-/// Pages that went through memory so far.
-fn flow(engine: &Engine) -> u64 {
-    engine.transfers.freed_pages() + engine.transfers.read_pages()
+/// Pages that went out so far, wherever they went.
+fn pages_gone(engine: &Engine) -> u64 {
+    [Counter::StealDirect, Counter::StealBackground].map(|counter| engine.counters.get(counter)).iter().sum()
 }
 
 /// Whose account it is: a thread may use several engines in turn.
@@ -56,39 +56,39 @@ fn identity(engine: &Engine) -> u64 {
     std::ptr::from_ref(engine).addr() as u64
 }
 
-/// Whether memory is short, others read, and room can be made.
+/// Whether others read, memory is short, and room can be made.
 #[cold]
 fn is_due(engine: &Engine) -> bool {
     engine.swap.goes_out_gently()
+        && engine.frames.available_frames() + engine.coming_pages() < engine.frames.watermarks().low_frames
         && !engine.swap.is_failing()
-        && !engine.swap.is_silent()
-        && engine.frames.available_frames() < engine.frames.watermarks().high_frames
+        && !engine.swap.slots.is_full()
 }
 
-/// What a thread has taken of an engine: the engine, the pages, and the flow when it began to count.
+/// What a thread has taken of an engine: the engine, the pages, and 1 more than the pages that had gone when it began to count,
+/// or 0 where tolls were not due.
 struct Account<'w>(&'w mut [u64; 3]);
 
 impl Account<'_> {
     #[inline]
-    fn take(self, engine: u64, flow: impl FnOnce() -> u64, pages: u64) {
+    fn take(self, engine: u64, pages: u64) {
         let [of, taken, since] = self.0;
         if *of != engine {
-            (*of, *taken, *since) = (engine, 0, flow());
+            (*of, *taken, *since) = (engine, 0, 0);
         }
         *taken += pages;
     }
 
     #[inline]
-    fn settle(self, engine: u64, flow: impl FnOnce() -> u64) -> u64 {
+    fn settle(self, engine: u64, gone: impl FnOnce() -> Option<u64>) -> bool {
         let [of, taken, since] = self.0;
         if *of != engine || *taken < EVERY {
-            return 0;
+            return false;
         }
-        let flow = flow();
-        let share = flow.saturating_sub(*since) / SHARE;
-        let owed = if *taken > share { (*taken).min(MOST_OWED) } else { 0 };
-        (*taken, *since) = (0, flow);
-        owed
+        let taken = std::mem::take(taken);
+        let now = gone().map_or(0, |gone| gone + 1);
+        let before = std::mem::replace(since, now);
+        before > 0 && now > 0 && taken > now.saturating_sub(before) / SHARE
     }
 }
 
@@ -97,20 +97,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_more_than_its_share_owes_what_it_took() {
+    fn who_takes_more_than_its_share_owes_a_toll() {
         let mut words = [0; 3];
-        let take = |words: &mut _, flow, pages| Account(words).take(7, || flow, pages);
-        take(&mut words, 1000, EVERY - 1);
-        assert_eq!(Account(&mut words).settle(7, || 1000), 0, "few pages are free");
-        take(&mut words, 1000, 1);
-        assert_eq!(Account(&mut words).settle(8, || 1000), 0, "nothing is owed to another engine");
-        assert_eq!(Account(&mut words).settle(7, || 1000 + SHARE * (EVERY - 1)), EVERY);
-        assert_eq!(Account(&mut words).settle(7, || 2000), 0, "it was settled");
-        take(&mut words, 2000, EVERY);
-        assert_eq!(Account(&mut words).settle(7, || 5000), 0, "others took much more");
-        take(&mut words, 5000, 1 << 20);
-        assert_eq!(Account(&mut words).settle(7, || 6000), MOST_OWED);
-        Account(&mut words).take(8, || 1, EVERY);
-        assert_eq!(Account(&mut words).settle(8, || 1), EVERY, "another engine's account begins anew");
+        let take = |words: &mut _, pages| Account(words).take(7, pages);
+        let settle = |words: &mut _, gone| Account(words).settle(7, || gone);
+        take(&mut words, EVERY - 1);
+        assert!(!settle(&mut words, Some(0)) && words[1] > 0, "few pages are not looked at");
+        take(&mut words, 1);
+        assert!(!Account(&mut words).settle(8, || Some(0)), "nothing is owed to another engine");
+        assert!(!settle(&mut words, Some(0)), "it is not known what went out meanwhile");
+        take(&mut words, EVERY);
+        assert!(settle(&mut words, Some(SHARE * (EVERY - 1))));
+        assert!(!settle(&mut words, Some(1000)), "it was settled");
+        take(&mut words, EVERY);
+        assert!(!settle(&mut words, Some(1000)), "others took much more");
+        take(&mut words, 512);
+        assert!(settle(&mut words, Some(1512)), "a huge page");
+        take(&mut words, EVERY);
+        assert!(!settle(&mut words, None), "memory is not short");
+        take(&mut words, EVERY);
+        assert!(!settle(&mut words, Some(1512)));
+        take(&mut words, EVERY);
+        assert!(settle(&mut words, Some(1512)));
+        Account(&mut words).take(8, EVERY);
+        assert!(!Account(&mut words).settle(8, || Some(9)), "another engine's account begins anew");
     }
 }

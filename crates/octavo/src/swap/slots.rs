@@ -88,7 +88,7 @@ impl Slots {
     }
 
     /// Returns whether no slot is free. Withheld slots are free: pages get them when there are no others.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.unwritable.withheld() == 0 && self.clusters.is_full()
     }
 

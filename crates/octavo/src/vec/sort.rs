@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::vec::SpaceVec;
 
 /// Bytes of the buffer, which lies on the heap.
-const BUFFER_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 128 << 10;
 /// Elements that are looked at for a pivot, neighbours at each place among them, and the most bytes of them all.
 const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
@@ -41,7 +41,7 @@ impl<T: Pod> SpaceVec<T> {
         if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
     };
 
-    /// Sorts the elements. Equal ones end in any order. Takes 1 MiB of the heap, or an element's size if that is more.
+    /// Sorts the elements. Equal ones end in any order. Takes 128 KiB of the heap, or an element's size if that is more.
     ///
     /// # Errors
     /// As [`Space::load`](crate::Space::load). All elements are in the vector then, in some order.
