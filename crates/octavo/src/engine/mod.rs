@@ -90,7 +90,7 @@ pub(crate) use streams::{Hit, Streams, Window};
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, forget_range, protect_range, unmap_range};
 pub(crate) use validate::validate_tables;
-pub(crate) use waiter::{Waiter, in_place};
+pub(crate) use waiter::{Waiter, apart, in_place};
 
 /// Choices that paths consult as they run.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@
 //! A waiter that waits in place never answers Pending, so [`in_place`] polls its future exactly once.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use crate::engine::Engine;
@@ -32,6 +32,16 @@ enum How {
     Patient,
     Brief,
     Never,
+}
+
+/// Awaits what is seldom needed. It is polled in a stack frame of its own, by which that of its caller does not grow.
+pub(crate) async fn apart<F: Future>(seldom: F) -> F::Output {
+    #[inline(never)]
+    fn poll<F: Future>(future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
+        future.poll(context)
+    }
+    let mut seldom = pin!(seldom);
+    std::future::poll_fn(|context| poll(seldom.as_mut(), context)).await
 }
 
 /// Waits for devices on behalf of one access, or of one piece of work.

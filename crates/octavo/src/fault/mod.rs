@@ -34,7 +34,7 @@ use std::task::{Poll, Waker};
 
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, in_place, split_leaf};
+use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, apart, in_place, split_leaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::io::Waited;
@@ -583,7 +583,7 @@ impl Fault<'_> {
                     if let Some(error) = obstacle {
                         return Err(error);
                     }
-                    no_room = reclaim::make_room(self.engine, &mut self.waiter).await.err();
+                    no_room = apart(reclaim::make_room(self.engine, &mut self.waiter)).await.err();
                     if self.waiter.is_too_late()
                         && let Some(error) = no_room
                     {
@@ -594,7 +594,7 @@ impl Fault<'_> {
                     self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
                 Outcome::OwesToll => {
-                    reclaim::pay_toll(self.engine, &self.waiter).await;
+                    apart(reclaim::pay_toll(self.engine, &self.waiter)).await;
                     no_room = obstacle;
                 }
                 // The deadline is asked first: the end of a transfer of another device is no room on this one.

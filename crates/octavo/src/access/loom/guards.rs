@@ -23,21 +23,22 @@ const WORDS: usize = PAGE_BYTES / 8;
 impl Lending {
     /// A space with a guarded region of two pages.
     fn new() -> Arc<Self> {
-        let model = Model::on(WordDevice::new(4, false));
-        let frames = (0..model.engine.frames.end_frame().0).map(|_| UnsafeCell::new(())).collect();
-        let lending = Self { model, frames };
-        lending.map(false);
-        Arc::new(lending)
+        Self::of(Model::on(WordDevice::new(4, false)), false)
     }
 
     /// The same, and both pages in a block.
     fn with_block() -> Arc<Self> {
-        let lending = Self::new();
-        lending.model.unmap(0, 0, 2);
-        lending.map(true);
+        let lending = Self::of(Model::with_blocks(WordDevice::new(4, false)), true);
         assert!(lending.add(0, 2));
         assert_eq!(lending.model.engine.table.walk(lending.model.spaces[0].id, PageNumber(0)).level, 1);
         lending
+    }
+
+    fn of(model: Arc<Model>, huge: bool) -> Arc<Self> {
+        let frames = (0..model.engine.frames.end_frame().0).map(|_| UnsafeCell::new(())).collect();
+        let lending = Self { model, frames };
+        lending.map(huge);
+        Arc::new(lending)
     }
 
     fn map(&self, huge: bool) {

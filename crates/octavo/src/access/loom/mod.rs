@@ -118,18 +118,23 @@ impl Model {
     }
 
     fn on(device: WordDevice) -> Arc<Self> {
-        Self::with(device, None)
+        Self::with(device, HugePolicy::Never, None)
+    }
+
+    /// Regions that ask for blocks have them.
+    fn with_blocks(device: WordDevice) -> Arc<Self> {
+        Self::with(device, HugePolicy::Advised, None)
     }
 
     /// The first space has a translation.
     fn translated(device: WordDevice, translation: Shared<dyn Translation>) -> Arc<Self> {
-        Self::with(device, Some(translation))
+        Self::with(device, HugePolicy::Never, Some(translation))
     }
 
-    fn with(device: WordDevice, translation: Option<Shared<dyn Translation>>) -> Arc<Self> {
+    fn with(device: WordDevice, huge: HugePolicy, translation: Option<Shared<dyn Translation>>) -> Arc<Self> {
         let engine = Engine::new(EngineConfig {
             policy: Policy {
-                huge: HugePolicy::Advised,
+                huge,
                 huge_zero_write: HugeZeroWrite::Split,
                 pin_path: PinPath::LockFree,
                 readahead_pages: 0,
