@@ -11,6 +11,7 @@ use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
 use crate::reclaim::shrink::shrink_to_budget;
 use crate::reclaim::shrink_pool::shrink_pool;
 use crate::reclaim::signal::{Signal, Turn};
+use crate::reclaim::toll::forget_account;
 use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;
@@ -44,6 +45,7 @@ impl Running {
     /// # Errors
     /// The system's error, when it has no thread to give.
     pub(crate) fn start(engine: Shared<Engine>, background: bool) -> std::io::Result<Self> {
+        forget_account();
         let signal = Arc::new(Signal::default());
         let thread = background.then(|| spawn(&engine, &signal)).transpose()?;
         Ok(Self { engine, signal, thread })

@@ -24,6 +24,11 @@ const EVERY: u64 = 32;
 /// A thread's share is one in so many pages.
 const SHARE: u64 = 8;
 
+/// A new engine may lie where another one did that this thread has an account of.
+pub(super) fn forget_account() {
+    with_own_words(|words| *words = [0; 3]);
+}
+
 /// Notes that this thread took so many pages for a program's new bytes.
 #[inline]
 pub(crate) fn note_taken(engine: &Engine, pages: u32) {
