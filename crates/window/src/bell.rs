@@ -44,6 +44,10 @@ impl Attention {
         self.0.swap(RUNG, Ordering::AcqRel) == SLEEPS
     }
 
+    fn is_asleep(&self) -> bool {
+        self.0.load(Ordering::Acquire) == SLEEPS
+    }
+
     /// From here on, the driver sees all work of which it was told so far.
     fn look(&self) {
         self.0.swap(LOOKS, Ordering::AcqRel);
@@ -104,6 +108,11 @@ impl Bell {
     /// Returns whether it was rung since the driver's last turn began.
     pub(crate) fn is_rung(&self) -> bool {
         self.attention.is_called()
+    }
+
+    /// Returns whether the driver sleeps: the next that it does is to look for events.
+    pub fn is_asleep(&self) -> bool {
+        self.attention.is_asleep()
     }
 
     /// The driver begins a turn. Returns whether it is to end instead.

@@ -29,27 +29,13 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Tells that a process has forked, and waits until its driver has read that.
     pub(crate) fn fork(&self) {
-        self.fork_unread();
-        self.wait_until_read();
-    }
-
-    /// Tells that a process has forked, whose driver may be held.
-    pub(crate) fn fork_unread(&self) {
         let child = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        self.send([FORK, child.into_raw_fd() as u64, 0, 0]);
+        self.tell([FORK, child.into_raw_fd() as u64, 0, 0]);
     }
 
     /// Tells something, and waits until the driver has read that.
     fn tell(&self, words: [u64; 4]) {
-        self.send(words);
-        self.wait_until_read();
-    }
-
-    fn send(&self, words: [u64; 4]) {
         send(&self.socket, &words.map(u64::to_le_bytes).concat(), SendFlags::empty()).unwrap();
-    }
-
-    fn wait_until_read(&self) {
         wait_until(|| ioctl_fionread(&self.told).unwrap() == 0);
     }
 }
@@ -113,10 +99,16 @@ impl Managed {
         move || window.reach().is_gone()
     }
 
-    /// Calls something while the driver cannot take a fork in.
+    /// Calls something while the driver cannot take a fork in, but reads of it.
     pub(crate) fn hold_driver<T>(self, call: impl FnOnce(Self) -> T) -> T {
         let shared = Arc::clone(&self.shared);
-        let _layout = shared.layout.lock();
+        let mut layout = None;
+        wait_until(|| {
+            // A driver that is awake would wait for the lock before it reads.
+            layout = None;
+            layout = Some(shared.layout.lock());
+            self.bell.is_asleep()
+        });
         call(self)
     }
 }

@@ -245,7 +245,7 @@ fn at_the_end_of_a_run_no_driver_waits_for_another_ones_end() {
     let (second, _kernel) = commons.managed(Some(8), 2);
     let is_stopped = second.is_stopped();
     let finishing = first.hold_driver(|first| {
-        kernel.fork_unread();
+        kernel.fork();
         monitor.managed.extend([(7, first), (8, second)]);
         let finishing = std::thread::spawn(move || monitor.finish());
         wait_until(&is_stopped);
