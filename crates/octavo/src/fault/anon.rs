@@ -42,11 +42,8 @@ impl Fault<'_> {
     /// Installs a frame of zeros, in place of nothing or of the small zero page. Or installs a frame with the
     /// bytes that are to be written over the page, also in place of a page that is out.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
-        if let Some(over) = self.check_quota(1) {
-            return over;
-        }
-        if reclaim::owes_toll(self.engine) {
-            return Step::End(Outcome::OwesToll);
+        if let Some(first) = self.comes_first(1) {
+            return first;
         }
         if self.bytes.is_none()
             && let Some(block) = self.engine.frames.alloc_zeroed()
@@ -103,11 +100,8 @@ impl Fault<'_> {
     /// Installs a 2 MiB block, in place of nothing or of a huge zero leaf. Without a block, the fault takes
     /// base pages.
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
-        if let Some(over) = self.check_quota(u64::from(CHUNK_FRAMES)) {
-            return over;
-        }
-        if reclaim::owes_toll(self.engine) {
-            return Step::End(Outcome::OwesToll);
+        if let Some(first) = self.comes_first(u64::from(CHUNK_FRAMES)) {
+            return first;
         }
         let block = match std::mem::replace(&mut self.huge, Huge::GivenUp) {
             Huge::Compacted(block) => block,
@@ -143,6 +137,12 @@ impl Fault<'_> {
             self.engine.huge_zero.put(1);
         }
         Step::End(Outcome::Usable)
+    }
+
+    /// What comes before the space gets `pages` more at home: room under its quota, or the thread's toll.
+    fn comes_first(&self, pages: u64) -> Option<Step> {
+        let owes = || reclaim::owes_toll(self.engine).then_some(Step::End(Outcome::OwesToll));
+        self.check_quota(pages).or_else(owes)
     }
 
     /// As [`Fault::adopt`], for new bytes at home, which the thread is told of.

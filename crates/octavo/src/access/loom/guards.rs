@@ -47,6 +47,12 @@ impl Lending {
         self.model.spaces[0].regions.writer().insert(region).unwrap();
     }
 
+    /// Unmaps the region. Nothing is left then.
+    fn end(&self) {
+        self.model.unmap(0, 0, 2);
+        self.model.assert_all_is_free();
+    }
+
     fn frame_of(&self, word: &u64) -> &UnsafeCell<()> {
         let at = std::ptr::from_ref(word).addr() - self.model.engine.frames.bytes().pointer(0).addr();
         let frame = (0..).map(FrameId).find(|frame| frame.home_offset() + PAGE_BYTES > at);
@@ -116,8 +122,7 @@ fn loom_guards_of_a_page_exclude_each_other_while_it_goes_out() {
             assert!(lending.add(0, 1));
         });
         assert_eq!(lending.read(0, 1).unwrap(), [3]);
-        lending.model.unmap(0, 0, 2);
-        lending.model.assert_all_is_free();
+        lending.end();
     });
 }
 
@@ -139,8 +144,7 @@ fn loom_a_frame_that_is_lent_is_nobody_elses() {
                 assert!(lending.read(0, 1).is_some_and(|words| words[0] <= 1));
             },
         );
-        lending.model.unmap(0, 0, 2);
-        lending.model.assert_all_is_free();
+        lending.end();
     });
 }
 
@@ -154,8 +158,7 @@ fn loom_pages_that_are_brought_together_lose_nothing() {
         let add = |lending: &Lending| assert!(lending.add(1, 1));
         run(&lending, &[add], |lending| assert!(lending.add(0, 2)));
         assert_eq!(lending.read(0, 2).unwrap(), [2, 3]);
-        lending.model.unmap(0, 0, 2);
-        lending.model.assert_all_is_free();
+        lending.end();
     });
 }
 
@@ -170,8 +173,7 @@ fn loom_pages_of_a_block_are_lent_by_one_pin() {
             lending.model.evict_all();
         });
         assert_eq!(lending.read(0, 2).unwrap(), [2, 3]);
-        lending.model.unmap(0, 0, 2);
-        lending.model.assert_all_is_free();
+        lending.end();
     });
 }
 
@@ -193,7 +195,6 @@ fn loom_a_block_that_is_lent_is_nobody_elses() {
         );
         // The other's additions went to the block, or to the pages that came after it.
         assert!(matches!(lending.read(0, 2).unwrap()[..], [0, 1] | [1, 2]));
-        lending.model.unmap(0, 0, 2);
-        lending.model.assert_all_is_free();
+        lending.end();
     });
 }
