@@ -27,7 +27,7 @@ const SAMPLE_BITS: u32 = 6;
 #[non_exhaustive]
 pub enum Latency {
     /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room count. Pages that
-    /// [`Space::show`](crate::Space::show) makes are left out.
+    /// [`TranslatedSpace::show`](crate::translation::TranslatedSpace::show) makes are left out.
     NewPage,
     /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room. One in 64 is timed.
     Unpacked,

@@ -83,7 +83,6 @@ pub use config::{
 };
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};
-pub use fault::InPlace;
 #[doc(inline)]
 pub use io::{IoEngine, SwapArea, SwapFile};
 pub use latency::{Latency, LatencySnapshot, Quantiles};
@@ -100,11 +99,20 @@ pub use swap::{AreaState, AreaStats};
 #[doc(hidden)]
 pub use swap::{StandaloneSlots, StandaloneSwapCache};
 pub use sync::machine::{Cpus, Machine};
-pub use table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 pub use table::{Access, Protection};
 pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};
 #[doc(inline)]
 pub use vec::SpaceVec;
+
+/// Spaces that are reached by other addresses as well, as those of windows are: for those who write such a way in.
+pub mod translation {
+    #[doc(inline)]
+    pub use crate::fault::InPlace;
+    #[doc(inline)]
+    pub use crate::space::TranslatedSpace;
+    #[doc(inline)]
+    pub use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
+}
 
 /// The examples of the page that registries show are tested, too.
 #[cfg(doctest)]

@@ -16,7 +16,7 @@ use crate::frame::zero_page::UsedHugeZero;
 use crate::latency::LatencySnapshot;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
-use crate::space::Space;
+use crate::space::{Space, TranslatedSpace};
 use crate::swap::{AreaStats, Pool};
 use crate::sync::{Arc, Mutex, Shared};
 use crate::table::translation::Translation;
@@ -100,8 +100,8 @@ impl Manager {
         &self,
         name: impl Into<String>,
         translation: Shared<dyn Translation>,
-    ) -> Result<Space> {
-        self.new_space(Some(name.into()), Some(translation))
+    ) -> Result<TranslatedSpace> {
+        self.new_space(Some(name.into()), Some(translation)).map(TranslatedSpace::new)
     }
 
     fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {

@@ -5,7 +5,8 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use octavo::{Access, Answer, ErrorKind, HugePolicy, Protection, RegionOptions};
+use octavo::translation::Answer;
+use octavo::{Access, ErrorKind, HugePolicy, Protection, RegionOptions};
 
 use common::target::{Able, Ask, BUDGET, Pair, Target, builder, pair, pair_of};
 use common::{MIB, PAGE};

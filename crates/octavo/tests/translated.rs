@@ -9,9 +9,10 @@ use common::device::{Manner, TestDevice, Whims};
 use common::target::{Able, Ask, BUDGET, Pair, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
+use octavo::translation::{Answer, InPlace};
 use octavo::{
-    Access, Advice, Answer, Compression, Counter, ErrorKind, HugePolicy, HugeZeroWrite, InPlace, Manager,
-    Protection, RegionOptions,
+    Access, Advice, Compression, Counter, ErrorKind, HugePolicy, HugeZeroWrite, Manager, Protection,
+    RegionOptions,
 };
 
 #[test]
@@ -451,16 +452,6 @@ fn more_than_the_budget_is_adopted_by_sending_out_what_was_adopted_first() {
     assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET);
     (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
     pair.end();
-}
-
-#[test]
-fn a_space_without_a_translation_says_so() {
-    let manager = builder().build().unwrap();
-    let space = manager.space().unwrap();
-    let at = space.map(PAGE, RegionOptions::default()).unwrap();
-    let fault = common::run_woken(space.fault_translated(at, Access::Read)).0;
-    says(fault, ErrorKind::Unsupported, &["translated_space"]);
-    says(space.adopt(at, PAGE, InPlace::Zeros), ErrorKind::Unsupported, &["translated_space"]);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::target::{Able, Ask, BUDGET, Pair, builder, pair_of};
 use common::{PAGE, Watchdog};
-use octavo::{Access, Answer, Compression, ErrorKind, HugePolicy, Machine, ReclaimPolicy};
+use octavo::translation::Answer;
+use octavo::{Access, Compression, ErrorKind, HugePolicy, Machine, ReclaimPolicy};
 
 fn unseen(len: u64) -> Pair {
     let builder = builder().huge(HugePolicy::Never).compression(Compression::Off);

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use octavo::{ErrorKind, InPlace, PAGE_BYTES, Protection, RegionOptions, Space};
+use octavo::translation::{InPlace, TranslatedSpace};
+use octavo::{ErrorKind, PAGE_BYTES, Protection, RegionOptions};
 use octavo_platform::pagemap::{Categories, Wanted};
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_window::{Listener, Reach, Served, Target, Window};
@@ -27,7 +28,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Adopts what is there, between faults.
 pub(crate) struct Adopter<'a> {
-    space: &'a Space,
+    space: &'a TranslatedSpace,
     window: &'a Window<Target>,
     shared: &'a Shared,
     stack: u64,
@@ -47,7 +48,12 @@ struct Found {
 }
 
 impl<'a> Adopter<'a> {
-    pub(crate) fn new(space: &'a Space, window: &'a Window<Target>, shared: &'a Shared, stack: u64) -> Self {
+    pub(crate) fn new(
+        space: &'a TranslatedSpace,
+        window: &'a Window<Target>,
+        shared: &'a Shared,
+        stack: u64,
+    ) -> Self {
         Self { space, window, shared, stack, lacked_room: None }
     }
 

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use octavo::translation::TranslatedSpace;
 use octavo::{ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
@@ -132,7 +133,7 @@ pub(crate) struct Managed {
     vain_looks: u32,
     /// It was said that none of the processes is this child.
     is_told: bool,
-    pub(crate) space: Arc<Space>,
+    pub(crate) space: TranslatedSpace,
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
     watch: Arc<Watch>,
@@ -189,10 +190,10 @@ impl Managed {
         Program { stack, name, .. }: Program,
         held: &Held,
         layout: Layout,
-        prepare: impl FnOnce(&Space) -> octavo::Result<()>,
+        prepare: impl FnOnce(&TranslatedSpace) -> octavo::Result<()>,
     ) -> Result<Self, String> {
         let (window, entrusted) = (Arc::clone(&held.window), held.entrusted.clone()?);
-        let translation: Arc<dyn octavo::Translation> = window.clone();
+        let translation: Arc<dyn octavo::translation::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
         prepare(&space).map_err(|error| error.to_string())?;
         let shared = Arc::new(Shared {
@@ -212,7 +213,7 @@ impl Managed {
             others: Vec::new(),
             vain_looks: 0,
             is_told: false,
-            space: Arc::new(space),
+            space,
             window,
             bell,
             watch: Arc::default(),
@@ -230,7 +231,7 @@ impl Managed {
     }
 
     fn start(&mut self) -> io::Result<()> {
-        let (space, window) = (Arc::clone(&self.space), Arc::clone(&self.window));
+        let (space, window) = (self.space.clone(), Arc::clone(&self.window));
         let (bell, shared, stack) = (Arc::clone(&self.bell), Arc::clone(&self.shared), self.stack);
         let watch = Arc::clone(&self.watch);
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);

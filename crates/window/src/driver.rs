@@ -21,7 +21,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, Stream};
-use octavo::{Access, Error, ErrorKind, PAGE_BYTES, Space};
+use octavo::translation::TranslatedSpace;
+use octavo::{Access, Error, ErrorKind, PAGE_BYTES};
 use octavo_platform::userfaultfd::Event;
 use rustix::event::Timespec;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -134,7 +135,7 @@ struct Fault {
 
 /// Serves one target.
 pub struct Driver<'a, R, L> {
-    space: &'a Space,
+    space: &'a TranslatedSpace,
     window: &'a Window<R>,
     events: BorrowedFd<'a>,
     bell: Arc<Bell>,
@@ -165,7 +166,7 @@ pub struct Driver<'a, R, L> {
 impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Makes a driver of the faults that `events` tells of.
     pub fn new(
-        space: &'a Space,
+        space: &'a TranslatedSpace,
         window: &'a Window<R>,
         events: BorrowedFd<'a>,
         bell: Arc<Bell>,
@@ -459,7 +460,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Changes the space. Where there is no room, or a block is pinned for a moment, this tries again for a while.
-    fn insist(&self, change: impl Fn(&Space) -> octavo::Result<()>) -> octavo::Result<()> {
+    fn insist(&self, change: impl Fn(&TranslatedSpace) -> octavo::Result<()>) -> octavo::Result<()> {
         let began = Instant::now();
         loop {
             match change(self.space) {
@@ -650,7 +651,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 }
 
 /// Waits until a page is usable there, for a device or for room.
-async fn wait(space: &Space, fault: Fault) -> (Fault, octavo::Result<()>) {
+async fn wait(space: &TranslatedSpace, fault: Fault) -> (Fault, octavo::Result<()>) {
     let result = space.fault_driven(fault.page, fault.access, !fault.is_protected).await;
     (fault, result)
 }

@@ -1,6 +1,6 @@
 //! Octavo's spaces at real addresses: of another process, or of this one.
 //!
-//! A window is a space's [translation](octavo::Translation) over userfaultfd. Pages come in by a copy and go
+//! A window is a space's [translation](octavo::translation::Translation) over userfaultfd. Pages come in by a copy and go
 //! out by a move, and the same engine that serves handles decides when. `docs/pager.md` has the protocol and
 //! its races.
 //!

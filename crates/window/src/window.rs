@@ -17,9 +17,8 @@
 //!
 //! A call costs the gate, and one system call for pages that lie together at both sides.
 
-use octavo::{
-    Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Run, Touch, Translation,
-};
+use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
+use octavo::{PAGE_BYTES, PageNumber, Protection};
 use octavo_platform::userfaultfd::Progress;
 use rustix::io::Errno;
 

@@ -25,6 +25,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use octavo::translation::TranslatedSpace;
 use octavo::{Advice, Error, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
@@ -44,7 +45,7 @@ pub(crate) const ALIGN: usize = 2 << 20;
 pub struct Windows(Arc<Serving>);
 
 pub(crate) struct Serving {
-    space: Arc<Space>,
+    space: TranslatedSpace,
     window: Arc<Window<Own>>,
     bell: Arc<Bell>,
     driver: Option<JoinHandle<io::Result<()>>>,
@@ -69,10 +70,10 @@ impl Windows {
         let _inside = Inside::enter();
         let canary = ForkCanary::new()?;
         let window = Arc::new(Window::new(Own::new()?));
-        let translation: Arc<dyn octavo::Translation> = window.clone();
-        let space = Arc::new(manager.translated_space("windows", translation).map_err(io::Error::other)?);
+        let translation: Arc<dyn octavo::translation::Translation> = window.clone();
+        let space = manager.translated_space("windows", translation).map_err(io::Error::other)?;
         let bell = Bell::new()?;
-        let (served_space, served, heard) = (Arc::clone(&space), Arc::clone(&window), Arc::clone(&bell));
+        let (served_space, served, heard) = (space.clone(), Arc::clone(&window), Arc::clone(&bell));
         let thread = std::thread::Builder::new().name("octavo-windows".into());
         let driver = thread.spawn(move || {
             let events = served.reach().faults().as_fd();

@@ -11,9 +11,10 @@ use octavo_sim::atomic::{AtomicU64, Ordering};
 use octavo_sim::lock::Mutex;
 use octavo_sim::{Random, thread};
 
+use super::super::octavo::translation::{InPlace, TranslatedSpace};
 use super::super::octavo::{
-    Access, Compression, ErrorKind, HugePolicy, InPlace, MIN_BUDGET_BYTES, Manager, Protection,
-    RegionOptions, Result, Space, SwapCache,
+    Access, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, Protection, RegionOptions, Result,
+    SwapCache,
 };
 use super::device::{Manners, SlowDevice};
 use super::other_side::OtherSide;
@@ -38,7 +39,7 @@ struct Family {
 /// A process.
 struct Process {
     family: Arc<Family>,
-    space: Space,
+    space: TranslatedSpace,
     other_side: Arc<OtherSide>,
     /// Held while a page is dropped, and while the process forks. Otherwise the child might have either.
     changing: Mutex<()>,

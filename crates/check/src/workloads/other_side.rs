@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use octavo_sim::lock::{Mutex, MutexGuard};
 use octavo_sim::{Random, thread};
 
-use super::super::octavo::{
-    Access, Answer, Bytes, Home, Install, PAGE_BYTES, PageNumber, Protection, Remove, Result, Run, Space,
-    Touch, Translation,
+use super::super::octavo::translation::{
+    Answer, Bytes, Home, Install, Remove, Run, Touch, TranslatedSpace, Translation,
 };
+use super::super::octavo::{Access, PAGE_BYTES, PageNumber, Protection, Result};
 use super::PAGE;
 
 /// A page that is there.
@@ -101,7 +101,7 @@ impl OtherSide {
     }
 
     /// Loads the first word of a page. Panics where it is another than the program knows.
-    pub(crate) fn load(&self, space: &Space, at: u64) -> Result<()> {
+    pub(crate) fn load(&self, space: &TranslatedSpace, at: u64) -> Result<()> {
         loop {
             let mut state = self.state();
             assert_eq!(state.wrong, None);
@@ -119,7 +119,7 @@ impl OtherSide {
     }
 
     /// Stores the first word of a page.
-    pub(crate) fn store(&self, space: &Space, at: u64, value: u64) -> Result<()> {
+    pub(crate) fn store(&self, space: &TranslatedSpace, at: u64, value: u64) -> Result<()> {
         loop {
             let mut guard = self.state();
             let state = &mut *guard;
@@ -136,7 +136,7 @@ impl OtherSide {
     }
 
     /// A fault says whether anything was there, as the kernel's does.
-    fn fault(&self, space: &Space, at: u64, access: Access) -> Result<()> {
+    fn fault(&self, space: &TranslatedSpace, at: u64, access: Access) -> Result<()> {
         let is_there = self.state().pages.contains_key(&(at / PAGE));
         if is_there {
             return wait_for(space.fault_translated(at, access));

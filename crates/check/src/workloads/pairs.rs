@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use octavo_sim::thread::JoinHandle;
 
+use super::super::octavo::translation::TranslatedSpace;
 use super::super::octavo::{
     Access, Advice, Compression, ErrorKind, HugePolicy, MIN_BUDGET_BYTES, Manager, ManagerBuilder,
     Protection, RegionOptions, Result, Space, SwapArea, ZeroPage,
@@ -227,7 +228,7 @@ fn zero_page_and_shrinker() {
 /// A parent and the child that shares its page's slot.
 struct Family {
     manager: Manager,
-    parent: Space,
+    parent: TranslatedSpace,
     there: Arc<OtherSide>,
 }
 
@@ -245,8 +246,7 @@ fn family() -> Family {
 /// The parent's other thread stores to its page while the process forks. The child has the page as it was when it forked.
 fn fork_and_fault() {
     let Family { manager, parent, there } = family();
-    let parent = Arc::new(parent);
-    let (forking, storing) = (Arc::clone(&parent), Arc::clone(&parent));
+    let (forking, storing) = (parent.clone(), parent.clone());
     let (left, right) = (Arc::clone(&there), Arc::clone(&there));
     let manager = Arc::new(manager);
     let making = Arc::clone(&manager);
@@ -276,8 +276,7 @@ fn shared_page_and_unmap() {
     let child = manager.translated_space("child", childs.clone()).expect("a space");
     insist(|| child.fork_from(&parent));
     there.has_forked();
-    let (child, evicting) = (Arc::new(child), Arc::clone(&manager));
-    let wanting = Arc::clone(&child);
+    let (wanting, evicting) = (child.clone(), Arc::clone(&manager));
     let threads = [
         named("parent", move || {
             insist(|| parent.load::<u64>(AT).map(|found| assert_eq!(found, 1)));

@@ -58,7 +58,7 @@ pub(crate) enum Via {
     InPlace(InPlace),
 }
 
-/// For [`Space::adopt`](crate::Space::adopt): the memory at the other side of a translation that is to be a page of the space.
+/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): the memory at the other side of a translation that is to be a page of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// Zero pages, without memory of their own. They must not be written unnoticed.

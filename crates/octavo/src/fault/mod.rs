@@ -35,7 +35,7 @@ use std::task::{Poll, Waker};
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, apart, in_place, split_leaf};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::frame::Block;
 use crate::io::Waited;
 use crate::latency::{self, Latency};
@@ -498,9 +498,6 @@ pub(crate) async fn resolve_async(
     via: Via,
 ) -> Result<()> {
     engine.check_process()?;
-    if !matches!(via, Via::Handle | Via::Guard) {
-        check_translated(space)?;
-    }
     let began = new_page_begins(engine, space, address, access);
     let mut fault = Fault::new(waiter, engine, space, address, access);
     (fault.via, fault.is_missing) = match via {
@@ -521,8 +518,7 @@ pub(crate) fn resolve_now(
     address: u64,
     access: Access,
 ) -> Option<Result<()>> {
-    let ready = engine.enter().and_then(|inside| check_translated(space).map(|_| inside));
-    let _inside = match ready {
+    let _inside = match engine.enter() {
         Ok(inside) => inside,
         Err(error) => return Some(Err(error)),
     };
@@ -539,7 +535,6 @@ pub(crate) fn resolve_now(
 /// long as it takes. Returns how many pages there are now.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     let _inside = engine.enter()?;
-    check_translated(space)?;
     let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
     let lacking = fault.block();
@@ -547,14 +542,6 @@ pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what:
         Resolved::Adopted(pages) => Ok(pages),
         usable => unreachable!("pages in place are adopted: {usable:?}"),
     }
-}
-
-fn check_translated(space: &SpaceState) -> Result<&dyn Translation> {
-    if let Some(translation) = &space.translation {
-        return Ok(&**translation);
-    }
-    let message = "the space has no translation; make it with Manager::translated_space()";
-    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 /// The end of a fault.

@@ -24,7 +24,7 @@
 //! answer of a run when the run is done: where it panics, an answer that is set counts.
 //!
 //! **Who learns of stores.** A page that is installed for reading is not written unnoticed. A store to it
-//! becomes a fault for writing ([`Space::fault_translated`](crate::space::Space::fault_translated)). A
+//! becomes a fault for writing ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
 //! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
 //! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
 //! ([`Touch::Written`]). So no store falls in between.
@@ -122,7 +122,7 @@ pub enum Touch {
     /// The page was written. Octavo relies on it.
     Written,
     /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has found nothing
-    /// ([`Space::fault_missing`](crate::space::Space::fault_missing)).
+    /// ([`TranslatedSpace::fault_missing`](crate::translation::TranslatedSpace::fault_missing)).
     There,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Home<'a> {
 /// these pages wait. They must not call functions of the space from inside. Where a call panics, the answers that are set count.
 ///
 /// A page that is installed for reading is not written unnoticed: a store to it becomes a fault for writing
-/// ([`Space::fault_translated`](crate::Space::fault_translated)). A translation that cannot see to that answers Unsupported, and Octavo installs the page
+/// ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A translation that cannot see to that answers Unsupported, and Octavo installs the page
 /// for writing too. Before such a page goes, Octavo asks for its protection, and then whether it was written ([`Touch::Written`]).
 pub trait Translation: Send + Sync {
     /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.

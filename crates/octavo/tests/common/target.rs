@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use octavo::io::SwapArea;
+use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, TranslatedSpace, Translation};
 use octavo::{
-    Access, Answer, Bytes, Compression, Counter, Home, HugePolicy, Install, Manager, ManagerBuilder,
-    PAGE_BYTES, PageNumber, Protection, RegionOptions, Remove, Result, Run, Space, Touch, Translation,
+    Access, Compression, Counter, HugePolicy, Manager, ManagerBuilder, PAGE_BYTES, PageNumber, Protection,
+    RegionOptions, Result,
 };
 
 use super::device::TestDevice;
@@ -201,7 +202,7 @@ impl Target {
     }
 
     /// A load by the program, with the faults that it takes.
-    pub fn load(&self, space: &Space, at: u64) -> Result<u64> {
+    pub fn load(&self, space: &TranslatedSpace, at: u64) -> Result<u64> {
         loop {
             if let Some(value) = self.try_load(at) {
                 return Ok(value);
@@ -211,7 +212,7 @@ impl Target {
     }
 
     /// A store by the program, with the faults that it takes.
-    pub fn store(&self, space: &Space, at: u64, value: u64) -> Result<()> {
+    pub fn store(&self, space: &TranslatedSpace, at: u64, value: u64) -> Result<()> {
         while !self.try_store(at, value) {
             self.fault(space, at, Access::Write)?;
         }
@@ -219,7 +220,7 @@ impl Target {
     }
 
     /// A fault says whether anything was there, as the kernel's does.
-    fn fault(&self, space: &Space, at: u64, access: Access) -> Result<()> {
+    fn fault(&self, space: &TranslatedSpace, at: u64, access: Access) -> Result<()> {
         let is_there = self.state().pages.contains_key(&(at / PAGE));
         if is_there {
             return run_woken(space.fault_translated(at, access)).0;
@@ -367,7 +368,7 @@ pub fn builder() -> ManagerBuilder {
 pub struct Pair {
     pub manager: Manager,
     pub target: Arc<Target>,
-    pub space: Space,
+    pub space: TranslatedSpace,
     pub at: u64,
 }
 

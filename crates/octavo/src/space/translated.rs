@@ -1,0 +1,237 @@
+//! What the other side of a space's translation calls.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+
+use crate::engine::{Lack, Waiter, forget_range, fork_range, in_place, relocate_range};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fault::{InPlace, Via, resolve_async, resolve_now, show_run, take_over};
+use crate::reclaim::{make_room, make_room_for_node};
+use crate::region::Region;
+use crate::space::{Space, whole_pages};
+use crate::sync::Shared;
+use crate::table::{Access, PageNumberRange};
+use crate::units::{CHUNK_FRAMES, PageNumber};
+
+/// A space whose pages are also reached in another way: through a [`Translation`](crate::translation::Translation), which has an *other side*, such as a
+/// window at real addresses.
+///
+/// It does all that a [`Space`] does, by handles, but for guards. The methods here are what the other side tells of and asks for: faults that it has had, and
+/// what became of its addresses. A clone refers to the same space, which ends with the last of them.
+#[derive(Clone)]
+pub struct TranslatedSpace {
+    space: Shared<Space>,
+}
+
+impl Deref for TranslatedSpace {
+    type Target = Shared<Space>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.space
+    }
+}
+
+impl fmt::Debug for TranslatedSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TranslatedSpace").field("space", &self.space).finish()
+    }
+}
+
+impl TranslatedSpace {
+    /// `space` has a translation.
+    pub(crate) fn new(space: Space) -> Self {
+        Self { space: Shared::new(space) }
+    }
+
+    /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole pages by itself: they
+    /// read as zeros from now on. The range stays mapped. The translation is not asked about pages that were there.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`].
+    pub fn forget(&self, address: u64, len: u64) -> Result<()> {
+        let _inside = self.engine.enter()?;
+        self.clear_by(whole_pages(address, len, "forgotten")?, forget_range)
+    }
+
+    /// As [`TranslatedSpace::forget`], where the other side has unmapped the range: it is unmapped here, too.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`].
+    pub fn forget_mapping(&self, address: u64, len: u64) -> Result<()> {
+        let _inside = self.engine.enter()?;
+        self.unmap_by(whole_pages(address, len, "forgotten")?, forget_range)
+    }
+
+    /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is
+    /// the child's. It gets the parent's regions and those of its pages that are not at the other side. Pages there are
+    /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.
+    ///
+    /// # Errors
+    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions
+    /// and pages. The child has a part then, and the call may be made again.
+    pub fn fork_from(&self, parent: &Self) -> Result<()> {
+        let _inside = self.engine.enter()?;
+        let all = PageNumberRange::from(PageNumber(0));
+        let regions = parent.state.regions.writer().overlapping(all.start, all.end);
+        for region in regions {
+            match self.with_room(|| self.state.regions.writer().insert(region)) {
+                // An earlier call has come so far.
+                Err(error) if error.kind() == ErrorKind::AlreadyMapped => {}
+                inserted => inserted?,
+            }
+            let range = PageNumberRange { start: region.start, end: region.end };
+            while let Err(lack) = fork_range(&self.engine, &parent.state, &self.state, range) {
+                let mut waiter = Waiter::thread(&self.engine);
+                in_place(async {
+                    match lack {
+                        Lack::Node => make_room_for_node(&self.engine, &mut waiter).await,
+                        Lack::Frame => make_room(&self.engine, &mut waiter).await,
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note that the other side of the space's translation has moved a range of whole pages to the addresses from `to` on.
+    /// Whatever the space had there is forgotten as by [`TranslatedSpace::forget_mapping`]. The regions move with their options. No bytes
+    /// move.
+    ///
+    /// # Errors
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than `InvalidRange` some
+    /// pages have moved and others have not, and the space is of no more use.
+    pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
+        let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
+        if old.start < new.end && new.start < old.end {
+            let message = format!("the ranges at {from:#x} and {to:#x} overlap; give ranges that do not");
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
+        self.forget_mapping(to, len)?;
+        let regions = self.state.regions.writer().overlapping(old.start, old.end);
+        for region in regions {
+            let (start, end) = (region.start.max(old.start), region.end.min(old.end));
+            let at = |page: PageNumber| PageNumber(page.0 - old.start.0 + new.start.0);
+            let region = Region { start: at(start), end: at(end), ..region };
+            self.with_room(|| self.state.regions.writer().insert(region))?;
+        }
+        self.change_layout(old, |writer| writer.remove(old.start, old.end), |_, _| Ok(()))?;
+        let mut give_up_at = None;
+        loop {
+            let writer = self.state.regions.writer();
+            let Err(obstacle) = relocate_range(&self.engine, &self.state, old, new.start) else { break };
+            drop(writer);
+            self.remove_obstacle(obstacle, &mut give_up_at)?;
+        }
+        // Nodes, zeros, and the versions that faults under way have seen.
+        self.clear_by(old, forget_range)
+    }
+
+    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
+    /// thread may poll many of these futures at once, and none blocks it. A page that handles pin cannot go there.
+    ///
+    /// # Errors
+    /// As [`Space::load`]. `Unsupported` where the translation cannot show the page. `Busy` where
+    /// the page stays pinned, or the translation stays busy with it.
+    pub fn fault_translated(
+        &self,
+        address: u64,
+        access: Access,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        self.fault_by_task(address, access, Via::Translation)
+    }
+
+    /// As [`TranslatedSpace::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
+    /// translation is asked ([`Touch::There`](crate::translation::Touch::There)). A page that the other side has dropped by itself
+    /// then reads as zeros.
+    ///
+    /// # Errors
+    /// As [`TranslatedSpace::fault_translated`].
+    pub fn fault_missing(
+        &self,
+        address: u64,
+        access: Access,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        self.fault_by_task(address, access, Via::Missing)
+    }
+
+    /// As [`TranslatedSpace::fault_missing`] for a page that is missing, and as [`TranslatedSpace::fault_translated`] for one that is there, by a thread
+    /// that has many faults under way. Reads are only collected. After it has polled all of its faults, the thread starts and
+    /// completes their reads by [`TranslatedSpace::drive`]. Before it sleeps, it leaves them to others by [`TranslatedSpace::leave_driving`].
+    ///
+    /// # Errors
+    /// As [`TranslatedSpace::fault_translated`].
+    pub fn fault_driven(
+        &self,
+        address: u64,
+        access: Access,
+        is_missing: bool,
+    ) -> impl Future<Output = Result<()>> + Send + '_ {
+        let via = if is_missing { Via::Missing } else { Via::Translation };
+        // Without a mark: such a thread serves faults, and has no memory that waits for them.
+        resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
+    }
+
+    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call for each ring in
+    /// which something was collected.
+    pub fn drive(&self) {
+        if let Ok(_inside) = self.engine.enter() {
+            self.engine.flush_devices();
+            self.engine.poll_transfers();
+        }
+    }
+
+    /// Has reads complete by themselves. They then wake the faults that wait for them.
+    pub fn leave_driving(&self) {
+        if let Ok(_inside) = self.engine.enter() {
+            self.engine.leave_transfers();
+        }
+    }
+
+    /// As [`TranslatedSpace::fault_missing`], where that takes one read of the page at most. Blocks the thread for the read, which is quicker
+    /// than to await it where the thread has nothing else to do. `None` means that it takes more: room, or a page in other
+    /// hands. Nothing has changed then.
+    ///
+    /// # Errors
+    /// As [`TranslatedSpace::fault_translated`].
+    pub fn fault_now(&self, address: u64, access: Access) -> Option<Result<()>> {
+        resolve_now(&self.engine, &self.state, address, access)
+    }
+
+    /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at hand: from the first
+    /// page up to one that has to be read from a device, that is in other hands, that lacks room, or that may not be accessed so.
+    /// It waits for nothing. Up to 256 pages share a call of the translation. Returns how many pages are usable now.
+    ///
+    /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a writer in order,
+    /// it prepares the pages that come next.
+    ///
+    /// # Errors
+    /// `InvalidRange` as [`Space::unmap`]; `ForkedChild` in a forked child.
+    pub fn show(&self, address: u64, len: u64, access: Access) -> Result<u64> {
+        let range = whole_pages(address, len, "shown")?;
+        show_run(&self.engine, &self.state, range, access)
+    }
+
+    /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
+    /// then on they count against the budget, and may be evicted. Makes room for them where there is none.
+    ///
+    /// # Errors
+    /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no region allows to read
+    /// it; `InvalidRange` as [`Space::unmap`]; and those of reclaim. The pages before the one that failed are the space's.
+    pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<()> {
+        let _inside = self.engine.enter()?;
+        let range = whole_pages(address, len, "adopted")?;
+        let mut page = range.start;
+        while page < range.end {
+            let is_block = matches!(what, InPlace::Blocks(_))
+                && page == page.huge_start()
+                && page.plus(u64::from(CHUNK_FRAMES)) <= range.end;
+            let what = match what {
+                InPlace::Blocks(protection) if !is_block => InPlace::Pages(protection),
+                what => what,
+            };
+            page = page.plus(take_over(&self.engine, &self.state, page.address(), what)?);
+        }
+        Ok(())
+    }
+}
