@@ -25,7 +25,7 @@ use crate::access::{ExclusiveGuard, SharedGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region::RegionOptions;
 use crate::space::{Advice, Space};
-use crate::sync::Shared;
+use crate::sync::Shared as Arc;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES};
 pub use runs::{Cursor, Iter, Runs, RunsMut};
 
@@ -53,7 +53,7 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 /// # Ok::<(), octavo::Error>(())
 /// ```
 pub struct SpaceVec<T: Pod> {
-    space: Shared<Space>,
+    space: Arc<Space>,
     /// The address of each extent. Extent `e` has 2 MiB * 2^e.
     extents: Vec<u64>,
     len: usize,
@@ -89,15 +89,15 @@ impl<T: Pod> SpaceVec<T> {
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
-    /// Makes an empty vector in a space that is kept in an [`Arc`](std::sync::Arc). It takes no memory and no addresses yet. (Elements of no size, or of more than 2 MiB, do not
+    /// Makes an empty vector in a space that is kept in an [`Arc`]. It takes no memory and no addresses yet. (Elements of no size, or of more than 2 MiB, do not
     /// compile.)
-    pub fn new(space: &Shared<Space>) -> Self {
+    pub fn new(space: &Arc<Space>) -> Self {
         const { assert!(Self::PER_UNIT > 0) }
-        Self { space: Shared::clone(space), extents: Vec::new(), len: 0, reach: 0, elements: PhantomData }
+        Self { space: Arc::clone(space), extents: Vec::new(), len: 0, reach: 0, elements: PhantomData }
     }
 
     /// The space that the elements lie in.
-    pub fn space(&self) -> &Shared<Space> {
+    pub fn space(&self) -> &Arc<Space> {
         &self.space
     }
 

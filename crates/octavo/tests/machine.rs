@@ -45,7 +45,7 @@ impl Device for NeverReads {
             Direction::Write => {
                 for (place, page) in (transfer.place()..).zip(transfer.pages()) {
                     let mut bytes = [0; PAGE as usize];
-                    transfer.copy_out(&page, &mut bytes);
+                    page.copy_out(&mut bytes);
                     self.places.lock().unwrap().insert(place, bytes);
                 }
                 transfer.complete(Ok(()));
@@ -64,7 +64,7 @@ impl NeverReads {
     fn answer(&self) {
         for transfer in std::mem::take(&mut *self.kept.lock().unwrap()) {
             for (place, page) in (transfer.place()..).zip(transfer.pages()) {
-                transfer.copy_in(&page, &self.places.lock().unwrap()[&place]);
+                page.copy_in(&self.places.lock().unwrap()[&place]);
             }
             transfer.complete(Ok(()));
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use octavo::{
-    Access, ErrorKind, HugePolicy, Manager, ManagerBuilder, OwnedExclusiveGuard, OwnedPin, RegionOptions,
-    Space, SwapArea,
+    Access, Advice, ErrorKind, HugePolicy, Manager, ManagerBuilder, OwnedExclusiveGuard, OwnedPin,
+    RegionOptions, Space, SwapArea,
 };
 
 const PAGE: u64 = 4096;
@@ -31,7 +31,8 @@ fn take_all<T>(mut take: impl FnMut(u64) -> octavo::Result<T>) -> (Vec<T>, Error
             Ok(one) => taken.push(one),
             Err(error) => {
                 assert!(
-                    error.kind() != ErrorKind::TooManyPins || error.to_string().contains("three quarters")
+                    error.kind() != ErrorKind::TooManyPins
+                        || ["three quarters", "its quota"].iter().any(|why| error.to_string().contains(why))
                 );
                 return (taken, error.kind());
             }
@@ -198,5 +199,69 @@ fn threads_that_pin_and_let_go_are_not_refused() {
         }
         others.iter().for_each(others_have_room);
     });
+    manager.validate();
+}
+
+/// Pins pages and frees each, which its pin keeps.
+fn take_and_free<T>(
+    space: &Space,
+    at: u64,
+    advice: Option<Advice>,
+    mut take: impl FnMut(u64) -> octavo::Result<T>,
+) -> (Vec<T>, ErrorKind) {
+    take_all(|page| {
+        let taken = take(at + page * PAGE)?;
+        match advice {
+            Some(advice) => space.advise(at + page * PAGE, PAGE, advice)?,
+            None => space.unmap(at + page * PAGE, PAGE)?,
+        }
+        Ok(taken)
+    })
+}
+
+#[test]
+fn pages_that_were_unmapped_under_their_pins_count_as_well() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let ((space, at), other) = (space_of(&manager, false), manager.space().unwrap());
+    for advice in [None, Some(Advice::Free)] {
+        let (pins, refused) = take_and_free(&space, at, advice, |page| pin(&space, page));
+        assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", pins.len());
+        assert_near_share(pins.len());
+        others_have_room(&other);
+        drop(pins);
+        // All are gone, and the space may pin again.
+        space.unmap(at, 2 * BUDGET).unwrap();
+        space.map_at(at, 2 * BUDGET, RegionOptions::default()).unwrap();
+        drop(pin(&space, at).unwrap());
+    }
+    manager.validate();
+
+    let guarded = Arc::new(manager.space().unwrap());
+    let at = guarded.map(2 * BUDGET, RegionOptions::new().guarded(true)).unwrap();
+    let lend = |page| -> octavo::Result<OwnedExclusiveGuard<u64>> { guarded.exclusive_owned(page, 1) };
+    let (guards, refused) = take_and_free(&guarded, at, Some(Advice::Free), lend);
+    assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", guards.len());
+    assert_near_share(guards.len());
+    others_have_room(&other);
+    drop(guards);
+    manager.validate();
+}
+
+#[test]
+fn a_quota_bounds_pins_of_unmapped_pages_too() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let (space, at) = space_of(&manager, false);
+    let quota = BUDGET / 4;
+    space.set_quota(Some(quota)).unwrap();
+    let (pins, refused) = take_and_free(&space, at, Some(Advice::Free), |page| pin(&space, page));
+    assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", pins.len());
+    let error = pin(&space, at).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("its quota is 8 MiB"), "{error}");
+    let (least, most) = (quota / PAGE / 16 * 15, quota / PAGE / 16 * 17);
+    assert!((least..=most).contains(&(pins.len() as u64)), "{} pages", pins.len());
+    drop(pins);
+    let (pins, _) = take_all(|page| pin(&space, at + page * PAGE));
+    assert!((least..=most).contains(&(pins.len() as u64)), "{} pages", pins.len());
+    drop(pins);
     manager.validate();
 }

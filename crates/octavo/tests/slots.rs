@@ -45,7 +45,7 @@ fn note_words(words: &Places, transfer: &Transfer) {
     if transfer.direction() == Direction::Write {
         for (place, page) in (transfer.place()..).zip(transfer.pages()) {
             let mut bytes = [0; PAGE as usize];
-            transfer.copy_out(&page, &mut bytes);
+            page.copy_out(&mut bytes);
             let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
             words.lock().unwrap().insert(place, word);
         }

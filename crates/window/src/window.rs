@@ -143,7 +143,9 @@ fn answer_of_gone(ask: Remove) -> Answer {
     if ask.to.is_some() { Answer::Busy } else { Answer::Done }
 }
 
-impl<R: Reach> Translation for Window<R> {
+// SAFETY: the kernel copies out of the frames that runs of `install` name, and into those that runs of `remove` name, before the calls
+// return; see their bodies.
+unsafe impl<R: Reach> Translation for Window<R> {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         for run in runs {
             let Install { bytes, protection } = run.ask;

@@ -135,12 +135,12 @@ impl State {
             match transfer.direction() {
                 Direction::Read => {
                     let bytes = self.pages.get(&place).expect("what is read was written");
-                    transfer.copy_in(&page, if is_moved { bytes } else { &[0xDD; PAGE_BYTES] });
+                    page.copy_in(if is_moved { bytes } else { &[0xDD; PAGE_BYTES] });
                 }
                 Direction::Write => {
                     let mut bytes = Box::new([0xEE; PAGE_BYTES]);
                     if is_moved {
-                        transfer.copy_out(&page, &mut bytes);
+                        page.copy_out(&mut bytes);
                     }
                     self.pages.insert(place, bytes);
                 }

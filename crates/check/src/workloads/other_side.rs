@@ -175,7 +175,8 @@ impl State {
     }
 }
 
-impl Translation for OtherSide {
+// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name, and keeps no `Home`.
+unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         self.answer(runs, |state, page, index, Install { bytes, protection }| {
             let bytes = match (bytes, state.pages.get_mut(&page)) {

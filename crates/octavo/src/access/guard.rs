@@ -1,6 +1,6 @@
 //! Guards: pages of a guarded region, lent as slices.
 //!
-//! This is the one file of the engine with unsafe code. A guard has its pages latched and pinned (`latched.rs`), and makes a slice of them. "Guards" in
+//! A guard has its pages latched and pinned (`latched.rs`), and makes a slice of them. "Guards" in
 //! `docs/soundness.md` argues why nobody else writes these bytes meanwhile, or reads them while they are lent for writing.
 //!
 //! Cost: that of the pages. A slice costs nothing more: the guard keeps its start and length.

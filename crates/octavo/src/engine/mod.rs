@@ -324,7 +324,11 @@ impl Engine {
     /// Ends the use of a frame that the entry of `owner` no longer shows, and perhaps the frame.
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
-        self.rmap.remove(&self.frames, frame, owner);
+        if words.holds.load().pins() == 0 {
+            self.rmap.remove(&self.frames, frame, owner);
+        } else {
+            self.note_orphan(owner, frame);
+        }
         self.space_use.subtract(owner.space, Figure::Resident, u64::from(words.order().frames()));
         match words.uses.remove() {
             0 => self.release(frame),

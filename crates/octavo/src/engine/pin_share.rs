@@ -1,11 +1,13 @@
 //! The share of memory that the pins of one space may keep.
 //!
 //! Memory that is pinned, or lent by guards, is memory that nobody else can have. So where there are several spaces, the pins of one keep at most
-//! its quota, or three quarters of the budget if it has none. A quota needs no count: a space has no more than that in memory. A space without
-//! one is *watched* from the time that it has three quarters of the budget in memory:
+//! its quota, or three quarters of the budget if it has none. As long as what is pinned is mapped as well, a quota needs no count: a space has no more
+//! than that in memory. A space without one is *watched* from the time that it has three quarters of the budget in memory. And any space is watched that has
+//! unmapped a page under a pin. Such a page is an *orphan*: no figure of the space counts it, but its frame remembers whose it was (`rmap`).
 //!
 //! ```text
-//!                has more than its share in memory              a census: it is alone, or has clearly less in memory
+//!                has more than its share in memory,             a census: it is alone, or has clearly less in memory,
+//!                or an orphan                                   and has never had an orphan
 //!   0, not watched ─────────────────────────────► credit, watched ─────────────────────────────► 0
 //!                                                   │ ▲
 //!               each page pinned that was not since │ │ a census, when nothing is left:
@@ -14,11 +16,9 @@
 //! ```
 //!
 //! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop from 16 to 32 ns, and one page with a
-//! hundred pins is one page that stays. A *census* looks at all frames, and counts the pages that the space has and that are pinned. Until as
+//! hundred pins is one page that stays. A *census* looks at all frames, and counts the pages that are pinned and that the space has, or had. Until as
 //! many more are pinned as its share leaves, no other is needed. A page is taken from that once between two censuses, however often it is pinned: its
 //! hold word says that it was (ACCOUNTED). Near its share a space is let over it by a 64th, so that a census is rare there too.
-//!
-//! Pages that pins keep though they were unmapped are nobody's, and are not counted.
 //!
 //! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
 //! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
@@ -35,12 +35,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameWords;
 use crate::frame::holds::Holds;
 use crate::frame::state::Kind;
+use crate::rmap::Owner;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, WordArray};
 use crate::table::SpaceId;
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT, bytes_for_people};
 
-/// The lowest bit of the word of a space that is watched. The credit stands above it, and may be negative.
+/// The lowest bit of the word of a space that is watched.
 const WATCHED: u64 = 1;
+/// The space has had orphans. It is watched for good: pages may be pinned and unmapped again and again.
+const ORPHANS: u64 = 2;
+/// The credit stands above these bits, and may be negative.
+const CREDIT_SHIFT: u32 = 2;
 /// A space is looked at when one in so many frames comes in.
 const LOOK_EVERY: u32 = 64;
 /// The least that a census gives, as a part of the share.
@@ -94,14 +99,14 @@ impl PinShares {
         if words.holds.account() {
             let pages = u64::from(words.order().frames());
             // A word that another thread takes to 0 meanwhile, since the space is not watched any more, becomes negative. Then the next pin looks.
-            self.word(space).fetch_sub(pages << 1, Ordering::Relaxed);
+            self.word(space).fetch_sub(pages << CREDIT_SHIFT, Ordering::Relaxed);
         }
     }
 
     /// Returns whether the space has credit, or is not watched.
     fn has_credit(&self, space: SpaceId) -> bool {
         let word = self.word(space).load(Ordering::Relaxed);
-        word == 0 || (word as i64) >> 1 > 0
+        word == 0 || (word as i64) >> CREDIT_SHIFT > 0
     }
 }
 
@@ -137,13 +142,35 @@ impl Engine {
     pub(crate) fn pin_share_changed(&self, space: SpaceId) {
         let word = self.pin_shares.word(space);
         // A credit for another share is none.
-        let _ =
-            word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| (word != 0).then_some(WATCHED));
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            (word != 0).then_some(word & ORPHANS | WATCHED)
+        });
         self.watch_if_large(space);
     }
 
+    /// The share of a space without a quota.
     fn pin_share(&self) -> u64 {
         self.budget.limit_pages() / 4 * 3
+    }
+
+    /// An entry of the space is about to let a frame go that has pins.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_orphan(&self, owner: Owner, frame: FrameId) {
+        let words = self.frames.words(frame);
+        if self.pins_of_users(words, words.holds.load()) > 0 {
+            self.rmap.remember(&self.frames, frame, owner);
+            self.pin_shares.word(owner.space).fetch_or(ORPHANS | WATCHED, Ordering::Relaxed);
+        } else {
+            self.rmap.remove(&self.frames, frame, owner);
+        }
+    }
+
+    /// Returns the pins of a frame that are those of pins and guards.
+    fn pins_of_users(&self, words: &FrameWords, holds: Holds) -> u32 {
+        // A transfer has a pin of its own, and so has a reclaimer that has the frame in hand.
+        let in_hand = u32::from(!self.lru.knows(words) && !holds.is_parked());
+        if holds.is_under_io() { 0 } else { holds.pins().saturating_sub(in_hand) }
     }
 
     /// Asks for another pin. Returns the space if it is watched: the pin is to be [noted](Engine::note_pinned) then.
@@ -173,47 +200,53 @@ impl Engine {
             return Ok(());
         }
         let _inside = self.enter()?;
-        self.take_census(space).map_or(Ok(()), |pinned| Err(too_many(pinned, self.pin_share())))
+        self.take_census(space)
     }
 
-    /// Gives the space new credit. `Some`: so many pages are pinned already, and it gets none.
-    fn take_census(&self, space: &SpaceState) -> Option<u64> {
+    /// Gives the space new credit, or says that so many pages are pinned that it gets none.
+    fn take_census(&self, space: &SpaceState) -> Result<()> {
         let _census = self.pin_shares.census.lock();
         // Another thread may have counted meanwhile.
         if self.pin_shares.has_credit(space.id) {
-            return None;
+            return Ok(());
         }
-        let (share, word) = (self.pin_share(), self.pin_shares.word(space.id));
-        let resident = self.space_use.get(space.id, Figure::Resident);
-        if resident < share - share / 8 || space.quota.pages().is_some() || !self.pin_shares.are_several() {
-            word.store(0, Ordering::Relaxed);
-            return None;
+        let (quota, word) = (space.quota.pages(), self.pin_shares.word(space.id));
+        let share = quota.unwrap_or(self.pin_share());
+        let orphans = word.load(Ordering::Relaxed) & ORPHANS;
+        let is_small = || self.space_use.get(space.id, Figure::Resident) < share - share / 8;
+        let is_free = quota.is_none() && !self.pin_shares.are_several();
+        if orphans == 0 && (is_free || quota.is_some() || is_small()) {
+            // An orphan that comes now is seen by the next census.
+            let _ = word
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now & ORPHANS == 0).then_some(0));
+            return Ok(());
         }
-        let pinned = self.pinned_pages(space.id);
-        if pinned >= share {
-            word.store(WATCHED, Ordering::Relaxed);
-            return Some(pinned);
-        }
-        let credit = (share - pinned).max(share / LEAST_CREDIT);
-        word.store(credit << 1 | WATCHED, Ordering::Relaxed);
-        None
+        let pinned = if is_free { 0 } else { self.pinned_pages(space.id) };
+        let credit = if pinned < share { (share - pinned).max(share / LEAST_CREDIT) } else { 0 };
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+            Some(credit << CREDIT_SHIFT | now & ORPHANS | WATCHED)
+        });
+        if credit == 0 { Err(too_many(space, pinned, share)) } else { Ok(()) }
     }
 
-    /// Counts the pages in memory that this space has, others perhaps as well, and that are pinned. Those that are not are accounted anew.
+    /// Counts the pages in memory that this space has or had, others perhaps as well, and that are pinned. Those that are not are accounted anew.
     fn pinned_pages(&self, space: SpaceId) -> u64 {
         let is_pinned = |frame| {
             let words = self.frames.words(frame);
             let holds = words.holds.load();
-            // A transfer has a pin of its own, and so has a reclaimer that has the frame in hand.
-            let in_hand = u32::from(!self.lru.knows(words) && !holds.is_parked());
-            let is_pinned = holds.pins() > in_hand && holds.is_live() && !holds.is_under_io();
+            let is_pinned = self.pins_of_users(words, holds) > 0 && !holds.is_unowned();
             if !is_pinned && holds.is_accounted() {
                 words.holds.account_anew();
             }
             is_pinned
         };
-        let is_of_space =
-            |frame| self.rmap.owners(&self.frames, frame).iter().any(|owner| owner.space == space);
+        let is_of_space = |frame| {
+            let owners = self.rmap.owners(&self.frames, frame);
+            owners
+                .into_iter()
+                .chain(self.rmap.former_owner(&self.frames, frame))
+                .any(|owner| owner.space == space)
+        };
         let mut pages = 0;
         for chunk in self.frames.reached_chunks() {
             let mut index = 0;
@@ -237,13 +270,18 @@ impl Engine {
 }
 
 #[cold]
-fn too_many(pinned: u64, share: u64) -> Error {
+fn too_many(space: &SpaceState, pinned: u64, share: u64) -> Error {
     let [kept, share] = [pinned, share].map(|pages| bytes_for_people(pages << PAGE_SHIFT));
-    Error::new(
-        ErrorKind::TooManyPins,
+    let why = if space.quota.pages().is_some() {
+        format!("its quota is {share}; drop some, or raise the quota")
+    } else {
         format!(
-            "pins and guards of this space keep {kept} in memory, and other spaces need the rest: their share is {share}, three quarters of \
-             the budget; drop some, raise the budget, or give the space a quota, which is then its share"
-        ),
-    )
+            "other spaces need the rest: their share is {share}, three quarters of the budget; drop some, raise the budget, or give the space \
+             a quota, which is then its share"
+        )
+    };
+    let message = format!(
+        "pins and guards of this space keep {kept} in memory, of pages that are mapped or were, and {why}"
+    );
+    Error::new(ErrorKind::TooManyPins, message)
 }

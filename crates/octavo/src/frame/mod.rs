@@ -1,6 +1,12 @@
-//! Frames: each 4 KiB of the arena has an owner. The allocator hands blocks of frames out.
+//! Frames: memory in pieces of 4 KiB, each of which has an owner.
 //!
-//! Start at [`FrameAllocator`]. One word of a frame says who owns it (`state`). Another says who uses its
+//! [`FrameAllocator`] hands out blocks of 4 KiB to 2 MiB by itself, for those who want memory in pages and no spaces. Every manager has one below it.
+//!
+//! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
+//!
+//! # In the source
+//!
+//! One word of a frame says who owns it (`state`). Another says who uses its
 //! bytes (`holds`).
 //!
 //! | module | what it has |
@@ -15,8 +21,6 @@
 //! | `pinned` | a pin in hand |
 //! | `latch` | who may borrow the bytes of a page of a guarded region |
 //! | `zero_page` | the huge zero page, counted in three ways |
-//!
-//! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
 
 pub(crate) mod allocator;
 pub(crate) mod away;

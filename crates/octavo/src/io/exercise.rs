@@ -24,7 +24,8 @@ const MOVED: u32 = 3;
 const FAILED: u32 = 4;
 
 /// Frames in memory, numbered from 0, and a device to move them to and from. The first frame of a transfer names
-/// it.
+/// it. For benches of devices.
+#[doc(hidden)]
 pub struct Exercise {
     host: Shared<Frames>,
     device: Box<dyn Device>,

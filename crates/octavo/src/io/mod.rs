@@ -1,4 +1,16 @@
-//! Devices: pages go to them and come from them.
+//! Where pages go when memory is short: files, disks, memory, and devices of your own.
+//!
+//! [`SwapArea`] describes a place to a builder, and most programs need nothing else of this module. Implement [`Device`] to send pages to a place that
+//! Octavo does not know.
+//!
+//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It gets
+//! [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or threads *pull*
+//! completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing else to do.
+//! [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
+//!
+//! Nobody holds a lock when a device is called.
+//!
+//! # In the source
 //!
 //! | file | what | stands on |
 //! |---|---|---|
@@ -11,13 +23,6 @@
 //! | `file`, `block` | files and disks as devices | `engine` |
 //! | `area` | the user's description of a place | all devices |
 //! | `exercise` | transfers without a manager | `area` |
-//!
-//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It gets
-//! [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or threads *pull*
-//! completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing else to do.
-//! [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
-//!
-//! Nobody holds a lock when a device is called.
 
 mod area;
 mod block;
@@ -40,7 +45,7 @@ pub use engine::IoEngine;
 pub use exercise::Exercise;
 pub use file::{FileDevice, SwapFile};
 pub use ram::RamDevice;
-pub use transfer::{Direction, Transfer, Urgency};
+pub use transfer::{Direction, Transfer, TransferPage, Urgency};
 pub(crate) use transfer::{Host, Job};
 
 #[cfg(all(test, not(loom)))]

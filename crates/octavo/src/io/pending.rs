@@ -129,7 +129,7 @@ impl Payload for Pending {
     }
 
     fn segments(&self) -> impl Iterator<Item = Range<usize>> {
-        self.transfer.pages().skip(self.done_pages as usize)
+        self.transfer.ranges().skip(self.done_pages as usize)
     }
 }
 

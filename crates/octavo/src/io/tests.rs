@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{ErrorKind as IoKind, Write};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use octavo_platform::{ArenaBytes, Backing, forbid_io_uring, run_in_forked_child};
 
@@ -398,6 +399,25 @@ impl Host for Gated {
         }
         self.ended.fetch_add(1, Ordering::Release);
     }
+}
+
+#[test]
+fn a_device_changes_the_pages_that_it_reads_and_no_others() {
+    let gated = Gated::new();
+    gated.open();
+    let read = gated.transfer(Direction::Read);
+    read.pages().for_each(|page| page.copy_in(&[7; PAGE_BYTES]));
+    read.complete(Ok(()));
+    let write = gated.transfer(Direction::Write);
+    let mut bytes = [0; PAGE_BYTES];
+    for page in write.pages() {
+        page.copy_out(&mut bytes);
+        let changed = catch_unwind(AssertUnwindSafe(|| page.copy_in(&[9; PAGE_BYTES])));
+        assert!(changed.is_err(), "others may be reading this page");
+    }
+    write.complete(Ok(()));
+    assert_eq!(bytes, [7; PAGE_BYTES]);
+    assert_eq!(gated.arena.load::<u64>(0), u64::from_ne_bytes([7; 8]));
 }
 
 #[test]

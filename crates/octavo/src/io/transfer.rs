@@ -57,6 +57,33 @@ pub(crate) trait Host: Send + Sync {
     fn ended(&self, job: Job, result: io::Result<()>);
 }
 
+/// A page of a transfer, whose bytes a device takes from memory or puts there.
+#[derive(Debug)]
+pub struct TransferPage<'t> {
+    transfer: &'t Transfer,
+    offset: usize,
+}
+
+impl TransferPage<'_> {
+    /// Copies the page's bytes out, to keep them on the device.
+    pub fn copy_out(&self, to: &mut [u8; PAGE_BYTES]) {
+        self.transfer.arena().copy_out(self.offset, to);
+    }
+
+    /// Makes these the page's bytes.
+    ///
+    /// # Panics
+    /// When the transfer goes to the device. Others may be reading the page's bytes then.
+    pub fn copy_in(&self, from: &[u8; PAGE_BYTES]) {
+        assert_eq!(
+            self.transfer.direction(),
+            Direction::Read,
+            "a device changes only pages that it is to read"
+        );
+        self.transfer.arena().copy_in(self.offset, from);
+    }
+}
+
 /// Pages on their way, handed to [`Device::submit`](super::Device::submit). [`Transfer::complete`] ends it, from any thread. One that is dropped before
 /// has failed.
 #[must_use = "a transfer that is dropped has failed"]
@@ -89,13 +116,18 @@ impl Transfer {
         self.job.count as usize
     }
 
-    /// The arena's memory.
-    pub fn arena(&self) -> &ArenaBytes {
+    /// The arena's memory. Devices of others do not see it: the rest of it may be lent.
+    pub(crate) fn arena(&self) -> &ArenaBytes {
         self.host.arena()
     }
 
+    /// The pages, in device order: the first goes to [`Transfer::place`] or comes from there, and so on.
+    pub fn pages(&self) -> impl Iterator<Item = TransferPage<'_>> {
+        self.ranges().map(|range| TransferPage { transfer: self, offset: range.start })
+    }
+
     /// Byte ranges of the arena, one page each, in device order.
-    pub fn pages(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = Some(self.job.bytes);
         (0..self.job.count).map(move |index| {
             let frame = next.expect("a chain is as long as its count");
@@ -104,9 +136,9 @@ impl Transfer {
         })
     }
 
-    /// The ranges of [`Transfer::pages`], with neighbours in the arena joined.
-    pub fn segments(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let mut pages = self.pages().peekable();
+    /// The ranges of [`Transfer::ranges`], with neighbours in the arena joined.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut pages = self.ranges().peekable();
         std::iter::from_fn(move || {
             let mut segment = pages.next()?;
             while let Some(page) = pages.next_if(|page| page.start == segment.end) {
@@ -114,16 +146,6 @@ impl Transfer {
             }
             Some(segment)
         })
-    }
-
-    /// Copies the bytes of a page of [`Transfer::pages`] out.
-    pub fn copy_out(&self, page: &Range<usize>, to: &mut [u8; PAGE_BYTES]) {
-        self.arena().copy_out(page.start, to);
-    }
-
-    /// Copies bytes into a page of [`Transfer::pages`].
-    pub fn copy_in(&self, page: &Range<usize>, from: &[u8; PAGE_BYTES]) {
-        self.arena().copy_in(page.start, from);
     }
 
     /// Notes the queue in which the device keeps this transfer, for threads that come to [`super::Device::wait`].

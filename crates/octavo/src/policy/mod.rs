@@ -162,7 +162,9 @@ pub trait Policy: std::fmt::Debug + Send {
 /// Walks every queue and checks that links agree both ways, that tags agree with the queue, and that pages
 /// add up. Returns the number of frames.
 ///
+/// # Panics
 /// When one of the checks fails.
+#[doc(hidden)]
 pub fn validate(policy: &dyn Policy, links: &dyn Links) -> u64 {
     let mut frames = 0;
     for (index, queue) in policy.queues().into_iter().enumerate() {

@@ -10,13 +10,13 @@ use crate::access::{
 use crate::error::Result;
 use crate::frame::latch::Hold;
 use crate::space::{Space, inside};
-use crate::sync::Shared;
+use crate::sync::Shared as Arc;
 
 /// A `&[T]` of a guarded region that keeps its space in an `Arc`, to be stored or sent to other threads; from [`Space::shared_owned`].
 /// See [`SharedGuardOf`].
-pub type OwnedSharedGuard<T> = SharedGuardOf<Shared<Space>, T>;
+pub type OwnedSharedGuard<T> = SharedGuardOf<Arc<Space>, T>;
 /// A `&mut [T]` of a guarded region that keeps its space in an `Arc`; from [`Space::exclusive_owned`]. See [`ExclusiveGuardOf`].
-pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Shared<Space>, T>;
+pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Arc<Space>, T>;
 
 /// # Guards
 ///
@@ -129,12 +129,8 @@ impl Space {
     ///
     /// # Errors
     /// As [`Space::shared`].
-    pub fn shared_owned<T: Pod>(
-        self: &Shared<Self>,
-        address: u64,
-        len: usize,
-    ) -> Result<OwnedSharedGuard<T>> {
-        self.shared(address, len).map(|guard| guard.held_by(Shared::clone(self)))
+    pub fn shared_owned<T: Pod>(self: &Arc<Self>, address: u64, len: usize) -> Result<OwnedSharedGuard<T>> {
+        self.shared(address, len).map(|guard| guard.held_by(Arc::clone(self)))
     }
 
     /// As [`Space::exclusive`], with a guard that keeps the space.
@@ -142,11 +138,11 @@ impl Space {
     /// # Errors
     /// As [`Space::shared`].
     pub fn exclusive_owned<T: Pod>(
-        self: &Shared<Self>,
+        self: &Arc<Self>,
         address: u64,
         len: usize,
     ) -> Result<OwnedExclusiveGuard<T>> {
-        self.exclusive(address, len).map(|guard| guard.held_by(Shared::clone(self)))
+        self.exclusive(address, len).map(|guard| guard.held_by(Arc::clone(self)))
     }
 
     /// As [`Space::shared_async`], with a future and a guard that keep the space.
@@ -154,14 +150,14 @@ impl Space {
     /// # Errors
     /// As [`Space::shared`].
     pub fn shared_owned_async<T: Pod + Send + Sync>(
-        self: &Shared<Self>,
+        self: &Arc<Self>,
         address: u64,
         len: usize,
     ) -> impl Future<Output = Result<OwnedSharedGuard<T>>> + Send + use<T> {
-        let space = Shared::clone(self);
+        let space = Arc::clone(self);
         async move {
             let lent = space.shared_async(address, len).await;
-            lent.map(|guard| guard.held_by(Shared::clone(&space)))
+            lent.map(|guard| guard.held_by(Arc::clone(&space)))
         }
     }
 
@@ -170,14 +166,14 @@ impl Space {
     /// # Errors
     /// As [`Space::shared`].
     pub fn exclusive_owned_async<T: Pod + Send + Sync>(
-        self: &Shared<Self>,
+        self: &Arc<Self>,
         address: u64,
         len: usize,
     ) -> impl Future<Output = Result<OwnedExclusiveGuard<T>>> + Send + use<T> {
-        let space = Shared::clone(self);
+        let space = Arc::clone(self);
         async move {
             let lent = space.exclusive_async(address, len).await;
-            lent.map(|guard| guard.held_by(Shared::clone(&space)))
+            lent.map(|guard| guard.held_by(Arc::clone(&space)))
         }
     }
 

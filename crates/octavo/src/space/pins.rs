@@ -6,14 +6,14 @@ use crate::access::{self, Cover, Pin, PinHolder, PinOf};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::space::{Space, inside};
-use crate::sync::Shared;
+use crate::sync::Shared as Arc;
 use crate::table::Access;
 
 /// Pinned memory that holds its space by a count. It can be stored beside it, sent to other threads, and given to other languages.
 /// See [`PinOf`].
-pub type OwnedPin = PinOf<Shared<Space>>;
+pub type OwnedPin = PinOf<Arc<Space>>;
 
-impl PinHolder for Shared<Space> {
+impl PinHolder for Arc<Space> {
     fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -23,7 +23,7 @@ impl PinHolder for Shared<Space> {
 ///
 /// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without faults. It keeps nobody from
 /// reading or writing the bytes; exclusive guards do. Where there are several spaces, pins and guards of one keep three quarters of the
-/// budget at the most, or its quota. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
+/// budget at the most, or its quota; pages that were unmapped under them count. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
 impl Space {
     /// Pins `len` bytes from `address` on, or nothing.
     ///
@@ -63,8 +63,8 @@ impl Space {
     ///
     /// # Errors
     /// As [`Space::pin_exact`].
-    pub fn pin_owned(self: &Shared<Self>, address: u64, len: usize, access: Access) -> Result<OwnedPin> {
-        self.pin_exact(address, len, access).map(|pin| pin.held_by(Shared::clone(self)))
+    pub fn pin_owned(self: &Arc<Self>, address: u64, len: usize, access: Access) -> Result<OwnedPin> {
+        self.pin_exact(address, len, access).map(|pin| pin.held_by(Arc::clone(self)))
     }
 
     /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to 128 of them, and each page
@@ -96,15 +96,15 @@ impl Space {
     /// # Errors
     /// As [`Space::pin_exact`].
     pub fn pin_owned_async(
-        self: &Shared<Self>,
+        self: &Arc<Self>,
         address: u64,
         len: usize,
         access: Access,
     ) -> impl Future<Output = Result<OwnedPin>> + Send + use<> {
-        let space = Shared::clone(self);
+        let space = Arc::clone(self);
         async move {
             let pinned = space.pin_async(address, len, access).await;
-            pinned.map(|pin| pin.held_by(Shared::clone(&space)))
+            pinned.map(|pin| pin.held_by(Arc::clone(&space)))
         }
     }
 
@@ -113,11 +113,11 @@ impl Space {
     /// # Errors
     /// As [`Space::load`].
     pub fn fault_owned_async(
-        self: &Shared<Self>,
+        self: &Arc<Self>,
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let space = Shared::clone(self);
+        let space = Arc::clone(self);
         async move { space.fault_async(address, access).await }
     }
 }

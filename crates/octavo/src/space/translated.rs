@@ -10,7 +10,7 @@ use crate::fault::{InPlace, Via, resolve_async, resolve_now, show_run, take_over
 use crate::reclaim::{make_room, make_room_for_node};
 use crate::region::Region;
 use crate::space::{Space, whole_pages};
-use crate::sync::Shared;
+use crate::sync::Shared as Arc;
 use crate::table::{Access, PageNumberRange};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
@@ -21,11 +21,11 @@ use crate::units::{CHUNK_FRAMES, PageNumber};
 /// what became of its addresses. A clone refers to the same space, which ends with the last of them.
 #[derive(Clone)]
 pub struct TranslatedSpace {
-    space: Shared<Space>,
+    space: Arc<Space>,
 }
 
 impl Deref for TranslatedSpace {
-    type Target = Shared<Space>;
+    type Target = Arc<Space>;
 
     fn deref(&self) -> &Self::Target {
         &self.space
@@ -41,7 +41,7 @@ impl fmt::Debug for TranslatedSpace {
 impl TranslatedSpace {
     /// `space` has a translation.
     pub(crate) fn new(space: Space) -> Self {
-        Self { space: Shared::new(space) }
+        Self { space: Arc::new(space) }
     }
 
     /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole pages by itself: they

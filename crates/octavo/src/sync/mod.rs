@@ -35,7 +35,7 @@ use real as face;
 
 pub(crate) use std::time::Duration;
 
-/// A reference count that orders nothing else: the same in every face.
+/// A reference count that orders nothing else: the same in every face. Public signatures call it `Arc`, as users do.
 pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
 
 // Storage of atomic words.

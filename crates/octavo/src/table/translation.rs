@@ -28,6 +28,7 @@
 //! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
 //! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
 //! ([`Touch::Written`]). So no store falls in between.
+#![expect(unsafe_code, reason = "who implements the trait is handed memory of which most is not theirs")]
 
 use octavo_platform::ArenaBytes;
 
@@ -171,7 +172,11 @@ impl<'a> Home<'a> {
 /// A page that is installed for reading is not written unnoticed: a store to it becomes a fault for writing
 /// ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A translation that cannot see to that answers Unsupported, and Octavo installs the page
 /// for writing too. Before such a page goes, Octavo asks for its protection, and then whether it was written ([`Touch::Written`]).
-pub trait Translation: Send + Sync {
+///
+/// # Safety
+/// What is done with [`Home`] touches only frames that the runs of the call name, while the call lasts: it reads those of an [`Install`], and writes those of a [`Remove`].
+/// Any other frame may be lent by a guard.
+pub unsafe trait Translation: Send + Sync {
     /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
 

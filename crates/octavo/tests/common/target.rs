@@ -270,7 +270,8 @@ impl State {
     }
 }
 
-impl Translation for Target {
+// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name, and keeps no `Home`.
+unsafe impl Translation for Target {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let able = self.state().able;
         for run in runs {

@@ -1,6 +1,7 @@
 //! Models of pages that go away and come home, with another side that stores to them meanwhile.
 //!
 //! One preemption finds all that was broken on purpose here (docs/testing.md).
+#![expect(unsafe_code, reason = "it implements a trait that is handed memory")]
 
 use std::pin::pin;
 use std::task::Context;
@@ -36,7 +37,8 @@ fn only<A>(runs: &mut [Run<A>]) -> &mut Run<A> {
     run
 }
 
-impl Translation for OtherSide {
+// SAFETY: it copies out of the frame that the run of `install` names, and into the one that the run of `remove` names.
+unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let run = only(runs);
         let Install { bytes, protection } = run.ask;

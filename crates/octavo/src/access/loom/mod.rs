@@ -60,13 +60,13 @@ impl WordDevice {
             match transfer.direction() {
                 Direction::Write => {
                     assert_eq!(busy.swap(1, Ordering::Relaxed), 0, "two writes to one place at once");
-                    transfer.copy_out(&bytes, &mut page);
+                    bytes.copy_out(&mut page);
                     word.store(u64::from(page[0]), Ordering::Relaxed);
                     busy.store(0, Ordering::Relaxed);
                 }
                 Direction::Read => {
                     page[0] = word.load(Ordering::Relaxed) as u8;
-                    transfer.copy_in(&bytes, &page);
+                    bytes.copy_in(&page);
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
-use octavo::io::{Direction, Transfer};
+use octavo::io::{Direction, Transfer, TransferPage};
 
 use super::whims::{Happened, Whims};
 use super::{EIO, ENOSPC, Random};
@@ -37,9 +37,9 @@ struct Place {
 
 /// The bytes of a write as they are now.
 pub(super) fn copy_of(transfer: &Transfer) -> Vec<PageBytes> {
-    let copy = |page| {
+    let copy = |page: TransferPage<'_>| {
         let mut bytes = [0; PAGE_BYTES];
-        transfer.copy_out(&page, &mut bytes);
+        page.copy_out(&mut bytes);
         bytes
     };
     transfer.pages().map(copy).collect()
@@ -154,7 +154,7 @@ impl Bytes {
             if lies && index == liar {
                 self.spoil(place, &mut bytes);
             }
-            transfer.copy_in(&page, &bytes);
+            page.copy_in(&bytes);
         }
         self.happened.reads += 1;
         self.happened.failed_reads += u64::from(fails);
