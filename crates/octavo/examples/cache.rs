@@ -1,11 +1,11 @@
-//! A cache of values that may be larger than its memory: cold values are packed, and then go to disk, by themselves.
+//! A cache of values that may be larger than its memory. A value is lent where it lies; cold values are packed, and then go to disk, by themselves.
 //!
 //!     cargo run --release -p octavo-vm --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
 
 use std::collections::HashMap;
 use std::error::Error;
 
-use octavo::{Manager, RegionOptions, Space};
+use octavo::{Manager, RegionOptions, SharedGuard, Space};
 
 /// Values by keys. An index in plain memory says where each value lies.
 struct Cache {
@@ -19,26 +19,28 @@ struct Cache {
 impl Cache {
     /// Addresses cost nothing, so there are many.
     const ADDRESSES: u64 = 1 << 40;
+    /// A guard lends what lies in one piece of so many bytes.
+    const PIECE: u64 = 2 << 20;
 
     fn new(budget_bytes: u64) -> octavo::Result<Self> {
         let space = Manager::builder().budget_bytes(budget_bytes).build()?.space_named("cache")?;
-        let next = space.map(Self::ADDRESSES, RegionOptions::default())?;
+        let next = space.map(Self::ADDRESSES, RegionOptions::new().guarded(true))?;
         Ok(Self { space, places: HashMap::new(), next, end: next + Self::ADDRESSES })
     }
 
-    /// Returns the value of a key, and makes it first if it is not there.
-    fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<Vec<u8>> {
+    /// Lends the value of a key, and makes it first if it is not there.
+    fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<SharedGuard<'_, u8>> {
         if let Some(&(at, len)) = self.places.get(key) {
-            let mut value = vec![0; len];
-            self.space.read(at, &mut value)?;
-            return Ok(value);
+            return self.space.shared(at, len);
         }
         let value = make();
-        assert!(self.next + value.len() as u64 <= self.end, "a terabyte of values");
-        self.space.write(self.next, &value)?;
-        self.places.insert(key.into(), (self.next, value.len()));
-        self.next += value.len() as u64;
-        Ok(value)
+        let is_cut = self.next % Self::PIECE + value.len() as u64 > Self::PIECE;
+        let at = if is_cut { self.next.next_multiple_of(Self::PIECE) } else { self.next };
+        assert!(at + value.len() as u64 <= self.end, "a terabyte of values");
+        self.space.exclusive(at, value.len())?.copy_from_slice(&value);
+        self.next = at + value.len() as u64;
+        self.places.insert(key.into(), (at, value.len()));
+        self.space.shared(at, value.len())
     }
 }
 
@@ -60,7 +62,7 @@ pub fn run(values: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
                 made += 1;
                 make(key)
             })?;
-            assert!(value == make(key), "the value of {key} is what was made");
+            assert!(*value == make(key), "the value of {key} is what was made");
         }
     }
     assert_eq!(made, values, "each value was made once");

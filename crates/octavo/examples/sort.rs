@@ -1,79 +1,42 @@
-//! Sorts more words than fit into its memory: runs that fit are sorted one by one, and then merged.
+//! Sorts more rows than fit into its memory, in place, and then goes through them in order.
 //!
-//!     cargo run --release -p octavo-vm --example sort -- 64 16      (MiB of words, MiB of memory)
+//!     cargo run --release -p octavo-vm --example sort -- 64 16      (MiB of rows, MiB of memory)
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::error::Error;
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::sync::Arc;
 
-use octavo::{AccessPattern, Manager, RegionOptions, Space, SpaceCursor};
+use octavo::{Manager, SpaceVec};
 
-/// Of a run, which is sorted in plain memory.
-const RUN_BYTES: u64 = 2 << 20;
+/// A key, and the number of the row.
+type Row = [u64; 2];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mib: Vec<u64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
     run(mib.first().unwrap_or(&64) << 20, mib.get(1).unwrap_or(&16) << 20)
 }
 
-/// Sorts `len` bytes of words in `budget_bytes` of memory, and checks their order.
-pub fn run(len: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
-    let space = Manager::builder().budget_bytes(budget_bytes).build()?.space()?;
-    let in_order = RegionOptions::new().pattern(AccessPattern::Sequential);
-    let (words, sorted, mut sum, mut last) = (space.map(len, in_order)?, space.map(len, in_order)?, 0_u64, 0);
-    let mut out = BufWriter::new(SpaceCursor::new(&space, words..words + len));
-    for word in (0..len / 8).map(|index| index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
-        sum = sum.wrapping_add(word);
-        out.write_all(&word.to_le_bytes())?;
-    }
-    out.flush()?;
-    sort(&space, words, sorted, len)?;
-    for word in Words(BufReader::with_capacity(1 << 16, SpaceCursor::new(&space, sorted..sorted + len))) {
-        let word = word?;
-        assert!(last <= word, "the words are in order");
-        (sum, last) = (sum.wrapping_sub(word), word);
-    }
-    assert_eq!(sum, 0, "they are the words that were written");
-    println!("{} words sorted; {} MiB went out", len / 8, space.stats()?.swapped_out_bytes >> 20);
-    Ok(())
+fn key_of(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Sorts `len` bytes of words at `from` to `to`.
-fn sort(space: &Space, from: u64, to: u64, len: u64) -> Result<(), Box<dyn Error>> {
-    let mut runs = Vec::new();
-    for start in (from..from + len).step_by(RUN_BYTES as usize) {
-        let range = start..(start + RUN_BYTES).min(from + len);
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        space.read(start, &mut bytes)?;
-        let mut run: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-        run.sort_unstable();
-        space.write(start, &run.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())?;
-        runs.push(Words(BufReader::with_capacity(1 << 16, SpaceCursor::new(space, range))));
-    }
-    let mut heads = BinaryHeap::new();
-    for (index, run) in runs.iter_mut().enumerate() {
-        heads.extend(run.next().transpose()?.map(|word| Reverse((word, index))));
-    }
-    let mut out = BufWriter::with_capacity(1 << 16, SpaceCursor::new(space, to..to + len));
-    while let Some(Reverse((word, index))) = heads.pop() {
-        out.write_all(&word.to_le_bytes())?;
-        heads.extend(runs[index].next().transpose()?.map(|word| Reverse((word, index))));
-    }
-    Ok(out.flush()?)
-}
+/// Sorts `bytes` of rows in `budget_bytes` of memory, and checks their order.
+pub fn run(bytes: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
+    let space = Arc::new(Manager::builder().budget_bytes(budget_bytes).build()?.space()?);
+    let mut rows = SpaceVec::<Row>::new(&space);
+    rows.extend((0..bytes / size_of::<Row>() as u64).map(|number| [key_of(number), number]))?;
 
-struct Words<R>(R); // of a stream
+    rows.sort_unstable_by_key(|row| row[0])?;
 
-impl<R: Read> Iterator for Words<R> {
-    type Item = std::io::Result<u64>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut word = [0; 8];
-        match self.0.read_exact(&mut word) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => None,
-            read => Some(read.map(|()| u64::from_le_bytes(word))),
+    let (mut last, mut numbers) = (0, 0);
+    for run in rows.runs(..)? {
+        // A `&[Row]` of the pages themselves, which stay while the loop has it.
+        for &[key, number] in run?.iter() {
+            assert!(last <= key && key == key_of(number), "rows are in order, and whole");
+            (last, numbers) = (key, numbers + number);
         }
     }
+    let count = rows.len() as u64;
+    assert_eq!(numbers, count * (count - 1) / 2, "each row is there once");
+    println!("{count} rows sorted; {} MiB went out", space.stats()?.swapped_out_bytes >> 20);
+    Ok(())
 }

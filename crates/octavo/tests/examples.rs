@@ -23,7 +23,7 @@ fn values_are_cached() {
 }
 
 #[test]
-fn words_are_sorted() {
-    // The last run is a short one.
-    sort::run((33 << 20) + 8, BUDGET).unwrap();
+fn rows_are_sorted() {
+    // The last page is not full.
+    sort::run((33 << 20) + 16, BUDGET).unwrap();
 }

@@ -177,8 +177,9 @@ impl ManagerBuilder {
         self
     }
 
-    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the budget where pages shrink
-    /// to a fifth, and less where they shrink less, or where a program mostly waits for pages that would fit without it. Default: LZ4.
+    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the budget: as much where pages shrink
+    /// to a fifth, or where pages return from devices that it had no room for. It takes less otherwise, and where a program mostly waits for pages
+    /// that would fit without it. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
