@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
+use crate::machine::run::{self, Run};
 use crate::machine::warden::Warden;
-use crate::machine::{self, median, run};
+use crate::machine::{self, median};
 
 const MARKS: Marks = Marks { begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
 
@@ -173,9 +174,9 @@ fn run_side(
     words.extend([options.bytes.to_string(), budget_bytes.to_string(), cache.display().to_string()]);
     let limit =
         Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side.word == "slices" };
-    let Some(said) = run::in_a_group(cache, &words, side.is_limited.then_some(limit), LIMIT)? else {
-        return Ok((None, None));
-    };
+    let group = side.is_limited.then_some(limit);
+    let run = Run { words: words.clone(), environment: Vec::new(), group, limit: LIMIT };
+    let Some(said) = run::in_a_group(cache, run)?.said else { return Ok((None, None)) };
     match (said.value("answer"), said.number("seconds"), said.number("job")) {
         (Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),
         _ => Err(format!("`{}` did not say what it was asked", words.join(" "))),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
-use crate::machine::run::{self, Said};
+use crate::machine::run::{self, Run, Said};
 use crate::machine::warden::Warden;
 use crate::machine::{self, median};
 
@@ -138,7 +138,8 @@ fn run_side(
     let mut words =
         vec![program.display().to_string(), side.into(), budget, seconds, cache.display().to_string()];
     words.extend(pace.map(|pace| (pace * 1_000_000).to_string()));
-    run::in_a_group(cache, &words, Some(limit), LIMIT)?
+    run::in_a_group(cache, Run { words, environment: Vec::new(), group: Some(limit), limit: LIMIT })?
+        .said
         .ok_or_else(|| format!("the kernel has killed the side `{side}` for want of memory"))
 }
 

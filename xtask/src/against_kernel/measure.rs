@@ -1,16 +1,15 @@
 //! The runs: the sides of a job take turns, round by round.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::figures::{Figures, Runs, Side};
 use super::jobs::{self, Job, Kind, Program};
 use super::options::Options;
-use crate::machine::kernel::{self, Group, Purpose};
-use crate::machine::process::{self, last_lines, said};
-use crate::machine::warden::{Warden, quoted};
+use crate::machine::kernel::{self, Purpose};
+use crate::machine::run::{self, Run, Said};
+use crate::machine::warden::Warden;
 use crate::machine::{self, packages};
 use crate::programs::place::Place;
 use crate::programs::rows;
@@ -53,13 +52,6 @@ pub struct Bench<'a> {
     is_warm: bool,
     /// Made with the first job that needs it.
     swap: Option<Warden>,
-}
-
-/// One run of one side.
-struct Run<'a> {
-    words: Vec<String>,
-    environment: Vec<(&'a str, String)>,
-    group: Option<Purpose>,
 }
 
 /// What one run gave. A run that the kernel has killed has no figures.
@@ -132,7 +124,7 @@ impl<'a> Bench<'a> {
         let bytes = available_bytes() / 2;
         eprintln!("warming up: {} MiB of memory, and one round that does not count", bytes >> 20);
         let touch = [self.outgrow.display().to_string(), "touch".into(), "--bytes".into(), bytes.to_string()];
-        self.run(Run { words: touch.to_vec(), environment: Vec::new(), group: None })?;
+        self.run(Run { words: touch.to_vec(), environment: Vec::new(), group: None, limit: self.limit() })?;
         for side in sides {
             self.run(self.on(*side, words, budget_bytes, Kind::AtHand(Program::True)))?;
         }
@@ -182,7 +174,12 @@ impl<'a> Bench<'a> {
     fn half_of_peak(&self, words: &[String]) -> Result<u64, String> {
         let run = || {
             let purpose = Some(Purpose::Measure);
-            self.run(Run { words: words.to_vec(), environment: Vec::new(), group: purpose })
+            self.run(Run {
+                words: words.to_vec(),
+                environment: Vec::new(),
+                group: purpose,
+                limit: self.limit(),
+            })
         };
         run()?;
         let peak = run()?.peak_bytes.ok_or("the kernel does not say how much memory the program needs")?;
@@ -194,7 +191,9 @@ impl<'a> Bench<'a> {
         let limit = Some(Purpose::Limit { bytes: budget_bytes, may_swap: true });
         let (huge, value) = ASK_FOR_HUGE_PAGES;
         match side {
-            Side::Plain => Run { words: words.to_vec(), environment: Vec::new(), group: None },
+            Side::Plain => {
+                Run { words: words.to_vec(), environment: Vec::new(), group: None, limit: self.limit() }
+            }
             Side::Octavo => {
                 let mut all = vec![self.options.octavo.display().to_string(), "run".into()];
                 all.extend(["--memory".into(), budget_bytes.to_string()]);
@@ -206,53 +205,33 @@ impl<'a> Bench<'a> {
                 all.push("--".into());
                 all.extend(words.iter().cloned());
                 let group = (!matches!(kind, Kind::Fits(..))).then_some(Purpose::Measure);
-                Run { words: all, environment: Vec::new(), group }
+                Run { words: all, environment: Vec::new(), group, limit: self.limit() }
             }
             Side::KernelSmall => {
                 let mut all = vec![self.outgrow.display().to_string(), "without-huge-pages".into()];
                 all.extend(words.iter().cloned());
-                Run { words: all, environment: Vec::new(), group: limit }
+                Run { words: all, environment: Vec::new(), group: limit, limit: self.limit() }
             }
-            Side::KernelHuge => {
-                Run { words: words.to_vec(), environment: vec![(huge, value.into())], group: limit }
-            }
+            Side::KernelHuge => Run {
+                words: words.to_vec(),
+                environment: vec![(huge, value.into())],
+                group: limit,
+                limit: self.limit(),
+            },
         }
     }
 
-    /// Makes one run. Whatever happens, nothing of it is left.
+    /// Makes one run.
     fn run(&self, run: Run<'_>) -> Result<Outcome, String> {
-        let scratch = self.cache.join(format!("run-{}", std::process::id()));
-        let mut warden = Warden::start()?;
-        warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
-        let work = scratch.join("work");
-        fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
-        let group = run.group.map(|purpose| Group::new(&mut warden, purpose)).transpose()?;
-        let words = group.as_ref().map_or(run.words.clone(), |group| group.entering(&run.words));
-        let began = Instant::now();
-        let mut child = process::start(&mut warden, &words, &scratch, &run.environment)?;
-        let status = process::wait(&mut child, Duration::from_secs(self.options.limit_seconds))?;
-        let seconds = began.elapsed().as_secs_f64();
-        let peak_bytes = match run.group {
-            Some(Purpose::Measure) => group.as_ref().and_then(Group::peak_bytes),
-            _ => None,
-        };
-        if group.as_ref().is_some_and(Group::has_killed) {
-            return Ok(Outcome { figures: Figures::new(), peak_bytes });
-        }
-        if !status.success() {
-            let errors = last_lines(&said(&scratch, "stderr"));
-            return Err(format!("`{}` failed after {seconds:.0} s: {status}: {errors}", words.join(" ")));
-        }
-        let mut figures = printed(&said(&scratch, "stdout"));
-        figures.insert("seconds".into(), seconds);
-        Ok(Outcome { figures, peak_bytes })
+        let ended = run::in_a_group(&self.cache, run)?;
+        let seconds = ended.said.as_ref().map(|_| ("seconds".to_owned(), ended.seconds));
+        let printed = ended.said.iter().flat_map(Said::numbers).map(|(name, value)| (name.to_owned(), value));
+        Ok(Outcome { figures: printed.chain(seconds).collect(), peak_bytes: ended.peak_bytes })
     }
-}
 
-/// The figures among what a program has printed: lines of a name and a number.
-fn printed(text: &str) -> Figures {
-    let pairs = text.lines().filter_map(|line| line.split_once(' '));
-    pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect::<BTreeMap<_, _>>()
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.options.limit_seconds)
+    }
 }
 
 fn available_bytes() -> u64 {
@@ -260,15 +239,4 @@ fn available_bytes() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0) << 10
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn printed_figures_are_found_among_other_lines() {
-        let figures = printed("read_seconds 1.5\nunsorted (3,) 0af1\nNumPy\nfaults 7\n");
-        assert_eq!(figures, Figures::from([("read_seconds".into(), 1.5), ("faults".into(), 7.0)]));
-    }
 }

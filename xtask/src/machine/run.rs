@@ -2,11 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::kernel::{Group, Purpose};
 use super::process::{self, last_lines, said};
 use super::warden::{Warden, quoted};
+
+const BETWEEN_READINGS: Duration = Duration::from_millis(20);
 
 /// What a program has printed: lines of a name and a value.
 #[derive(Debug)]
@@ -18,34 +22,85 @@ impl Said {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
     }
 
+    /// The values that are numbers, with their names.
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let pairs = self.0.lines().filter_map(|line| line.split_once(' '));
+        pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+    }
+
     /// A value that is a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.value(name)?.parse().ok()
     }
 }
 
-/// Makes one run. Whatever happens, nothing of it is left in `folder`. `None`: the kernel has killed it for want of memory.
-pub fn in_a_group(
-    folder: &Path,
-    words: &[String],
-    purpose: Option<Purpose>,
-    limit: Duration,
-) -> Result<Option<Said>, String> {
+/// One run: a command line, what it finds in its environment, its group if it has one, and the time after which it is ended.
+#[derive(Debug)]
+pub struct Run<'a> {
+    pub words: Vec<String>,
+    pub environment: Vec<(&'a str, String)>,
+    pub group: Option<Purpose>,
+    pub limit: Duration,
+}
+
+/// What one run gave.
+#[derive(Debug)]
+pub struct Ended {
+    /// `None`: the kernel has killed it for want of memory.
+    pub said: Option<Said>,
+    pub seconds: f64,
+    /// The most that was charged to a group that only measures.
+    pub peak_bytes: Option<u64>,
+}
+
+/// Makes one run. Whatever happens, nothing of it is left in `folder`.
+pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
     let scratch = folder.join(format!("run-{}", std::process::id()));
     let mut warden = Warden::start()?;
     warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
     let work = scratch.join("work");
     fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
-    let group = purpose.map(|purpose| Group::new(&mut warden, purpose)).transpose()?;
-    let words = group.as_ref().map_or(words.to_vec(), |group| group.entering(words));
-    let mut child = process::start(&mut warden, &words, &scratch, &[])?;
-    let status = process::wait(&mut child, limit)?;
+    let group = run.group.map(|purpose| Group::new(&mut warden, purpose)).transpose()?;
+    let words = group.as_ref().map_or(run.words.clone(), |group| group.entering(&run.words));
+    let limited = group.as_ref().filter(|_| matches!(run.group, Some(Purpose::Limit { .. })));
+    let began = Instant::now();
+    let mut child = process::start(&mut warden, &words, &scratch, &run.environment)?;
+    let status = while_figures_are_read(limited, || process::wait(&mut child, run.limit))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let peak_bytes = if limited.is_none() { group.as_ref().and_then(Group::peak_bytes) } else { None };
     if group.as_ref().is_some_and(Group::has_killed) {
-        return Ok(None);
+        return Ok(Ended { said: None, seconds, peak_bytes });
     }
     if !status.success() {
         let errors = last_lines(&said(&scratch, "stderr"));
-        return Err(format!("`{}` failed: {status}: {errors}", words.join(" ")));
+        return Err(format!("`{}` failed after {seconds:.0} s: {status}: {errors}", words.join(" ")));
     }
-    Ok(Some(Said(said(&scratch, "stdout"))))
+    Ok(Ended { said: Some(Said(said(&scratch, "stdout"))), seconds, peak_bytes })
+}
+
+/// Does something while the figures of a group with a limit are read now and then.
+fn while_figures_are_read<T>(group: Option<&Group>, run: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        let (ended, endings) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while endings.recv_timeout(BETWEEN_READINGS) == Err(RecvTimeoutError::Timeout) {
+                group.inspect(|group| group.read_figures());
+            }
+        });
+        let done = run();
+        drop(ended);
+        done
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printed_figures_are_found_among_other_lines() {
+        let said = Said("read_seconds 1.5\nunsorted (3,) 0af1\nNumPy\nfaults 7\n".into());
+        assert_eq!(said.numbers().collect::<Vec<_>>(), [("read_seconds", 1.5), ("faults", 7.0)]);
+        assert_eq!((said.value("unsorted"), said.number("faults")), (Some("(3,) 0af1"), Some(7.0)));
+    }
 }

@@ -128,8 +128,8 @@ impl<'a> Bench<'a> {
         let begun = Instant::now();
         let end = self.wait(&mut child, group.as_ref(), || match (&mut charged, &group) {
             (Some(charged), Some(group)) => look(group, charged),
-            _ if matches!(side, Side::Plain) => sampler.look(),
-            _ => {}
+            (None, Some(group)) => group.read_figures(),
+            _ => sampler.look(),
         });
         let seconds = begun.elapsed().as_secs_f64();
         if end == End::TooLong {
