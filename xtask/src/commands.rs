@@ -34,6 +34,10 @@ pub fn ci() -> ExitCode {
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     steps.check("documentation", doc);
+    // They are not built anew from the packages here; `cargo publish --dry-run` does that, too.
+    let mut packages = cargo(&["publish", "--dry-run", "--no-verify", "--allow-dirty"]);
+    packages.args(PUBLISHED.iter().flat_map(|package| ["--package", package]));
+    steps.check("packages to publish", packages);
     steps.finish()
 }
 
@@ -125,6 +129,9 @@ const ALL_MODELS: &str = "loom_";
 
 /// Messages that name the programs, and errors of the compiler as people read them.
 const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
+/// The packages that are for crates.io, those first that others need.
+const PUBLISHED: [&str; 5] = ["octavo-platform", "octavo-vm", "octavo-stub", "octavo-window", "octavo-pager"];
 
 /// The packages that have models.
 const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];

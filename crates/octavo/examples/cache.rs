@@ -28,7 +28,7 @@ impl Cache {
         Ok(Self { space, places: HashMap::new(), next, end: next + Self::ADDRESSES })
     }
 
-    /// Lends the value of a key, and makes it first if it is not there.
+    /// Lends the value of a key, and makes it first if it is not there. A value has at least a byte, and fits into a piece.
     fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<SharedGuard<'_, u8>> {
         if let Some(&(at, len)) = self.places.get(key) {
             return self.space.shared(at, len);

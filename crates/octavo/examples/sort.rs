@@ -36,7 +36,7 @@ pub fn run(bytes: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
         }
     }
     let count = rows.len() as u64;
-    assert_eq!(numbers, count * (count - 1) / 2, "each row is there once");
+    assert_eq!(numbers, count * count.saturating_sub(1) / 2, "each row is there once");
     println!("{count} rows sorted; {} MiB went out", space.stats()?.swapped_out_bytes >> 20);
     Ok(())
 }

@@ -3,7 +3,8 @@
 
 use crate::units::Order;
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how huge zero pages are counted.
+/// For measurements; leave the default. How the users of the 2 MiB of zeros are counted that all untouched memory shows.
+///
 /// The patched form follows *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroPage {
@@ -17,7 +18,8 @@ pub enum ZeroPage {
     Persistent,
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: the orders that the per-CPU lists hold.
+/// For measurements; leave the default. Which sizes of free blocks each CPU keeps at hand, to allocate without a lock.
+///
 /// The patched form follows *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PercpuOrders {
@@ -42,7 +44,8 @@ impl PercpuOrders {
     }
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how the swap cache finds the frame of a slot.
+/// For measurements; leave the default. How an access finds a page that has a place in swap and is still in memory.
+///
 /// The patched form follows *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapCache {
@@ -55,7 +58,8 @@ pub enum SwapCache {
     Table,
 }
 
-/// One of the switches that compare mechanisms with Linux's, which a program leaves alone: how pages are pinned.
+/// For measurements; leave the default. Whether a pin takes the lock of the space's regions.
+///
 /// The patched form follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit 8174c430e445).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinPath {
@@ -67,7 +71,7 @@ pub enum PinPath {
     LockFree,
 }
 
-/// When a write fault takes 2 MiB at once: one fault instead of 512, but 2 MiB of the budget for the first byte.
+/// Whether the first write to an untouched 2 MiB gives memory to all of it: one fault instead of 512, but the first byte costs 2 MiB of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePolicy {
     /// Wherever the aligned 2 MiB lies in one region and is empty.
@@ -75,42 +79,42 @@ pub enum HugePolicy {
     /// Only in regions mapped with [`crate::RegionOptions::huge`].
     #[default]
     Advised,
-    /// Nowhere. Read faults install no huge zero leaves either.
+    /// Nowhere. What was only read shows zeros by single pages, too.
     Never,
 }
 
-/// The effect of a write to a huge zero leaf.
+/// For measurements; leave the default. What the first write does to 2 MiB that were only read so far, and show zeros without memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugeZeroWrite {
-    /// Splits the leaf into 512 small zero pages, and gives the written one a frame (Linux 6.12).
+    /// Gives memory to the page that is written. The other 511 go on to show zeros without memory (Linux 6.12).
     #[default]
     Split,
-    /// Allocates a 2 MiB block where the region's policy allows one, and splits otherwise (Linux 4.8).
+    /// Gives memory to all 2 MiB where [`HugePolicy`] allows it, and does as `Split` otherwise (Linux 4.8).
     Allocate,
 }
 
-/// The policy that chooses which page goes when memory is short: see [`crate::policy`].
+/// Which pages leave memory first when it is short. The default suits most programs; the others are for comparison, or for a load that you have measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     /// By reuse distances. This policy resists scans, and keeps part of a loop that is larger than memory.
     #[default]
     Reuse,
-    /// By how soon pages come back. For pages whose use shows only in faults: those at the other sides of translations
-    /// that know no accessed marks.
+    /// Keeps the pages that came back soonest after they had left. For pages whose use shows only in faults: those of windows, where the kernel does not tell which
+    /// pages were accessed.
     Returns,
-    /// Four generations, like Linux's multi-generational LRU.
+    /// The oldest of four age groups, like Linux's multi-generational LRU.
     Generations,
-    /// A small queue for newcomers, and a main clock.
+    /// Pages that are used once leave early, by a small queue before the main one (S3-FIFO, 2023).
     S3Fifo,
-    /// A clock whose survivors keep their place.
+    /// The oldest page that was not used; used ones keep their place (SIEVE, 2024).
     Sieve,
-    /// Second chance.
+    /// The oldest page that was not used; used ones go round again (second chance).
     Clock,
-    /// First in, first out.
+    /// The page that came first, used or not.
     Fifo,
 }
 
-/// How pages are packed on their way out.
+/// How pages that were not used lately are packed in memory before they go to a swap area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all: every page goes to a swap area as it is.

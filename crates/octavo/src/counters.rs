@@ -8,7 +8,7 @@ use crate::sync::percpu::PerCpuCells;
 
 macro_rules! counters {
     ($($variant:ident $name:literal $doc:literal;)*) => {
-        /// An event that Octavo counts.
+        /// An event that a manager counts, for those who look into what it does. See [`Manager::counters`](crate::Manager::counters).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter { $(#[doc = $doc] $variant,)* }

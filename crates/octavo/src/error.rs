@@ -22,7 +22,7 @@ pub enum ErrorKind {
     AlreadyMapped = 3,
     /// No region lies at this address.
     NotMapped = 4,
-    /// The region forbids this access, the pin is for reading, or guards are used without a guarded region, or left out with one.
+    /// The access is not allowed here: the region forbids it, the pin is for reading, a guarded region was reached without a guard, or another one with a guard.
     Protected = 5,
     /// The budget is used up, and no more pages can be moved out.
     OutOfMemory = 6,
@@ -46,9 +46,9 @@ pub enum ErrorKind {
     TooManyPins = 14,
     /// Pins, guards, spaces or transfers hold what the call needs: drop them, or try again.
     Busy = 15,
-    /// A block was freed twice, with the wrong order, or was never allocated.
+    /// A block of frames was freed twice, with the wrong order, or was never allocated.
     InvalidFree = 16,
-    /// The manager belongs to the parent of this process.
+    /// This process was forked from the one that built the manager, and cannot use it.
     ForkedChild = 17,
     /// The kernel or the configuration does not offer this.
     Unsupported = 18,

@@ -22,7 +22,7 @@ const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
 /// log2 of the pages of which one is timed where all would cost too much.
 const SAMPLE_BITS: u32 = 6;
 
-/// A kind of wait.
+/// What an access had to wait for, to look up in a [`LatencySnapshot`]: it shows what makes a program slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Latency {
@@ -106,7 +106,7 @@ pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-/// What a histogram says in five figures, in nanoseconds. Each time is off by 6 % at the most, and two minutes stand for all that is longer.
+/// How long waits took, in nanoseconds: the usual, the rare, and the longest. Each time is off by 6 % at the most, and two minutes stand for all that is longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quantiles {

@@ -1,15 +1,22 @@
-//! Octavo: a virtual memory manager in user space.
+//! Work with more data than fits into memory: pages that were not used lately are packed, then go to disk, and come back when they are used.
 //!
 //! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A page gets
 //! a frame when it is first written. It goes out to swap when the budget is used up, and comes back when an
 //! access touches it.
 //!
-//! Ways to the bytes: words ([`Space::load`], [`Space::store`]), copies ([`Space::read`], [`Space::write`]), memory that stays
-//! in place ([`Space::pin_exact`]), slices in place ([`Space::shared`], [`Space::exclusive`]), a vector ([`SpaceVec`]), a
-//! stream ([`SpaceCursor`]). Pins, guards and faults also come as futures.
+//! | you have | take | region |
+//! |---|---|---|
+//! | numbers that many threads change | [`Space::load`], [`Space::store`], [`Space::fetch_add`]: one value in one step | plain |
+//! | bytes to copy | [`Space::read`], [`Space::write`]; [`SpaceCursor`] where code wants a stream | plain |
+//! | a buffer for a device or a system call | a *pin*, [`Space::pin_exact`]: a pointer that stays valid, and no slice | plain |
+//! | structures of your own, to be used in place | a *guard*: [`Space::shared`] is a `&[T]`, [`Space::exclusive`] a `&mut [T]` | guarded |
+//! | a long array to fill, sort and search | [`SpaceVec`], which lends slices, too; begin here if unsure | its own |
+//! | code that wants ordinary pointers (`Vec`, C) | a *window* of `octavo-window`, which needs the right to use userfaultfd | its own |
 //!
-//! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros without a frame. A
-//! *slot* is a page's place in swap.
+//! A region is *plain*, or *guarded* if it is mapped with [`RegionOptions::guarded`]; the wrong call is the error `Protected`. Guards and vectors hold plain data
+//! ([`bytemuck::Pod`]). Calls that end in `_async` are for executors. [`frame`], [`policy`] and [`translation`] are for special purposes.
+//!
+//! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros without a frame.
 //!
 //! ```
 //! use octavo::{Access, Manager, RegionOptions};
@@ -28,6 +35,30 @@
 //! let mut bytes = [0; 12];
 //! space.read(at + 4090, &mut bytes)?;
 //! assert_eq!(&bytes, b"across pages");
+//! # Ok::<(), octavo::Error>(())
+//! ```
+//!
+//! Lent in place: a guard, and a vector that may be larger than the budget.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use octavo::{Manager, RegionOptions, SpaceVec};
+//!
+//! let space = Arc::new(Manager::builder().budget_bytes(16 << 20).build()?.space()?);
+//! let at = space.map(1 << 30, RegionOptions::new().guarded(true))?;
+//! let mut counts = space.exclusive::<u32>(at, 1024)?; // a &mut [u32], in place
+//! counts[7] += 1;
+//! drop(counts); // or the next guard of this page would wait for ever
+//! assert_eq!(space.shared::<u32>(at, 1024)?[7], 1);
+//!
+//! let mut words = SpaceVec::<u64>::new(&space);
+//! words.extend((0..100_000).rev())?;
+//! words.sort_unstable()?;
+//! let mut sum = 0;
+//! for run in words.runs(..)? {
+//!     sum += run?.iter().sum::<u64>(); // each run is a &[u64] of the pages themselves
+//! }
+//! assert_eq!(sum, 99_999 * 50_000);
 //! # Ok::<(), octavo::Error>(())
 //! ```
 //!
@@ -104,7 +135,7 @@ pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIF
 #[doc(inline)]
 pub use vec::SpaceVec;
 
-/// Spaces that are reached by other addresses as well, as those of windows are: for those who write such a way in.
+/// For those who make the pages of a space appear at other addresses, as `octavo-window` does. Others need nothing here.
 pub mod translation {
     #[doc(inline)]
     pub use crate::fault::InPlace;

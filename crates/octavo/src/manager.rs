@@ -35,7 +35,7 @@ pub struct Manager {
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
-/// The use of a manager, at about one moment, from [`Manager::stats`].
+/// How much memory and swap a manager uses, from [`Manager::stats`]. The figures are of about one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ManagerStats {
@@ -43,15 +43,15 @@ pub struct ManagerStats {
     pub budget_bytes: u64,
     /// The bytes charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
     pub used_bytes: u64,
-    /// Of those, pages that are away: at the other sides of translations.
+    /// Of those, pages in windows and the like ([`crate::translation`]). 0 for most programs.
     pub away_bytes: u64,
-    /// Of those, the bytes of others; see [`Manager::set_outside_bytes`].
+    /// Of those, memory that the program told of by [`Manager::set_outside_bytes`].
     pub outside_bytes: u64,
     /// Frames of 4 KiB that the manager has from the kernel, and that hold nothing.
     pub free_frames: u64,
-    /// Table nodes in use.
+    /// Page tables in use: the manager's own, by which it finds pages.
     pub table_nodes: u64,
-    /// Pages of 4 KiB by the reclaim policy: those to stay, and those that go first.
+    /// Pages of 4 KiB that can leave: those that the reclaim policy means to keep, and those that go first.
     pub lru_pages: (u64, u64),
     /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in memory.
     pub swap_slots: u64,
@@ -59,7 +59,7 @@ pub struct ManagerStats {
     pub pool_pages: u64,
     /// See `pool_pages`.
     pub pool_bytes: u64,
-    /// References on the huge zero page, without the shrinker's own.
+    /// For measurements: the counted users of the 2 MiB of zeros that untouched memory shows; see [`crate::ZeroPage`].
     pub huge_zero_users: u32,
 }
 
@@ -91,8 +91,7 @@ impl Manager {
         self.new_space(Some(name.into()), None)
     }
 
-    /// A new space whose addresses are also reached in another way, through `translation`; see
-    /// [`Translation`].
+    /// For authors of windows and the like: a new space whose pages also appear at other addresses, by your [`Translation`].
     ///
     /// # Errors
     /// As [`Manager::space`].
@@ -127,7 +126,7 @@ impl Manager {
         Ok(Space::new(state, Arc::clone(&self.running)))
     }
 
-    /// The counts so far. In a forked child, those until the fork.
+    /// Returns how often each [`Counter`](crate::Counter) has happened since the manager was built, for monitoring and tests. In a forked child: until the fork.
     pub fn counters(&self) -> CounterSnapshot {
         if let Ok(_inside) = self.engine().enter() {
             self.engine().frames.flush_counters();
@@ -223,9 +222,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The files that pages are swapped to, each by a descriptor of its own. Whoever keeps it keeps the file's blocks after the
-    /// manager's end. To give many blocks of an unnamed file back takes the kernel a while, for which the process that closes it last
-    /// waits.
+    /// Returns descriptors of the swap files, for another process to keep. To free a large unnamed file takes the kernel a while, and the process that closes it last
+    /// waits for that.
     ///
     /// # Errors
     /// The kernel's, where the process has too many descriptors.

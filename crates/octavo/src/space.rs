@@ -59,7 +59,7 @@ pub struct Space {
 pub enum Advice {
     /// No known order.
     Normal,
-    /// One page after the other: Octavo reads ahead in the largest windows from the start.
+    /// One page after the other: Octavo reads far ahead from the start.
     Sequential,
     /// In no order: Octavo reads nothing ahead.
     Random,
@@ -375,7 +375,7 @@ impl Space {
 
     // --- what it uses ---
 
-    /// Sets the most memory that the space may have, beside the budget. `None`: the space has no limit of its own. A space at its
+    /// Sets the most memory that the space may have, beside the budget. (What its pins keep of pages that were unmapped may come to as much once more.) `None`: the space has no limit of its own. A space at its
     /// quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota is below the space's memory, the
     /// excess goes out before the call returns.
     ///

@@ -11,12 +11,12 @@ use crate::sizes;
 pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
 /// log2 of [`PAGE_BYTES`].
 pub const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
-/// The frames of a chunk and of a block of the largest order, and the pages of a huge leaf: 512.
+/// The frames, or pages, in 2 MiB: 512.
 pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
-/// The bytes of a chunk: 2 MiB. The kernel gives memory, and takes it back, by chunks.
+/// The piece in which the kernel gives memory and takes it back, and the most that a guard lends: 2 MiB.
 pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
 
-/// The number of a 4 KiB unit of the arena.
+/// Names 4 KiB of a manager's memory, for [`Manager::alloc_block`](crate::Manager::alloc_block) and [`crate::frame`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameId(pub u32);
 
@@ -46,7 +46,7 @@ impl fmt::Debug for FrameId {
     }
 }
 
-/// The number of a chunk: its first frame's number / 512.
+/// Names 2 MiB of a frame allocator's memory: the number of the first frame / 512.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId(pub u32);
 
@@ -62,7 +62,7 @@ impl ChunkId {
     }
 }
 
-/// log2 of a block's frames: 0 (4 KiB) to 9 (2 MiB).
+/// The size of a block for [`crate::frame`], as a power of two of frames: 0 is 4 KiB, 9 is 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order(pub(crate) u8);
 
@@ -109,7 +109,7 @@ impl fmt::Debug for Order {
     }
 }
 
-/// The number of a page within a space: its address / 4096.
+/// Names a page of a space, for [`crate::translation`]: its address / 4096.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNumber(pub(crate) u64);
 

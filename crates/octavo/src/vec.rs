@@ -113,12 +113,12 @@ impl<T: Pod> SpaceVec<T> {
         self.len == 0
     }
 
-    /// The elements for which there are addresses.
+    /// Returns how many elements fit before the vector needs more addresses.
     pub fn capacity(&self) -> usize {
         Self::extent_elements(self.extents.len()).start
     }
 
-    /// Takes addresses for `more` elements behind those that are there. They take no memory yet.
+    /// Takes addresses now, so that the next `more` elements need none. They take no memory yet.
     ///
     /// # Errors
     /// `InvalidRange` where the space has no such range of addresses; `OutOfMemory` where the list of regions has no room.
@@ -196,7 +196,7 @@ impl<T: Pod> SpaceVec<T> {
         self.lend_mut(range)
     }
 
-    /// The elements that may be lent at once together with this one. Of an element that there is not, none.
+    /// Returns which elements around this one [`SpaceVec::slice`] can lend at once: none of an element that there is not.
     pub fn piece(&self, index: usize) -> Range<usize> {
         if index >= self.len {
             return self.len..self.len;

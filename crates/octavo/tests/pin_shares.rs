@@ -227,8 +227,13 @@ fn pages_that_were_unmapped_under_their_pins_count_as_well() {
         let (pins, refused) = take_and_free(&space, at, advice, |page| pin(&space, page));
         assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", pins.len());
         assert_near_share(pins.len());
+        // Also after reclaim has met them.
         others_have_room(&other);
-        drop(pins);
+        let (more, refused) = take_and_free(&space, at + BUDGET, advice, |page| pin(&space, page));
+        assert_eq!(refused, ErrorKind::TooManyPins, "{} pages more", more.len());
+        assert_near_share(pins.len() + more.len());
+        others_have_room(&other);
+        drop((pins, more));
         // All are gone, and the space may pin again.
         space.unmap(at, 2 * BUDGET).unwrap();
         space.map_at(at, 2 * BUDGET, RegionOptions::default()).unwrap();
@@ -263,5 +268,39 @@ fn a_quota_bounds_pins_of_unmapped_pages_too() {
     let (pins, _) = take_all(|page| pin(&space, at + page * PAGE));
     assert!((least..=most).contains(&(pins.len() as u64)), "{} pages", pins.len());
     drop(pins);
+    manager.validate();
+}
+
+#[test]
+fn what_was_pinned_and_unmapped_alone_counts_when_another_space_comes() {
+    let manager = builder(HugePolicy::Never).build().unwrap();
+    let (space, at) = space_of(&manager, false);
+    let orphans: Vec<_> = (0..SHARE / 2).map(|page| pin(&space, at + page * PAGE).unwrap()).collect();
+    space.advise(at, SHARE / 2 * PAGE, Advice::Free).unwrap();
+    drop(pin(&space, at + BUDGET).unwrap());
+    let other = manager.space().unwrap();
+    let (pins, refused) = take_and_free(&space, at, Some(Advice::Free), |page| pin(&space, page));
+    assert_eq!(refused, ErrorKind::TooManyPins);
+    assert_near_share(orphans.len() + pins.len());
+    others_have_room(&other);
+    drop((orphans, pins));
+    manager.validate();
+}
+
+#[test]
+fn a_quota_that_one_block_fills_is_not_refused_for_a_page_that_was_unmapped() {
+    let manager = builder(HugePolicy::Always).build().unwrap();
+    let (space, at) = space_of(&manager, false);
+    drop(pin(&space, at).unwrap());
+    let freed = pin(&space, at).unwrap();
+    space.unmap(at, 2 * MIB).unwrap();
+    drop(freed);
+    space.set_quota(Some(2 * MIB)).unwrap();
+    let block = pin(&space, at + 2 * MIB).unwrap();
+    // Its pages are pinned anew, more often than there is credit.
+    for page in (0..512).chain(0..512).chain(0..512) {
+        drop(pin(&space, at + 2 * MIB + page * PAGE).unwrap());
+    }
+    drop(block);
     manager.validate();
 }

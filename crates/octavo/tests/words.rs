@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use bytemuck::{Pod, Zeroable};
-use octavo::{Advice, Compression, ErrorKind, HugePolicy, Integer, Manager, RegionOptions, Space, Word};
+use octavo::{
+    Access, Advice, Compression, ErrorKind, HugePolicy, Integer, Manager, RegionOptions, Space, Word,
+};
 
 use common::{MIB, PAGE, assert_nothing_is_left};
 
@@ -49,9 +51,41 @@ fn plain_data_of_up_to_sixteen_bytes_is_a_word() {
     check(&space, at, [1.5_f64, f64::INFINITY]);
     check(&space, at, [1_usize, 2]);
     check(&space, at, [u128::MAX, 1]);
+    check(&space, at, [[1_u8, 2, 3], [4, 5, 6]]);
+    check(&space, at, [[1_u16, 2, 3], [4, 5, 6]]);
+    check(&space, at, [[1_u32, 2, 3], [u32::MAX, 5, 6]]);
+    check(&space, at, [[1_u8; 15], [2; 15]]);
     check(&space, at, [Pair { key: 1, value: 1.5 }, Pair { key: u64::MAX, value: -1.5 }]);
     drop(space);
     assert_nothing_is_left(&manager);
+}
+
+/// A word of twelve bytes lies in a cell of sixteen.
+#[test]
+fn what_lies_behind_a_word_stays_as_it_is() {
+    const ROUNDS: u32 = 50_000;
+    let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+    let (space, at) = space(&manager, PAGE);
+    let pin = space.pin_exact(at + 32, 12, Access::Write).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| (1..=ROUNDS).for_each(|round| space.store(at + 12, round).unwrap()));
+        for round in 1..=ROUNDS {
+            space.store(at, [round; 3]).unwrap();
+            assert_eq!(space.compare_exchange(at, [round; 3], [round + 1; 3]).unwrap(), Ok([round; 3]));
+            assert_eq!(space.swap(at, [round; 3]).unwrap(), [round + 1; 3]);
+            let [one, other, third]: [u32; 3] = space.load(at).unwrap();
+            assert!(one == round && other == round && third == round, "not torn");
+        }
+    });
+    assert_eq!(space.load::<[u32; 4]>(at).unwrap(), [ROUNDS; 4]);
+    // The last word of a pin may end where the pin does.
+    pin.store(0, [7_u32; 3]).unwrap();
+    assert_eq!(pin.load::<[u32; 3]>(0).unwrap(), [7; 3]);
+    let error = space.load::<[u32; 3]>(at + 4).unwrap_err();
+    assert!(
+        error.to_string().contains("a word of 12 bytes")
+            && error.to_string().contains("align the address to 16")
+    );
 }
 
 #[test]

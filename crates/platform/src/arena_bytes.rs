@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::words::{self, Change, Integer, Word};
+use crate::words::{self, Change, Integer, Word, cell_bytes};
 use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation, without_size_signal};
 
 /// The memory of an arena, addressed by byte offset. Every access checks its bounds. A clone is the same
@@ -139,7 +139,7 @@ impl ArenaBytes {
     /// bytes are mapped, and only atomics, assembly and devices access them.
     #[inline(always)]
     fn word_at<W>(&self, offset: usize) -> *mut u8 {
-        self.at(aligned::<W>(offset), size_of::<W>())
+        self.at(aligned::<W>(offset), cell_bytes::<W>())
     }
 
     /// Copies bytes out. The copy is torn if someone writes the bytes meanwhile.
@@ -322,8 +322,8 @@ impl ArenaBytes {
 /// with an error of their own.
 #[inline(always)]
 fn aligned<W>(offset: usize) -> usize {
-    debug_assert!(offset.is_multiple_of(size_of::<W>()), "word aligned");
-    offset & !(size_of::<W>() - 1)
+    debug_assert!(offset.is_multiple_of(cell_bytes::<W>()), "word aligned");
+    offset & !(cell_bytes::<W>() - 1)
 }
 
 /// Most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.

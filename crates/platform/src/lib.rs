@@ -62,7 +62,7 @@ pub use reservation::{Backing, Reservation};
 pub use seccomp::forbid_io_uring;
 pub use secret::Secret;
 pub use size_limit::without_size_signal;
-pub use words::{Change, Integer, Word};
+pub use words::{Change, Integer, Word, cell_bytes};
 pub use zeroed_array::ZeroedArray;
 
 /// The kernel's page size on x86-64, and the size of a frame.

@@ -1,5 +1,8 @@
 //! Words of shared memory: plain data of up to 16 bytes that one instruction reads, writes or changes.
 //!
+//! A word lies in a *cell*: its size, rounded up to a power of two, at a multiple of that. A word that is smaller than its cell changes by
+//! compare-and-swap of the cell, and leaves the bytes behind it as they are.
+//!
 //! Words of 16 bytes go by `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock cmpxchg16b` on others.
 //!
 //! Threads may access the same bytes at different sizes. `docs/soundness.md` says what that asks of the language.
@@ -10,16 +13,16 @@ use std::sync::atomic::{
     AtomicUsize,
 };
 
-use bytemuck::{Pod, cast};
+use bytemuck::{Pod, bytes_of, bytes_of_mut, pod_read_unaligned};
 use portable_atomic::{AtomicI128, AtomicU128};
 
-/// Plain data of 1, 2, 4, 8 or 16 bytes, which one access reads or writes: integers, floating-point numbers, arrays of them, and
-/// structures that derive [`Pod`]. To access data of another size as a word does not compile.
+/// What `load`, `store` and their like access in one step: plain data of 1 to 16 bytes, as integers, floating-point numbers, arrays of them, and
+/// structures that derive [`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html). To access data of another size as a word does not compile.
 pub trait Word: Pod {}
 
 impl<T: Pod> Word for T {}
 
-/// An integer that one access changes, by arithmetic that wraps.
+/// What `fetch_add` and its like change in one step: the integer types. Arithmetic wraps around.
 pub trait Integer: Word + sealed::Integer {}
 
 /// What an access does to an integer.
@@ -53,10 +56,33 @@ mod sealed {
     }
 }
 
-/// Runs code with the atomic type of a word's size, and the type of its bits.
+/// The size of a word's cell. The word's address is a multiple of it.
+pub const fn cell_bytes<W>() -> usize {
+    size_of::<W>().next_power_of_two()
+}
+
+/// Whether the word fills its cell.
+const fn fills_cell<W>() -> bool {
+    size_of::<W>() == cell_bytes::<W>()
+}
+
+/// A cell with this word in it, and the rest of what it was.
+#[inline(always)]
+fn with_word<W: Word, Bits: Pod>(mut cell: Bits, word: W) -> Bits {
+    bytes_of_mut(&mut cell)[..size_of::<W>()].copy_from_slice(bytes_of(&word));
+    cell
+}
+
+/// The word in a cell.
+#[inline(always)]
+fn word_in<Bits: Pod, W: Word>(cell: Bits) -> W {
+    pod_read_unaligned(&bytes_of(&cell)[..size_of::<W>()])
+}
+
+/// Runs code with the atomic type of a word's cell, and the type of its bits.
 macro_rules! by_size {
     ($word:ty, |$atomic:ident, $bits:ident| $run:expr) => {{
-        const { assert!(matches!(size_of::<$word>(), 1 | 2 | 4 | 8 | 16), "a word has 1, 2, 4, 8 or 16 bytes") };
+        const { assert!(matches!(size_of::<$word>(), 1..=16), "a word has 1 to 16 bytes") };
         macro_rules! run {
             ($a:ty, $b:ty) => {{
                 type $atomic = $a;
@@ -64,7 +90,7 @@ macro_rules! by_size {
                 $run
             }};
         }
-        match size_of::<$word>() {
+        match cell_bytes::<$word>() {
             1 => run!(AtomicU8, u8),
             2 => run!(AtomicU16, u16),
             4 => run!(AtomicU32, u32),
@@ -77,14 +103,14 @@ macro_rules! by_size {
 /// Loads the word at `at`, relaxed.
 ///
 /// # Safety
-/// `at` is a multiple of the word's size. Its bytes are mapped, readable and writable, and only atomics, assembly and devices
+/// `at` is a multiple of the size of the word's cell. The cell's bytes are mapped, readable and writable, and only atomics, assembly and devices
 /// access them. The atomics may have different sizes (`docs/soundness.md`, *What is not claimed*).
 #[inline(always)]
 pub(crate) unsafe fn load<W: Word>(at: *mut u8) -> W {
     by_size!(W, |Atomic, Bits| {
         // SAFETY: the caller promises what `from_ptr` asks for, but for accesses of other sizes, which x86-64 defines.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
-        cast::<Bits, W>(word.load(Relaxed))
+        word_in::<Bits, W>(word.load(Relaxed))
     })
 }
 
@@ -97,7 +123,12 @@ pub(crate) unsafe fn store<W: Word>(at: *mut u8, value: W) {
     by_size!(W, |Atomic, Bits| {
         // SAFETY: as in `load`.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
-        word.store(cast::<W, Bits>(value), Relaxed);
+        if fills_cell::<W>() {
+            word.store(with_word::<W, Bits>(0, value), Relaxed);
+        } else {
+            let changed = word.fetch_update(Relaxed, Relaxed, |cell| Some(with_word(cell, value)));
+            debug_assert!(changed.is_ok());
+        }
     });
 }
 
@@ -110,7 +141,11 @@ pub(crate) unsafe fn swap<W: Word>(at: *mut u8, value: W) -> W {
     by_size!(W, |Atomic, Bits| {
         // SAFETY: as in `load`.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
-        cast::<Bits, W>(word.swap(cast::<W, Bits>(value), SeqCst))
+        word_in::<Bits, W>(if fills_cell::<W>() {
+            word.swap(with_word::<W, Bits>(0, value), SeqCst)
+        } else {
+            word.fetch_update(SeqCst, SeqCst, |cell| Some(with_word(cell, value))).unwrap_or_else(|cell| cell)
+        })
     })
 }
 
@@ -123,8 +158,16 @@ pub(crate) unsafe fn compare_exchange<W: Word>(at: *mut u8, current: W, new: W) 
     by_size!(W, |Atomic, Bits| {
         // SAFETY: as in `load`.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
-        let (current, new) = (cast::<W, Bits>(current), cast::<W, Bits>(new));
-        word.compare_exchange(current, new, SeqCst, SeqCst).map(cast).map_err(cast)
+        let outcome = if fills_cell::<W>() {
+            let (current, new) = (with_word::<W, Bits>(0, current), with_word::<W, Bits>(0, new));
+            word.compare_exchange(current, new, SeqCst, SeqCst)
+        } else {
+            // Where only the bytes behind the word have changed meanwhile, this tries again.
+            word.fetch_update(SeqCst, SeqCst, |cell| {
+                (with_word(cell, current) == cell).then(|| with_word(cell, new))
+            })
+        };
+        outcome.map(word_in).map_err(word_in)
     })
 }
 

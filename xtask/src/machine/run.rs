@@ -80,11 +80,12 @@ pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
 
 /// Does something while the figures of a group with a limit are read now and then.
 fn while_figures_are_read<T>(group: Option<&Group>, run: impl FnOnce() -> T) -> T {
+    let Some(group) = group else { return run() };
     thread::scope(|scope| {
         let (ended, endings) = mpsc::channel::<()>();
         scope.spawn(move || {
             while endings.recv_timeout(BETWEEN_READINGS) == Err(RecvTimeoutError::Timeout) {
-                group.inspect(|group| group.read_figures());
+                group.read_figures();
             }
         });
         let done = run();

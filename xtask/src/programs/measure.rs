@@ -129,7 +129,8 @@ impl<'a> Bench<'a> {
         let end = self.wait(&mut child, group.as_ref(), || match (&mut charged, &group) {
             (Some(charged), Some(group)) => look(group, charged),
             (None, Some(group)) => group.read_figures(),
-            _ => sampler.look(),
+            _ if matches!(side, Side::Plain) => sampler.look(),
+            _ => {}
         });
         let seconds = begun.elapsed().as_secs_f64();
         if end == End::TooLong {

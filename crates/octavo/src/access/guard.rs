@@ -145,7 +145,7 @@ pub type SharedGuard<'s, T> = SharedGuardOf<Borrowed<'s>, T>;
 /// A `&mut [T]` of a guarded region that borrows its space, from [`Space::exclusive`](crate::Space::exclusive); see [`ExclusiveGuardOf`].
 pub type ExclusiveGuard<'s, T> = ExclusiveGuardOf<Borrowed<'s>, T>;
 
-/// Values of a guarded region, lent for reading. Other shared guards may have the same pages; an exclusive one waits until all of
+/// A `&[T]` of a guarded region, in place: what [`SharedGuard`] and [`OwnedSharedGuard`](crate::OwnedSharedGuard) are. Other shared guards may have the same pages; an exclusive one waits until all of
 /// them are dropped. A drop lets the pages go.
 ///
 /// The pages stay in memory meanwhile, and count against the budget. To hold guards for long, or many at once, leaves less memory for
@@ -156,7 +156,7 @@ pub struct SharedGuardOf<H: PinHolder, T> {
     len: usize,
 }
 
-/// Values of a guarded region, lent for writing. No other guard has their pages meanwhile. A drop lets them go.
+/// A `&mut [T]` of a guarded region, in place: what [`ExclusiveGuard`] and [`OwnedExclusiveGuard`](crate::OwnedExclusiveGuard) are. No other guard has its pages meanwhile. A drop lets them go.
 ///
 /// The pages stay in memory as those of a [`SharedGuardOf`] do.
 pub struct ExclusiveGuardOf<H: PinHolder, T> {
@@ -191,7 +191,7 @@ impl<T> ExclusiveGuard<'_, T> {
 }
 
 impl<H: PinHolder, T> ExclusiveGuardOf<H, T> {
-    /// Shares the pages, with no other writer in between.
+    /// Makes this a guard for reading, so that other readers may come. No other writer gets in between.
     pub fn downgrade(self) -> SharedGuardOf<H, T> {
         let Self { mut memory, start, len } = self;
         memory.run.downgrade(memory.holder.engine());

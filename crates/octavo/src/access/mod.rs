@@ -35,7 +35,7 @@ pub(crate) use pin::{Cover, pin, pin_async};
 
 use std::marker::PhantomData;
 
-use octavo_platform::{ArenaBytes, Word};
+use octavo_platform::{ArenaBytes, Word, cell_bytes};
 
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
@@ -258,19 +258,19 @@ fn bytes_left_in_page(address: u64) -> usize {
 
 #[inline(always)]
 fn check_aligned<W>(engine: &Engine, address: u64) -> Result<()> {
-    if address.is_multiple_of(size_of::<W>() as u64) {
+    if address.is_multiple_of(cell_bytes::<W>() as u64) {
         return Ok(());
     }
-    Err(unaligned(engine, address, size_of::<W>()))
+    Err(unaligned(engine, address, [size_of::<W>(), cell_bytes::<W>()]))
 }
 
 #[cold]
-fn unaligned(engine: &Engine, address: u64, size: usize) -> Error {
+fn unaligned(engine: &Engine, address: u64, [size, cell]: [usize; 2]) -> Error {
     if let Err(error) = engine.check_process() {
         return error;
     }
     let message = format!(
-        "a word of {size} bytes cannot be accessed at {address:#x}; align the address to {size}, or use read() and write()"
+        "a word of {size} bytes cannot be accessed at {address:#x}; align the address to {cell}, or use read() and write()"
     );
     Error::new(ErrorKind::InvalidRange, message)
 }

@@ -148,7 +148,7 @@ impl LeafOperation for StillIs {
     }
 }
 
-/// A page of a guarded region, read without being held. Others may write it and move it out meanwhile.
+/// For trees and tables that many threads read and few write: copies from a page of a guarded region without holding it, and tells afterwards whether the copy is good. Others may write it and move it out meanwhile.
 ///
 /// What is copied out may be torn, and may even be of another page, until [`OptimisticGuard::is_valid`] says that nothing has happened since the
 /// guard was made. So copy, ask, and only then believe what was copied. Several pages can be read so, and asked about at the end,

@@ -23,7 +23,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use octavo_platform::Word;
+use octavo_platform::{Word, cell_bytes};
 
 use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::config::PinPath;
@@ -58,13 +58,14 @@ pub(crate) enum Cover {
     All,
 }
 
-/// What keeps the memory of a pin: a borrowed space, or a counted one.
+/// Marks whether a pin or guard borrows its space ([`Borrowed`]) or keeps it in an [`Arc`](std::sync::Arc). It is met in signatures only: use [`Pin`],
+/// [`OwnedPin`](crate::OwnedPin), and the guards of these kinds.
 pub trait PinHolder {
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
 }
 
-/// A space that the pin borrows.
+/// Part of the types [`Pin`] and [`SharedGuard`](crate::SharedGuard): their space is borrowed.
 pub struct Borrowed<'s>(&'s Engine);
 
 impl<'s> Borrowed<'s> {
@@ -81,13 +82,14 @@ impl PinHolder for Borrowed<'_> {
     }
 }
 
-/// Pinned memory of a space that the pin borrows; see [`PinOf`].
+/// Memory that stays where it is, for a system call or a device, while its space is borrowed; from [`Space::pin_exact`](crate::Space::pin_exact). Its methods are at
+/// [`PinOf`]. (It is no relation of [`std::pin::Pin`].)
 pub type Pin<'s> = PinOf<Borrowed<'s>>;
 
 /// Memory that stays in its place until this is dropped: for system calls, devices, and access without faults. From
 /// [`Space::pin_exact`](crate::Space::pin_exact).
 ///
-/// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) counts it. Both may go to other threads.
+/// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) keeps it in an `Arc`. Both may go to other threads.
 ///
 /// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as `&[u8]`. Copy them
 /// with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
@@ -208,8 +210,8 @@ impl<H: PinHolder> PinOf<H> {
             self.each_part(offset, size_of::<W>(), |at, len| found = (len == size_of::<W>()).then_some(at));
         }
         found
-            .filter(|at| at.is_multiple_of(size_of::<W>()))
-            .ok_or_else(|| unaligned(self.first.offset, offset, size_of::<W>()))
+            .filter(|at| at.is_multiple_of(cell_bytes::<W>()))
+            .ok_or_else(|| unaligned(self.first.offset, offset, [size_of::<W>(), cell_bytes::<W>()]))
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -315,11 +317,11 @@ fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
 /// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on pages, so `start`
 /// of the first decides.
 #[cold]
-fn unaligned(start: usize, offset: usize, size: usize) -> Error {
-    let past = (start + offset) % size;
+fn unaligned(start: usize, offset: usize, [size, cell]: [usize; 2]) -> Error {
+    let past = (start + offset) % cell;
     let message = format!(
         "a word of {size} bytes at offset {offset} of the pin is not aligned: its address is {past} past a multiple of \
-         {size}; choose another offset, or use copy_out() and copy_in()"
+         {cell}; choose another offset, or use copy_out() and copy_in()"
     );
     Error::new(ErrorKind::InvalidRange, message)
 }

@@ -435,7 +435,7 @@ impl Engine {
         self.pin_shares.add_space();
         // Until there was a second space, the first had to leave nothing to anybody.
         if let Some(first) = first {
-            self.watch_if_large(first);
+            self.pin_share_changed(first);
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!                has more than its share in memory,             a census: it is alone, or has clearly less in memory,
-//!                or an orphan                                   and has never had an orphan
+//!                or an orphan                                   and no orphan
 //!   0, not watched ─────────────────────────────► credit, watched ─────────────────────────────► 0
 //!                                                   │ ▲
 //!               each page pinned that was not since │ │ a census, when nothing is left:
@@ -23,6 +23,9 @@
 //! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
 //! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
 //! pages worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the figure of its space over the CPUs.
+//!
+//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces. A page that goes out in the moment in which it is
+//! pinned, and is unmapped then, is not noted.
 //!
 //! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment may go over the share by a page, or a block,
 //! each.
@@ -42,14 +45,25 @@ use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT, bytes_for_people};
 
 /// The lowest bit of the word of a space that is watched.
 const WATCHED: u64 = 1;
-/// The space has had orphans. It is watched for good: pages may be pinned and unmapped again and again.
+/// Pages were unmapped under pins since the last census, or that one has found some.
 const ORPHANS: u64 = 2;
 /// The credit stands above these bits, and may be negative.
 const CREDIT_SHIFT: u32 = 2;
 /// A space is looked at when one in so many frames comes in.
 const LOOK_EVERY: u32 = 64;
-/// The least that a census gives, as a part of the share.
+/// The least that a census gives, as a part of the share, and in pages.
 const LEAST_CREDIT: u64 = 64;
+const LEAST_CREDIT_PAGES: u64 = 64;
+/// The pages that a space may pin after its first orphan before a census is taken.
+const FIRST_CREDIT_PAGES: u64 = 512;
+
+/// What a census has found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pinned {
+    pages: u64,
+    /// Those of them that no entry shows any more.
+    orphans: u64,
+}
 
 /// The credits of all spaces.
 #[derive(Debug)]
@@ -140,6 +154,8 @@ impl Engine {
 
     /// The share of a space has changed.
     pub(crate) fn pin_share_changed(&self, space: SpaceId) {
+        // A census under way gives a credit by the old share.
+        let _census = self.pin_shares.census.lock();
         let word = self.pin_shares.word(space);
         // A credit for another share is none.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -160,7 +176,10 @@ impl Engine {
         let words = self.frames.words(frame);
         if self.pins_of_users(words, words.holds.load()) > 0 {
             self.rmap.remember(&self.frames, frame, owner);
-            self.pin_shares.word(owner.space).fetch_or(ORPHANS | WATCHED, Ordering::Relaxed);
+            let _ =
+                self.pin_shares.word(owner.space).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                    Some(if now == 0 { FIRST_CREDIT_PAGES << CREDIT_SHIFT } else { now } | ORPHANS | WATCHED)
+                });
         } else {
             self.rmap.remove(&self.frames, frame, owner);
         }
@@ -168,9 +187,11 @@ impl Engine {
 
     /// Returns the pins of a frame that are those of pins and guards.
     fn pins_of_users(&self, words: &FrameWords, holds: Holds) -> u32 {
-        // A transfer has a pin of its own, and so has a reclaimer that has the frame in hand.
-        let in_hand = u32::from(!self.lru.knows(words) && !holds.is_parked());
-        if holds.is_under_io() { 0 } else { holds.pins().saturating_sub(in_hand) }
+        // A write has a pin of its own, and so has a reclaimer that has the frame in hand. A dying frame is in nobody's hand, and on no list.
+        let in_hand = u32::from(
+            !self.lru.knows(words) && !holds.is_parked() && !holds.is_dying() || holds.is_writeback(),
+        );
+        if holds.is_reading() { 0 } else { holds.pins().saturating_sub(in_hand) }
     }
 
     /// Asks for another pin. Returns the space if it is watched: the pin is to be [noted](Engine::note_pinned) then.
@@ -212,25 +233,34 @@ impl Engine {
         }
         let (quota, word) = (space.quota.pages(), self.pin_shares.word(space.id));
         let share = quota.unwrap_or(self.pin_share());
-        let orphans = word.load(Ordering::Relaxed) & ORPHANS;
         let is_small = || self.space_use.get(space.id, Figure::Resident) < share - share / 8;
-        let is_free = quota.is_none() && !self.pin_shares.are_several();
-        if orphans == 0 && (is_free || quota.is_some() || is_small()) {
-            // An orphan that comes now is seen by the next census.
-            let _ = word
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now & ORPHANS == 0).then_some(0));
-            return Ok(());
-        }
-        let pinned = if is_free { 0 } else { self.pinned_pages(space.id) };
-        let credit = if pinned < share { (share - pinned).max(share / LEAST_CREDIT) } else { 0 };
+        let is_alone = !self.pin_shares.are_several();
+        // Orphans that come from now on are left to the next census.
+        let had_orphans = word.fetch_and(!ORPHANS, Ordering::Relaxed) & ORPHANS != 0;
+        let pinned = match (quota, is_alone) {
+            // It is counted when it is alone no more.
+            (None, true) => Pinned { pages: 0, orphans: u64::from(had_orphans) },
+            (None, false) if had_orphans || !is_small() => self.pinned_pages(space.id),
+            (Some(_), _) if had_orphans => self.pinned_pages(space.id),
+            _ => Pinned::default(),
+        };
+        let is_bounded = if quota.is_some() { pinned.orphans > 0 } else { !is_alone };
+        let is_over = is_bounded && pinned.pages >= share;
+        let credit = if is_over {
+            0
+        } else {
+            (share.saturating_sub(pinned.pages)).max(share / LEAST_CREDIT).max(LEAST_CREDIT_PAGES)
+        };
+        let is_watched = pinned.orphans > 0 || quota.is_none() && !is_alone && !is_small();
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-            Some(credit << CREDIT_SHIFT | now & ORPHANS | WATCHED)
+            let orphans = if pinned.orphans > 0 { ORPHANS } else { now & ORPHANS };
+            Some(if is_watched || orphans != 0 { credit << CREDIT_SHIFT | orphans | WATCHED } else { 0 })
         });
-        if credit == 0 { Err(too_many(space, pinned, share)) } else { Ok(()) }
+        if is_over { Err(too_many(space, pinned.pages, share)) } else { Ok(()) }
     }
 
     /// Counts the pages in memory that this space has or had, others perhaps as well, and that are pinned. Those that are not are accounted anew.
-    fn pinned_pages(&self, space: SpaceId) -> u64 {
+    fn pinned_pages(&self, space: SpaceId) -> Pinned {
         let is_pinned = |frame| {
             let words = self.frames.words(frame);
             let holds = words.holds.load();
@@ -240,32 +270,32 @@ impl Engine {
             }
             is_pinned
         };
-        let is_of_space = |frame| {
-            let owners = self.rmap.owners(&self.frames, frame);
-            owners
-                .into_iter()
-                .chain(self.rmap.former_owner(&self.frames, frame))
-                .any(|owner| owner.space == space)
-        };
-        let mut pages = 0;
+        let is_of_space =
+            |frame| self.rmap.owners(&self.frames, frame).iter().any(|owner| owner.space == space);
+        let was_of_space =
+            |frame| self.rmap.former_owner(&self.frames, frame).is_some_and(|owner| owner.space == space);
+        let mut pinned = Pinned::default();
         for chunk in self.frames.reached_chunks() {
             let mut index = 0;
             while index < CHUNK_FRAMES {
                 let frame = chunk.first().plus(index);
                 let state = self.frames.words(frame).state.load();
+                let pages = state.order().frames();
                 index += match state.kind() {
                     Kind::Offline => CHUNK_FRAMES,
                     // A block is changing hands.
                     Kind::Tail => 1,
-                    Kind::Owned if is_pinned(frame) && is_of_space(frame) => {
-                        pages += u64::from(state.order().frames());
-                        state.order().frames()
+                    Kind::Owned if is_pinned(frame) => {
+                        let is_orphan = was_of_space(frame);
+                        pinned.pages += u64::from(pages) * u64::from(is_orphan || is_of_space(frame));
+                        pinned.orphans += u64::from(pages) * u64::from(is_orphan);
+                        pages
                     }
-                    _ => state.order().frames(),
+                    _ => pages,
                 };
             }
         }
-        pages
+        pinned
     }
 }
 

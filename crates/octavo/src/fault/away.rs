@@ -58,7 +58,7 @@ pub(crate) enum Via {
     InPlace(InPlace),
 }
 
-/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): the memory at the other side of a translation that is to be a page of the space.
+/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): what kind of memory is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// Zero pages, without memory of their own. They must not be written unnoticed.

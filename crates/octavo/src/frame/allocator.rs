@@ -45,7 +45,8 @@ struct Reserve {
     most: usize,
 }
 
-/// An allocator of blocks of pages that may be used on its own.
+/// Hands out blocks of 4 KiB to 2 MiB under a budget, for a program that wants memory in pages, without spaces and swap. Most programs call
+/// `alloc`, `give_back`, `free` and `shrink` only. The rest is upkeep, which a manager does by itself.
 ///
 /// Units: a frame is 4 KiB. A block is 2^order frames, order 0 to 9, aligned to its size. Memory comes from
 /// the kernel and goes back to it in chunks of 2 MiB. Each chunk is charged to a budget, with 16 KiB for its

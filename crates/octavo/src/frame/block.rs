@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use crate::frame::state::FrameState;
 use crate::units::{FrameId, Order};
 
-/// An allocated block of 2^order frames, in its owner's hand.
+/// Memory from [`FrameAllocator::alloc`](crate::frame::FrameAllocator::alloc), to be given back once.
 ///
 /// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the
 /// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`](crate::frame::FrameAllocator::free). A block

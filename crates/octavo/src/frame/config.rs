@@ -7,7 +7,7 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
 pub use crate::sync::percpu::StackForm as PercpuForm;
 
-/// The options of one zone.
+/// A part of a [`FrameAllocator`](crate::frame::FrameAllocator)'s memory, with a page size and a NUMA node of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ZoneConfig {
     /// The size, rounded up to chunks (2 MiB).

@@ -1,6 +1,6 @@
-//! Frames: memory in pieces of 4 KiB, each of which has an owner.
+//! For programs that want memory in pieces of 4 KiB to 2 MiB, and no spaces: [`FrameAllocator`]. Others need nothing here.
 //!
-//! [`FrameAllocator`] hands out blocks of 4 KiB to 2 MiB by itself, for those who want memory in pages and no spaces. Every manager has one below it.
+//! Every manager has one below it. A *frame* is 4 KiB of memory, and has an owner.
 //!
 //! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
 //!

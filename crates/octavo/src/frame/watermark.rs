@@ -26,7 +26,7 @@ const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// The most steps by which marks are lowered.
 pub(crate) const MOST_LOWERED: u32 = 3;
 
-/// The marks, in frames.
+/// How many frames must be left before somebody should make room, from [`FrameAllocator::watermarks`](crate::frame::FrameAllocator::watermarks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Below this mark only reclaim itself should allocate.

@@ -13,7 +13,7 @@ use super::file::FileDevice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::PAGE_BYTES;
 
-/// Pages on a block device: a file that has all its blocks.
+/// A disk as a device: a [`FileDevice`] whose blocks are all there. To swap to one, use [`SwapArea::block_device`](super::SwapArea::block_device).
 pub type BlockDevice = FileDevice;
 
 /// Opens the device for this process alone, to hold at most `limit_bytes`.

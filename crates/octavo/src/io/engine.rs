@@ -18,13 +18,13 @@ use super::uring::UringEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Shared;
 
-/// The ways to read and write files and block devices.
+/// How swap files and disks are read and written, for [`ManagerBuilder::io_engine`](crate::ManagerBuilder::io_engine). The default falls back by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoEngine {
     /// io_uring where it works, and threads elsewhere.
     #[default]
     Probe,
-    /// io_uring, or an error.
+    /// io_uring. Where it does not work, to build the manager is an error.
     Uring,
     /// Threads that call `preadv` and `pwritev`.
     Threads,

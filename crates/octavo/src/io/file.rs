@@ -51,7 +51,7 @@ impl Default for SwapFile {
 /// The file grows by a quarter at once, within these limits.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
-/// Pages in a file, or on a block device.
+/// A swap file or disk as a [`Device`], to wrap in a device of your own. Otherwise use [`SwapArea::file`](super::SwapArea::file).
 pub struct FileDevice {
     file: Shared<File>,
     engine: Box<dyn Device>,

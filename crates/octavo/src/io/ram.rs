@@ -8,7 +8,7 @@ use super::transfer::{Direction, Transfer, Urgency};
 use crate::error::{Error, Result};
 use crate::units::{PAGE_BYTES, bytes_for_people};
 
-/// Pages in memory of the device's own.
+/// Memory as a [`Device`], for tests and measurements.
 #[derive(Debug)]
 pub struct RamDevice {
     memory: ArenaBytes,

@@ -13,16 +13,16 @@ use octavo_platform::ArenaBytes;
 use crate::sync::Shared;
 use crate::units::{FrameId, PAGE_BYTES, StoredPage};
 
-/// The direction in which the bytes go.
+/// Whether a [`Transfer`] reads pages from the device or writes them to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the device into the arena.
+    /// From the device into memory.
     Read,
-    /// From the arena to the device.
+    /// From memory to the device.
     Write,
 }
 
-/// What the caller of `submit` does next.
+/// Tells a [`Device`](super::Device) whether somebody waits for this transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may as well
@@ -33,7 +33,7 @@ pub enum Urgency {
 }
 
 /// The pages of a transfer, for the host that gets it back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) direction: Direction,
     /// The first of consecutive pages of a store.
@@ -84,7 +84,7 @@ impl TransferPage<'_> {
     }
 }
 
-/// Pages on their way, handed to [`Device::submit`](super::Device::submit). [`Transfer::complete`] ends it, from any thread. One that is dropped before
+/// Pages that a [`Device`](super::Device) is to read or write. [`Transfer::complete`] ends it, from any thread. One that is dropped before
 /// has failed.
 #[must_use = "a transfer that is dropped has failed"]
 pub struct Transfer {
@@ -161,6 +161,11 @@ impl Transfer {
     /// Ends the transfer. All bytes are in their places, or, with an error, any of them may be missing.
     pub fn complete(mut self, result: io::Result<()>) {
         self.end(result);
+    }
+
+    /// Returns whether this is the transfer that was made of this job for this host: no other one has the same frames meanwhile.
+    pub(crate) fn is_of(&self, host: *const (), job: &Job) -> bool {
+        Shared::as_ptr(&self.host).cast() == host && self.job == *job
     }
 
     /// The transfer did not begin, and nobody is told of an end.

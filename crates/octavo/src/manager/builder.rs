@@ -126,7 +126,7 @@ impl ManagerBuilder {
         self
     }
 
-    /// For measurements: what a write to a huge zero page does. Default: [`HugeZeroWrite::Split`].
+    /// For measurements: what the first write does to 2 MiB that show zeros without memory. Default: [`HugeZeroWrite::Split`].
     pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
         self.policy.huge_zero_write = write;
         self
@@ -200,19 +200,19 @@ impl ManagerBuilder {
         self
     }
 
-    /// The most bytes that one window reads ahead of faults in order. Default: 2 MiB. Below 4 KiB, nothing is read ahead.
+    /// The most bytes that Octavo reads ahead at once where a program goes through pages in order. Default: 2 MiB. Below 4 KiB, nothing is read ahead.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
         self
     }
 
-    /// Whether a thread reclaims and zeroes ahead. Default: yes.
+    /// Whether a thread of the manager makes room and clears memory before accesses need it. Without it they do so themselves, and wait. Default: yes.
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// The pages by which the kernel backs base pages. Default: huge pages, which are cheaper to fault in and to reach.
+    /// Whether the kernel gives the manager its memory in pages of 2 MiB or of 4 KiB. Default: 2 MiB, which are cheaper to fault in and to reach.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// clone of the manager.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A manager that was not shut down, since a part of it is in use. It goes on as before.
+/// The error of [`Manager::shutdown`]: a part of the manager is in use. It has the manager, which goes on as before.
 pub struct ShutdownRefused {
     manager: Manager,
     error: Error,

@@ -19,7 +19,7 @@ const SEEN: u8 = 4;
 /// The page is not in memory yet, and is to join the youngest generation.
 const TO_YOUNGEST: u8 = 8;
 
-/// Pages by generation.
+/// Evicts from the oldest of four age groups, as Linux's multi-generational LRU does.
 #[derive(Debug, Default)]
 pub struct Generations {
     queues: [Queue; COUNT],

@@ -1,5 +1,5 @@
-//! Reclaim policies: data structures that choose the next page to evict, apart from all that makes them
-//! concurrent.
+//! To try eviction policies on recorded accesses, outside of a manager. A manager takes one of them by name ([`ReclaimPolicy`](crate::ReclaimPolicy)), and none of
+//! your own.
 //!
 //! A policy keeps frames on queues of its own. It hears of no hits: an access leaves a *mark*, and the caller
 //! that takes candidates tests and clears their marks. When a page goes, the policy gives out a *shadow*,
@@ -44,7 +44,7 @@ pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use simple::{Clock, Fifo};
 
-/// The time of a page's eviction, counted in evictions. It is never 0, and it is below 2^24.
+/// What a [`Policy`] remembers of a page that is out: when it went, counted in evictions. It is never 0, and it is below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow(u32);
 
@@ -82,7 +82,7 @@ impl Shadow {
     }
 }
 
-/// The way that a page comes into memory.
+/// Tells a [`Policy`] whether a page comes for the first time or returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The page comes for the first time, or nothing is known of it.
@@ -91,7 +91,7 @@ pub enum Arrival {
     Back(Shadow),
 }
 
-/// The part of a policy's queues that a page belongs to.
+/// Whether a [`Policy`] means to keep a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Pages that the policy tries first.
@@ -100,7 +100,7 @@ pub enum Place {
     Hot,
 }
 
-/// A policy's decision about a candidate.
+/// The answer of [`Policy::judge`]: the page stays, or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The frame stays, and is on a queue again.
@@ -109,7 +109,9 @@ pub enum Verdict {
     Evict(Shadow),
 }
 
-/// A reclaim policy. A frame is on its queues from `insert` (or from `putback`, or from a `judge` that keeps
+/// Chooses which page leaves memory next. Most programs need only [`ReclaimPolicy`](crate::ReclaimPolicy).
+///
+/// A frame is on its queues from `insert` (or from `putback`, or from a `judge` that keeps
 /// it) to a `take_..` or a `remove`. The `tag` handed out with a frame holds what the policy knows of the
 /// frame. The caller gives the tag back with the frame.
 pub trait Policy: std::fmt::Debug + Send {

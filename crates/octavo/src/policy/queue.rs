@@ -1,12 +1,12 @@
 //! A queue of frames, linked through words that belong to the frames.
 
-/// The end of a queue.
+/// In [`Links`]: no neighbour, since the queue ends here.
 pub const NIL: u32 = u32::MAX;
 
-/// Width of a tag in bits.
+/// How many bits a tag in [`Links`] has.
 pub const TAG_BITS: u32 = 6;
 
-/// The words of frames that a policy may use: two links, and a tag of six bits. The caller of the policy
+/// Implement this to run a [`Policy`](super::Policy): the storage of its queues, two links and a tag of six bits for each frame. The caller of the policy
 /// makes sure that nobody else writes the words of listed frames.
 pub trait Links {
     /// Returns the neighbour towards the old end.
@@ -28,7 +28,7 @@ pub trait Links {
     fn pages(&self, frame: u32) -> u64;
 }
 
-/// A queue. Frames come in at the young end, and leave at the old one or from anywhere.
+/// A list of frames by age, of which policies are built. Frames come in at the young end, and leave at the old one or from anywhere.
 #[derive(Debug)]
 pub struct Queue {
     young: u32,

@@ -41,7 +41,7 @@ const BURST_SHARE: u64 = 256;
 const LEAST_BURST: u64 = 16;
 const MOST_ROUNDS: u32 = 3;
 
-/// The policy Returns.
+/// Keeps the pages that came back soonest after an eviction. For pages whose use nobody sees except by their faults.
 #[derive(Debug)]
 pub struct Returns {
     /// A page's count on the main queue is the rounds that it has left.

@@ -78,7 +78,7 @@ const CHALLENGER: u8 = 32;
 /// The page is cold and not used yet: how many looks it has had.
 const WAITED: u8 = 3;
 
-/// Hot and cold pages by reuse distance.
+/// The default: keeps the pages with the shortest time from one use to the next. It resists scans, and keeps part of a loop that is larger than memory.
 #[derive(Debug, Default)]
 pub struct Reuse {
     cold: Queue,

@@ -6,7 +6,7 @@
 
 use super::{Arrival, Links, NIL, Place, Policy, Queue, Shadow, Verdict};
 
-/// The policy SIEVE.
+/// SIEVE (Zhang et al., NSDI 2024): evicts the oldest page that was not used, and leaves used ones where they are.
 #[derive(Debug)]
 pub struct Sieve {
     queue: Queue,

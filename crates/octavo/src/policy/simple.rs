@@ -2,11 +2,11 @@
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// First in, first out. Marks count for nothing.
+/// Evicts the page that came first, used or not: the baseline for others.
 #[derive(Debug, Default)]
 pub struct Fifo(OneQueue);
 
-/// Second chance (Corbató, 1968): a marked page goes round again. An active and an inactive list amount to
+/// Evicts the oldest page that was not used; a used one goes round again (second chance, Corbató 1968). An active and an inactive list amount to
 /// the same, if every page found marked is promoted.
 #[derive(Debug, Default)]
 pub struct Clock(OneQueue);

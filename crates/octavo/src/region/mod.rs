@@ -11,10 +11,10 @@ use crate::units::PageNumber;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum AccessPattern {
-    /// Octavo finds the order out: it reads ahead of runs of faults at one stride, in windows that grow.
+    /// Octavo finds the order out, and reads further and further ahead while it holds.
     #[default]
     Normal,
-    /// One page after the other: windows are as large as may be from the start.
+    /// One page after the other: Octavo reads far ahead from the start.
     Sequential,
     /// In no order: Octavo reads nothing ahead.
     Random,

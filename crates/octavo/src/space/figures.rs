@@ -9,7 +9,7 @@ use crate::table::entry::State;
 use crate::table::{PageNumberRange, Protection};
 use crate::units::{PAGE_SHIFT, PageNumber};
 
-/// The use of a space, at about one moment.
+/// How much memory and swap a space uses, from [`Space::stats`]. The figures are of about one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SpaceStats {
@@ -27,7 +27,7 @@ pub struct SpaceStats {
     pub quota_out_bytes: u64,
 }
 
-/// Where the pages of a range are, at about one moment. Pages that are none of these have not been touched, were freed, or
+/// How much of a range is in memory and how much is out, from [`Space::range_stats`], at about one moment. Pages that are none of these have not been touched, were freed, or
 /// are being changed just then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -37,15 +37,15 @@ pub struct RangeStats {
     pub resident_bytes: u64,
     /// The part of those in blocks of 2 MiB.
     pub huge_bytes: u64,
-    /// The part of the resident bytes that is at the other side of a translation.
+    /// The part of the resident bytes that is in windows and the like ([`crate::translation`]).
     pub away_bytes: u64,
-    /// Bytes that are out: in the compressed pool, in a word, or on a device.
+    /// Bytes that are out: packed in memory, on a device, or known to be one repeated value.
     pub swapped_bytes: u64,
     /// Bytes that were only read so far, and show zeros without memory.
     pub zero_bytes: u64,
 }
 
-/// A region, and where its pages are.
+/// A mapped region and where its pages are, from [`Space::region_stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -24,8 +24,8 @@ pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Arc<Space>, T>;
 /// `&mut [T]` of plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)), in place, without a copy. A guard lends values that lie in one piece of 2 MiB which
 /// begins at a multiple of 2 MiB, so 512 pages at most. Where the pages of a guard do not lie together in memory, they are moved.
 ///
-/// Guards exclude each other by whole pages, also those of one thread. A thread that has an exclusive guard and asks for another guard of
-/// the same page waits for ever, as with an [`RwLock`](std::sync::RwLock); so may threads that hold guards and ask for each other's. Guards with *try*
+/// Guards exclude each other by whole pages, also those of one thread. **A thread that has a guard of a page and asks for another one waits for ever, if either is
+/// exclusive**, as with an [`RwLock`](std::sync::RwLock); so may threads that hold guards and ask for each other's. Guards with *try*
 /// in their names are an error instead. A shared guard waits for no other shared guard. But pages that do not lie together cannot be moved while others read one of them; then
 /// a shared guard of them is the error `Busy`, after half a second. While a guard, or the future of one, waits for a page, it holds those before it.
 ///
@@ -177,7 +177,8 @@ impl Space {
         }
     }
 
-    /// Begins to read the page at `address` without holding it. Waits until no exclusive guard has it.
+    /// Begins a read of the page at `address` that holds nobody up, and that is checked afterwards; see [`OptimisticGuard`]. Waits until no exclusive
+    /// guard has the page.
     ///
     /// # Errors
     /// `Protected` where the region is not guarded; otherwise as [`Space::load`].

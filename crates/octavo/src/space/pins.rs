@@ -9,8 +9,8 @@ use crate::space::{Space, inside};
 use crate::sync::Shared as Arc;
 use crate::table::Access;
 
-/// Pinned memory that holds its space by a count. It can be stored beside it, sent to other threads, and given to other languages.
-/// See [`PinOf`].
+/// A pin that keeps its space, so that it can be stored, sent to other threads, and given to other languages; from [`Space::pin_owned`]. Its methods are at
+/// [`PinOf`].
 pub type OwnedPin = PinOf<Arc<Space>>;
 
 impl PinHolder for Arc<Space> {

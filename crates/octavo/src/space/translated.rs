@@ -14,11 +14,10 @@ use crate::sync::Shared as Arc;
 use crate::table::{Access, PageNumberRange};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
-/// A space whose pages are also reached in another way: through a [`Translation`](crate::translation::Translation), which has an *other side*, such as a
-/// window at real addresses.
+/// For those who implement a [`Translation`](crate::translation::Translation): its space, and the calls by which the *other side*, such as a window at real addresses, tells of faults and changes.
 ///
-/// It does all that a [`Space`] does, by handles, but for guards. The methods here are what the other side tells of and asks for: faults that it has had, and
-/// what became of its addresses. A clone refers to the same space, which ends with the last of them.
+/// It does all that a [`Space`] does, by handles, but for guards. A clone refers to the same space. It ends with the last of them, and of the pins and the like that keep
+/// it.
 #[derive(Clone)]
 pub struct TranslatedSpace {
     space: Arc<Space>,
@@ -68,10 +67,14 @@ impl TranslatedSpace {
     /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.
     ///
     /// # Errors
-    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions
+    /// `Unsupported` where the parent is a space of another manager. `OutOfMemory` and others of reclaim, where there is no room for the child's regions
     /// and pages. The child has a part then, and the call may be made again.
     pub fn fork_from(&self, parent: &Self) -> Result<()> {
         let _inside = self.engine.enter()?;
+        if !Arc::ptr_eq(&self.engine, &parent.engine) {
+            let message = "the parent is a space of another manager; make the child by the parent's";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let all = PageNumberRange::from(PageNumber(0));
         let regions = parent.state.regions.writer().overlapping(all.start, all.end);
         for region in regions {

@@ -1,6 +1,6 @@
 //! Words of a space: loads, stores, and changes in one step.
 //!
-//! A word has 1, 2, 4, 8 or 16 bytes, and its address is a multiple of its size. So it lies in one page and is never torn.
+//! A word has up to 16 bytes, and its address is a multiple of its size, rounded up to a power of two. So it lies in one page and is never torn.
 
 use octavo_platform::{Change, Integer, Word};
 
@@ -10,14 +10,14 @@ use crate::space::Space;
 
 /// # Words
 ///
-/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1, 2, 4, 8 or 16 bytes. Its address must be a multiple of
-/// its size.
+/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1 to 16 bytes. Its address must be a multiple of its size, rounded
+/// up to a power of two: of 16 for one of 12. A word of such a size is stored by compare-and-swap, which leaves the bytes behind it as they are.
 ///
 /// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The others are
 /// sequentially consistent, with each other. To have a store in that order too, use [`Space::swap`], and `fetch_add(address, 0)` for
 /// a load. Threads that access parts of a word at different sizes see each part whole.
 impl Space {
-    /// Loads the word at `address`. A hit takes no lock and writes nothing. (On a processor without AVX, a load of 16 bytes is a locked
+    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is in memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of 16 bytes is a locked
     /// instruction.)
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Space {
         access::load(&self.engine, &self.state, address)
     }
 
-    /// Stores a word at `address`. A hit takes no lock, and costs two read-modify-writes.
+    /// Writes one value at `address`, in one step. A hit takes no lock, and costs two read-modify-writes.
     ///
     /// # Errors
     /// As [`Space::load`], and `TooManyPins` where the page carries as many pins as it can.

@@ -69,14 +69,15 @@ impl Area {
         if job.direction == Direction::Write {
             self.writing_pages.fetch_add(job.count, Ordering::Relaxed);
         }
+        let from = Shared::as_ptr(&host).cast();
         let transfer = Transfer::new(host, job, place);
         let back = match self.call(|device| device.submit(transfer, urgency)) {
             None | Some(Submitted::Accepted) => return true,
             Some(Submitted::Full(back)) => back,
         };
         let now = self.health.load();
-        let wrong = if back.place() != place || back.direction() != job.direction {
-            "gave a transfer back that is in flight"
+        let wrong = if !back.is_of(from, &job) {
+            "gave another transfer back, which is in flight"
         } else if now.in_flight() == 1 && now.has_not_answered_since(before) {
             // Nobody would ever learn that there is room again.
             "says that it is full, and has nothing in flight"

@@ -8,7 +8,7 @@ use crate::swap::health::State;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::PAGE_SHIFT;
 
-/// How a swap area does.
+/// Whether a swap area works at the moment, in [`AreaStats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -39,7 +39,7 @@ impl From<State> for AreaState {
 pub struct AreaStats {
     /// The device's name for itself: the path of a file, for instance.
     pub name: String,
-    /// How it does.
+    /// Whether it works at the moment.
     pub state: AreaState,
     /// Bytes of pages that it can hold.
     pub capacity_bytes: u64,

@@ -22,7 +22,7 @@ use super::{Cpus, Ordering, spin_hint};
 #[cfg(all(test, loom))]
 pub(crate) use super::face::percpu::run_on;
 
-/// The protection of the per-CPU lists.
+/// For measurements; leave the default. How a thread takes free memory that its CPU keeps at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackForm {
     /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none, and where the

@@ -57,7 +57,7 @@ const NODE: u64 = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeId(pub(crate) u32);
 
-/// The accesses that a page permits.
+/// What a program may do with a region, for [`RegionOptions::protection`](crate::RegionOptions::protection) and [`Space::protect`](crate::Space::protect).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Protection {
@@ -108,12 +108,12 @@ impl Protection {
     }
 }
 
-/// The kind of an access.
+/// What a pin, or a page that is brought in, is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// The access reads bytes.
+    /// To read bytes.
     Read,
-    /// The access writes bytes, and may read them.
+    /// To write bytes, and perhaps to read them.
     Write,
 }
 

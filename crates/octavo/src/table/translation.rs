@@ -35,7 +35,7 @@ use octavo_platform::ArenaBytes;
 use crate::table::entry::Protection;
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
-/// For a [`Translation`]: the outcome of a run.
+/// What a [`Translation`] did with the pages of a [`Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// All of it is done.
@@ -79,7 +79,7 @@ impl<A> Run<A> {
     }
 }
 
-/// For a [`Translation`]: the bytes that pages are to show.
+/// In an [`Install`]: what the pages are to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     /// Zeros without memory of their own, in place of nothing or of the same. They are installed for reading.
@@ -90,7 +90,7 @@ pub enum Bytes {
     Frames(FrameId),
 }
 
-/// Asks a [`Translation`] for pages to show bytes.
+/// Asks a [`Translation`] to show pages at its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Install {
     /// The bytes.
@@ -99,7 +99,7 @@ pub struct Install {
     pub protection: Protection,
 }
 
-/// Asks a [`Translation`] for pages to reach nothing.
+/// Asks a [`Translation`] to take pages away from its side, and to bring their bytes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remove {
     /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
@@ -115,7 +115,7 @@ impl Remove {
     pub const DROP: Self = Self { to: None, is_clean: false };
 }
 
-/// For a [`Translation`]: an access to a page that Octavo did not notice.
+/// Asks a [`Translation`] whether pages were used, were written, or are there: Octavo did not notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
@@ -127,7 +127,7 @@ pub enum Touch {
     There,
 }
 
-/// For a [`Translation`]: the bytes of frames that are at home.
+/// Lets a [`Translation`] reach the bytes that it moves, during a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Home<'a>(&'a ArenaBytes);
 

@@ -8,14 +8,14 @@ use crate::access::{ExclusiveGuard, SharedGuard};
 use crate::error::Result;
 use crate::vec::SpaceVec;
 
-/// Runs of elements, lent for reading. See [`SpaceVec::runs`].
+/// Goes through elements as slices, a page or so at a time, for reading; from [`SpaceVec::runs`].
 #[derive(Debug)]
 pub struct Runs<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
     rest: Range<usize>,
 }
 
-/// Runs of elements, lent for writing. See [`SpaceVec::runs_mut`].
+/// Goes through elements as slices, a page or so at a time, for writing; from [`SpaceVec::runs_mut`].
 #[derive(Debug)]
 pub struct RunsMut<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -30,7 +30,8 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
-/// A reader that goes anywhere, and keeps its last run lent. See [`SpaceVec::cursor`].
+/// For look-ups here and there, as in a binary search: keeps the page of the last one at hand. From [`SpaceVec::cursor`]. (For a stream of bytes there is
+/// [`SpaceCursor`](crate::SpaceCursor).)
 #[derive(Debug)]
 pub struct Cursor<'v, T: Pod> {
     vec: &'v SpaceVec<T>,

@@ -177,20 +177,31 @@ impl Page {
         self.entry.still_is(seen).then_some(value)
     }
 
-    /// As `access::write_through`. False: a fault would follow.
-    fn store(&self, value: u64) -> bool {
+    /// As `access::on_word`, once. `None`: a fault would follow.
+    fn on_word<R>(&self, run: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
         let seen = self.entry.load();
-        let Some(frame) = seen.readable_at_home() else { return false };
-        let (holds, bytes) = &self.frames[frame.0 as usize];
+        let (holds, bytes) = &self.frames[seen.readable_at_home()?.0 as usize];
         holds.take_pin();
-        let holds_still = self.entry.still_is(seen);
-        if holds_still {
+        let done = self.entry.still_is(seen).then(|| {
             fence(Ordering::Release);
-            bytes.store(value, Ordering::Relaxed);
+            let done = run(bytes);
             holds.mark_dirty();
-        }
+            done
+        });
         assert_eq!(holds.drop_pin(), Dropped::Kept);
-        holds_still
+        done
+    }
+
+    fn store(&self, value: u64) -> Option<()> {
+        self.on_word(|bytes| bytes.store(value, Ordering::Relaxed))
+    }
+
+    fn swap(&self, value: u64) -> Option<u64> {
+        self.on_word(|bytes| bytes.swap(value, Ordering::SeqCst))
+    }
+
+    fn add(&self, value: u64) -> Option<u64> {
+        self.on_word(|bytes| bytes.fetch_add(value, Ordering::SeqCst))
     }
 
     /// As `reclaim::migrate`, up to the release of the first frame.
@@ -225,7 +236,7 @@ fn loom_a_load_acquires_what_a_store_releases() {
                 let pages = Arc::clone(&pages);
                 thread::spawn(move || {
                     let [message, flag] = &*pages;
-                    let _ = message.store(1) && flag.store(1);
+                    let _ = message.store(1).and_then(|()| flag.store(1));
                 })
             };
             let moving = {
@@ -244,4 +255,47 @@ fn loom_a_load_acquires_what_a_store_releases() {
             moving.join().unwrap();
         });
     }
+}
+
+/// Changes of a word come one after the other, and none is lost, also where the page moves meanwhile.
+#[test]
+fn loom_no_change_of_a_word_is_lost_while_its_page_moves() {
+    bounded(3, || {
+        let page = Arc::new(Page::shown());
+        let adding = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.add(1))
+        };
+        let moving = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.migrate())
+        };
+        let own = page.add(1);
+        let others = adding.join().unwrap();
+        moving.join().unwrap();
+        let done = own.is_some() as u64 + others.is_some() as u64;
+        assert_eq!(page.load(), Some(done), "one found {own:?}, and the other {others:?}");
+        assert!(own.is_none() || own != others, "both found {own:?}");
+    });
+}
+
+/// Of two threads that each change a word of their own and then look at the other's by a change, one sees what the other did: changes are in
+/// one order for all.
+#[test]
+fn loom_changes_of_two_words_are_in_one_order_for_all() {
+    bounded(3, || {
+        let pages = Arc::new([Page::shown(), Page::shown()]);
+        let other = {
+            let pages = Arc::clone(&pages);
+            thread::spawn(move || pages[1].swap(1).and_then(|_| pages[0].add(0)))
+        };
+        let moving = {
+            let pages = Arc::clone(&pages);
+            thread::spawn(move || pages[0].migrate())
+        };
+        let seen = pages[0].swap(1).and_then(|_| pages[1].add(0));
+        let others = other.join().unwrap();
+        moving.join().unwrap();
+        assert!(seen != Some(0) || others != Some(0), "neither saw the other's");
+    });
 }
