@@ -13,7 +13,7 @@ use std::sync::atomic::{
     AtomicUsize,
 };
 
-use bytemuck::{Pod, bytes_of, bytes_of_mut, pod_read_unaligned};
+use bytemuck::{Pod, bytes_of, bytes_of_mut, cast, pod_read_unaligned};
 use portable_atomic::{AtomicI128, AtomicU128};
 
 /// What `load`, `store` and their like access in one step: plain data of 1 to 16 bytes, as integers, floating-point numbers, arrays of them, and
@@ -69,6 +69,9 @@ const fn fills_cell<W>() -> bool {
 /// A cell with this word in it, and the rest of what it was.
 #[inline(always)]
 fn with_word<W: Word, Bits: Pod>(mut cell: Bits, word: W) -> Bits {
+    if fills_cell::<W>() {
+        return cast(word);
+    }
     bytes_of_mut(&mut cell)[..size_of::<W>()].copy_from_slice(bytes_of(&word));
     cell
 }
@@ -76,7 +79,7 @@ fn with_word<W: Word, Bits: Pod>(mut cell: Bits, word: W) -> Bits {
 /// The word in a cell.
 #[inline(always)]
 fn word_in<Bits: Pod, W: Word>(cell: Bits) -> W {
-    pod_read_unaligned(&bytes_of(&cell)[..size_of::<W>()])
+    if fills_cell::<W>() { cast(cell) } else { pod_read_unaligned(&bytes_of(&cell)[..size_of::<W>()]) }
 }
 
 /// Runs code with the atomic type of a word's cell, and the type of its bits.

@@ -261,14 +261,15 @@ fn check_aligned<W>(engine: &Engine, address: u64) -> Result<()> {
     if address.is_multiple_of(cell_bytes::<W>() as u64) {
         return Ok(());
     }
-    Err(unaligned(engine, address, [size_of::<W>(), cell_bytes::<W>()]))
+    Err(unaligned::<W>(engine, address))
 }
 
 #[cold]
-fn unaligned(engine: &Engine, address: u64, [size, cell]: [usize; 2]) -> Error {
+fn unaligned<W>(engine: &Engine, address: u64) -> Error {
     if let Err(error) = engine.check_process() {
         return error;
     }
+    let (size, cell) = (size_of::<W>(), cell_bytes::<W>());
     let message = format!(
         "a word of {size} bytes cannot be accessed at {address:#x}; align the address to {cell}, or use read() and write()"
     );

@@ -211,7 +211,7 @@ impl<H: PinHolder> PinOf<H> {
         }
         found
             .filter(|at| at.is_multiple_of(cell_bytes::<W>()))
-            .ok_or_else(|| unaligned(self.first.offset, offset, [size_of::<W>(), cell_bytes::<W>()]))
+            .ok_or_else(|| unaligned::<W>(self.first.offset, offset))
     }
 
     /// Copies bytes out, from `offset` bytes into the pin.
@@ -317,7 +317,8 @@ fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
 /// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on pages, so `start`
 /// of the first decides.
 #[cold]
-fn unaligned(start: usize, offset: usize, [size, cell]: [usize; 2]) -> Error {
+fn unaligned<W>(start: usize, offset: usize) -> Error {
+    let (size, cell) = (size_of::<W>(), cell_bytes::<W>());
     let past = (start + offset) % cell;
     let message = format!(
         "a word of {size} bytes at offset {offset} of the pin is not aligned: its address is {past} past a multiple of \
