@@ -14,7 +14,7 @@ use super::Pattern;
 pub enum Tuning {
     /// Nothing.
     Nothing,
-    /// In which order it is accessed.
+    /// In which order it is accessed, and to keep what is accessed at random: the program that holds guards holds the same arrays.
     Told,
 }
 
@@ -32,11 +32,13 @@ impl FileArray {
         file.set_len(8 * words as u64)?;
         // SAFETY: the file has no name, and this is the only mapping of it. So nobody else changes it.
         let map = unsafe { MmapMut::map_mut(&file)? };
-        if tuning == Tuning::Told {
-            map.advise(match pattern {
-                Pattern::InOrder => Advice::Sequential,
-                Pattern::AtRandom => Advice::Random,
-            })?;
+        match (tuning, pattern) {
+            (Tuning::Nothing, _) => {}
+            (Tuning::Told, Pattern::InOrder) => map.advise(Advice::Sequential)?,
+            (Tuning::Told, Pattern::AtRandom) => {
+                map.advise(Advice::Random)?;
+                map.lock()?;
+            }
         }
         Ok(Self(map))
     }

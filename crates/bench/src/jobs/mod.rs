@@ -20,7 +20,7 @@ use octavo::Space;
 pub enum Pattern {
     /// From the first word to the last, and perhaps again.
     InOrder,
-    /// Anywhere.
+    /// Anywhere, in an array that is small enough to stay in memory.
     AtRandom,
 }
 

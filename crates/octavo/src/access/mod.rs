@@ -15,7 +15,7 @@
 //! **Orderings.** A load acquires: it reads the word, and then makes an acquire fence. A store releases: it makes a release fence,
 //! and then writes the word. So who loads what another thread has stored sees all that the thread had done before, at whatever
 //! address, also where the page has moved or was out meanwhile. Words that are changed are sequentially consistent with each other.
-//! `hits` among the models has a message that is passed through two pages.
+//! `hits` among the models has a message that is passed through two pages, and changes of words whose pages move.
 //!
 //! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may fail.
 
