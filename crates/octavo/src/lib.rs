@@ -104,6 +104,8 @@ pub mod vec;
 
 /// The crate whose `Pod` says what plain data is, in the version that Octavo uses.
 pub use bytemuck;
+/// The crate of the histograms of [`LatencySnapshot`], in the version that Octavo uses.
+pub use hdrhistogram;
 
 pub use access::{
     Borrowed, ExclusiveGuard, ExclusiveGuardOf, OptimisticGuard, Pin, PinHolder, PinOf, PinnedPages,

@@ -44,6 +44,13 @@ fn large(number: u64) -> Large {
 }
 
 #[test]
+fn a_vector_may_go_to_other_threads() {
+    fn goes<T: Send + Sync>() {}
+    goes::<SpaceVec<u64>>();
+    goes::<SpaceVec<[u8; 3]>>();
+}
+
+#[test]
 fn a_vector_of_four_times_the_budget_is_sorted_in_place() {
     let (manager, space) = space();
     let mut random = Random::new(1);
