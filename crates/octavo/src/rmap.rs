@@ -239,6 +239,13 @@ impl ReverseMap {
         self.remove_and_leave(frames, frame, owner, 0);
     }
 
+    /// Remembers the owner that was just removed from a frame, if it was the last. The frame is not released yet.
+    #[cold]
+    pub(crate) fn remember_last(&self, words: &FrameWords, owner: Owner) {
+        // Relaxed: a hint. Where there is another owner, there is no former one.
+        let _ = words.owner.compare_exchange(0, FORMER | owner.bits(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Removes an owner as [`ReverseMap::remove`] does, from a frame on its way out. Remembers a single
     /// owner.
     pub(crate) fn remember(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner) {

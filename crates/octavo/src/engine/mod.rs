@@ -324,9 +324,8 @@ impl Engine {
     /// Ends the use of a frame that the entry of `owner` no longer shows, and perhaps the frame.
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
-        if words.holds.load().pins() == 0 {
-            self.rmap.remove(&self.frames, frame, owner);
-        } else {
+        self.rmap.remove(&self.frames, frame, owner);
+        if words.holds.load().pins() != 0 {
             self.note_orphan(owner, frame);
         }
         self.space_use.subtract(owner.space, Figure::Resident, u64::from(words.order().frames()));

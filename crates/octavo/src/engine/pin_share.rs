@@ -24,7 +24,7 @@
 //! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
 //! pages worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the figure of its space over the CPUs.
 //!
-//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces. A page that goes out in the moment in which it is
+//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces, and where that has ended, for the one that has its number. A page that goes out in the moment in which it is
 //! pinned, and is unmapped then, is not noted.
 //!
 //! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment may go over the share by a page, or a block,
@@ -71,17 +71,18 @@ pub(crate) struct PinShares {
     words: WordArray<AtomicU64>,
     /// How many spaces there are.
     spaces: AtomicU32,
-    census: Mutex<()>,
+    /// How many have walked over all frames.
+    census: Mutex<u64>,
 }
 
 impl PinShares {
     pub(crate) fn new(max_spaces: usize) -> std::io::Result<Self> {
-        Ok(Self { words: WordArray::new(max_spaces)?, spaces: AtomicU32::new(0), census: Mutex::new(()) })
+        Ok(Self { words: WordArray::new(max_spaces)?, spaces: AtomicU32::new(0), census: Mutex::new(0) })
     }
 
     #[inline(always)]
     fn is_watched(&self, space: SpaceId) -> bool {
-        self.word(space).load(Ordering::Relaxed) != 0
+        self.word(space).load(Ordering::Relaxed) & WATCHED != 0
     }
 
     #[inline(always)]
@@ -99,20 +100,28 @@ impl PinShares {
         self.spaces.fetch_sub(1, Ordering::Relaxed);
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn censuses(&self) -> u64 {
+        *self.census.lock()
+    }
+
     fn are_several(&self) -> bool {
         self.spaces.load(Ordering::Relaxed) > 1
     }
 
-    fn watch(&self, space: SpaceId) {
-        // Without credit. The first pin looks.
-        let _ = self.word(space).compare_exchange(0, WATCHED, Ordering::Relaxed, Ordering::Relaxed);
+    /// Has the space watched, with so much credit, if it is not yet.
+    fn watch(&self, space: SpaceId, credit: u64, orphans: u64) {
+        let _ = self.word(space).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+            let watched = if now & WATCHED == 0 { credit << CREDIT_SHIFT | WATCHED } else { now };
+            Some(watched | orphans)
+        });
     }
 
     #[inline(never)]
     fn account(&self, space: SpaceId, words: &FrameWords) {
         if words.holds.account() {
             let pages = u64::from(words.order().frames());
-            // A word that another thread takes to 0 meanwhile, since the space is not watched any more, becomes negative. Then the next pin looks.
+            // A word that another thread takes to 0 meanwhile, since the space is not watched any more, becomes negative. Without WATCHED that says nothing.
             self.word(space).fetch_sub(pages << CREDIT_SHIFT, Ordering::Relaxed);
         }
     }
@@ -120,7 +129,7 @@ impl PinShares {
     /// Returns whether the space has credit, or is not watched.
     fn has_credit(&self, space: SpaceId) -> bool {
         let word = self.word(space).load(Ordering::Relaxed);
-        word == 0 || (word as i64) >> CREDIT_SHIFT > 0
+        word & WATCHED == 0 || (word as i64) >> CREDIT_SHIFT > 0
     }
 }
 
@@ -142,7 +151,8 @@ impl Engine {
             && shares.are_several()
             && self.space_use.get(space, Figure::Resident) > self.pin_share()
         {
-            shares.watch(space);
+            // The first pin looks.
+            shares.watch(space, 0, 0);
         }
     }
 
@@ -159,7 +169,7 @@ impl Engine {
         let word = self.pin_shares.word(space);
         // A credit for another share is none.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            (word != 0).then_some(word & ORPHANS | WATCHED)
+            (word & WATCHED != 0).then_some(word & ORPHANS | WATCHED)
         });
         self.watch_if_large(space);
     }
@@ -169,19 +179,14 @@ impl Engine {
         self.budget.limit_pages() / 4 * 3
     }
 
-    /// An entry of the space is about to let a frame go that has pins.
+    /// An entry of the space has let a frame go that has pins. The caller has not released it yet.
     #[cold]
     #[inline(never)]
     pub(super) fn note_orphan(&self, owner: Owner, frame: FrameId) {
         let words = self.frames.words(frame);
         if self.pins_of_users(words, words.holds.load()) > 0 {
-            self.rmap.remember(&self.frames, frame, owner);
-            let _ =
-                self.pin_shares.word(owner.space).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                    Some(if now == 0 { FIRST_CREDIT_PAGES << CREDIT_SHIFT } else { now } | ORPHANS | WATCHED)
-                });
-        } else {
-            self.rmap.remove(&self.frames, frame, owner);
+            self.rmap.remember_last(words, owner);
+            self.pin_shares.watch(owner.space, FIRST_CREDIT_PAGES, ORPHANS);
         }
     }
 
@@ -202,9 +207,9 @@ impl Engine {
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
         if self.pin_shares.is_watched(space.id) {
             self.check_credit(space)?;
-            return Ok(Some(space.id));
         }
-        Ok(None)
+        // A census may just have ended the watch.
+        Ok(self.pin_shares.is_watched(space.id).then_some(space.id))
     }
 
     /// Takes a page, or a block, from the credit of a space that is watched. The caller has pinned it, and its holds were `before`.
@@ -226,7 +231,7 @@ impl Engine {
 
     /// Gives the space new credit, or says that so many pages are pinned that it gets none.
     fn take_census(&self, space: &SpaceState) -> Result<()> {
-        let _census = self.pin_shares.census.lock();
+        let mut walks = self.pin_shares.census.lock();
         // Another thread may have counted meanwhile.
         if self.pin_shares.has_credit(space.id) {
             return Ok(());
@@ -237,12 +242,14 @@ impl Engine {
         let is_alone = !self.pin_shares.are_several();
         // Orphans that come from now on are left to the next census.
         let had_orphans = word.fetch_and(!ORPHANS, Ordering::Relaxed) & ORPHANS != 0;
-        let pinned = match (quota, is_alone) {
-            // It is counted when it is alone no more.
-            (None, true) => Pinned { pages: 0, orphans: u64::from(had_orphans) },
-            (None, false) if had_orphans || !is_small() => self.pinned_pages(space.id),
-            (Some(_), _) if had_orphans => self.pinned_pages(space.id),
-            _ => Pinned::default(),
+        let is_counted =
+            if quota.is_some() { had_orphans } else { !is_alone && (had_orphans || !is_small()) };
+        *walks += u64::from(is_counted);
+        let pinned = if is_counted {
+            self.pinned_pages(space.id)
+        } else {
+            // Alone, it is counted when it is so no more.
+            Pinned { pages: 0, orphans: u64::from(had_orphans) }
         };
         let is_bounded = if quota.is_some() { pinned.orphans > 0 } else { !is_alone };
         let is_over = is_bounded && pinned.pages >= share;
@@ -251,7 +258,8 @@ impl Engine {
         } else {
             (share.saturating_sub(pinned.pages)).max(share / LEAST_CREDIT).max(LEAST_CREDIT_PAGES)
         };
-        let is_watched = pinned.orphans > 0 || quota.is_none() && !is_alone && !is_small();
+        // After an orphan, a credit is used up before the watch ends: there may be more of them.
+        let is_watched = had_orphans || quota.is_none() && !is_alone && !is_small();
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
             let orphans = if pinned.orphans > 0 { ORPHANS } else { now & ORPHANS };
             Some(if is_watched || orphans != 0 { credit << CREDIT_SHIFT | orphans | WATCHED } else { 0 })

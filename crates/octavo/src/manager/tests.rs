@@ -2,6 +2,7 @@
 
 mod chunks;
 mod copies;
+mod pin_share;
 mod pool_share;
 mod stores;
 
