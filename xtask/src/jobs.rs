@@ -175,7 +175,7 @@ fn run_side(
     let limit =
         Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side.word == "slices" };
     let group = side.is_limited.then_some(limit);
-    let run = Run { words: words.clone(), environment: Vec::new(), group, limit: LIMIT };
+    let run = Run::new(words.clone(), group, LIMIT);
     let Some(said) = run::in_a_group(cache, run)?.said else { return Ok((None, None)) };
     match (said.value("answer"), said.number("seconds"), said.number("job")) {
         (Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),

@@ -138,7 +138,7 @@ fn run_side(
     let mut words =
         vec![program.display().to_string(), side.into(), budget, seconds, cache.display().to_string()];
     words.extend(pace.map(|pace| (pace * 1_000_000).to_string()));
-    run::in_a_group(cache, Run { words, environment: Vec::new(), group: Some(limit), limit: LIMIT })?
+    run::in_a_group(cache, Run::new(words, Some(limit), LIMIT))?
         .said
         .ok_or_else(|| format!("the kernel has killed the side `{side}` for want of memory"))
 }

@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
         let bytes = available_bytes() / 2;
         eprintln!("warming up: {} MiB of memory, and one round that does not count", bytes >> 20);
         let touch = [self.outgrow.display().to_string(), "touch".into(), "--bytes".into(), bytes.to_string()];
-        self.run(Run { words: touch.to_vec(), environment: Vec::new(), group: None, limit: self.limit() })?;
+        self.run(self.run_of(touch.to_vec(), None))?;
         for side in sides {
             self.run(self.on(*side, words, budget_bytes, Kind::AtHand(Program::True)))?;
         }
@@ -174,12 +174,7 @@ impl<'a> Bench<'a> {
     fn half_of_peak(&self, words: &[String]) -> Result<u64, String> {
         let run = || {
             let purpose = Some(Purpose::Measure);
-            self.run(Run {
-                words: words.to_vec(),
-                environment: Vec::new(),
-                group: purpose,
-                limit: self.limit(),
-            })
+            self.run(self.run_of(words.to_vec(), purpose))
         };
         run()?;
         let peak = run()?.peak_bytes.ok_or("the kernel does not say how much memory the program needs")?;
@@ -191,9 +186,7 @@ impl<'a> Bench<'a> {
         let limit = Some(Purpose::Limit { bytes: budget_bytes, may_swap: true });
         let (huge, value) = ASK_FOR_HUGE_PAGES;
         match side {
-            Side::Plain => {
-                Run { words: words.to_vec(), environment: Vec::new(), group: None, limit: self.limit() }
-            }
+            Side::Plain => self.run_of(words.to_vec(), None),
             Side::Octavo => {
                 let mut all = vec![self.options.octavo.display().to_string(), "run".into()];
                 all.extend(["--memory".into(), budget_bytes.to_string()]);
@@ -205,19 +198,16 @@ impl<'a> Bench<'a> {
                 all.push("--".into());
                 all.extend(words.iter().cloned());
                 let group = (!matches!(kind, Kind::Fits(..))).then_some(Purpose::Measure);
-                Run { words: all, environment: Vec::new(), group, limit: self.limit() }
+                self.run_of(all, group)
             }
             Side::KernelSmall => {
                 let mut all = vec![self.outgrow.display().to_string(), "without-huge-pages".into()];
                 all.extend(words.iter().cloned());
-                Run { words: all, environment: Vec::new(), group: limit, limit: self.limit() }
+                self.run_of(all, limit)
             }
-            Side::KernelHuge => Run {
-                words: words.to_vec(),
-                environment: vec![(huge, value.into())],
-                group: limit,
-                limit: self.limit(),
-            },
+            Side::KernelHuge => {
+                Run { environment: vec![(huge, value.into())], ..self.run_of(words.to_vec(), limit) }
+            }
         }
     }
 
@@ -229,8 +219,9 @@ impl<'a> Bench<'a> {
         Ok(Outcome { figures: printed.chain(seconds).collect(), peak_bytes: ended.peak_bytes })
     }
 
-    fn limit(&self) -> Duration {
-        Duration::from_secs(self.options.limit_seconds)
+    /// A run within the time that the options give.
+    fn run_of(&self, words: Vec<String>, group: Option<Purpose>) -> Run<'static> {
+        Run::new(words, group, Duration::from_secs(self.options.limit_seconds))
     }
 }
 

@@ -43,6 +43,13 @@ pub struct Run<'a> {
     pub limit: Duration,
 }
 
+impl Run<'_> {
+    /// A run with nothing more in its environment.
+    pub fn new(words: Vec<String>, group: Option<Purpose>, limit: Duration) -> Self {
+        Self { words, environment: Vec::new(), group, limit }
+    }
+}
+
 /// What one run gave.
 #[derive(Debug)]
 pub struct Ended {

@@ -205,9 +205,10 @@ impl Engine {
     /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if a census is due.
     #[inline(always)]
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
-        if self.pin_shares.is_watched(space.id) {
-            self.check_credit(space)?;
+        if !self.pin_shares.is_watched(space.id) {
+            return Ok(None);
         }
+        self.check_credit(space)?;
         // A census may just have ended the watch.
         Ok(self.pin_shares.is_watched(space.id).then_some(space.id))
     }
@@ -242,8 +243,9 @@ impl Engine {
         let is_alone = !self.pin_shares.are_several();
         // Orphans that come from now on are left to the next census.
         let had_orphans = word.fetch_and(!ORPHANS, Ordering::Relaxed) & ORPHANS != 0;
-        let is_counted =
-            if quota.is_some() { had_orphans } else { !is_alone && (had_orphans || !is_small()) };
+        // After an orphan, a credit is used up before the watch ends: there may be more of them.
+        let is_watched = had_orphans || quota.is_none() && !is_alone && !is_small();
+        let is_counted = is_watched && (quota.is_some() || !is_alone);
         *walks += u64::from(is_counted);
         let pinned = if is_counted {
             self.pinned_pages(space.id)
@@ -251,15 +253,12 @@ impl Engine {
             // Alone, it is counted when it is so no more.
             Pinned { pages: 0, orphans: u64::from(had_orphans) }
         };
-        let is_bounded = if quota.is_some() { pinned.orphans > 0 } else { !is_alone };
-        let is_over = is_bounded && pinned.pages >= share;
+        let is_over = pinned.pages >= share && (quota.is_none() || pinned.orphans > 0);
         let credit = if is_over {
             0
         } else {
             (share.saturating_sub(pinned.pages)).max(share / LEAST_CREDIT).max(LEAST_CREDIT_PAGES)
         };
-        // After an orphan, a credit is used up before the watch ends: there may be more of them.
-        let is_watched = had_orphans || quota.is_none() && !is_alone && !is_small();
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
             let orphans = if pinned.orphans > 0 { ORPHANS } else { now & ORPHANS };
             Some(if is_watched || orphans != 0 { credit << CREDIT_SHIFT | orphans | WATCHED } else { 0 })

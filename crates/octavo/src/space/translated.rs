@@ -1,6 +1,5 @@
 //! What the other side of a space's translation calls.
 
-use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 
@@ -18,7 +17,7 @@ use crate::units::{CHUNK_FRAMES, PageNumber};
 ///
 /// It does all that a [`Space`] does, by handles, but for guards. A clone refers to the same space. It ends with the last of them, and of the pins and the like that keep
 /// it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TranslatedSpace {
     space: Arc<Space>,
 }
@@ -28,12 +27,6 @@ impl Deref for TranslatedSpace {
 
     fn deref(&self) -> &Self::Target {
         &self.space
-    }
-}
-
-impl fmt::Debug for TranslatedSpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TranslatedSpace").field("space", &self.space).finish()
     }
 }
 
