@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use common::device::{Manner, TestDevice, Whims};
-use common::target::{Able, Ask, BUDGET, Pair, builder, pair, pair_of};
+use common::target::{Able, Ask, BUDGET, Pair, SLOTS, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
 use octavo::translation::{Answer, InPlace};
@@ -645,4 +647,37 @@ fn pages_that_the_other_side_uses_stay_longer_under_a_quota_too() {
     let others = (0..512).filter(|page| page % 8 != 0).filter(stayed).count();
     assert!(used > 32 && others < 224, "{used} of 64 that are used stayed, {others} of 448 others");
     pair.end();
+}
+
+#[test]
+fn faults_that_wait_for_one_page_do_not_keep_it_from_each_other() {
+    const POLLS: u32 = 8;
+    let all = [[Access::Read, Access::Write], [Access::Write, Access::Read], [Access::Write; 2]];
+    for (accesses, last_first) in all.into_iter().flat_map(|both| [(both, false), (both, true)]) {
+        let device = TestDevice::new(SLOTS);
+        let builder = Manager::builder().budget_bytes(BUDGET).swap_device(device.boxed());
+        let pair = pair_of(builder.compression(Compression::Off).background(false), Able::ALL, PAGE);
+        pair.store(0, 1);
+        pair.evict_all();
+        device.reads().hold();
+        let mut faults: Vec<_> =
+            accesses.into_iter().map(|access| Box::pin(pair.space.fault_missing(pair.at, access))).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(faults.iter_mut().all(|fault| fault.as_mut().poll(&mut context).is_pending()));
+        device.reads().let_go();
+        if last_first {
+            faults.reverse();
+        }
+        // A pin that one of them kept would turn the other away until its patience ends.
+        for _ in 0..POLLS {
+            faults.retain_mut(|fault| match fault.as_mut().poll(&mut context) {
+                Poll::Ready(result) => result.is_err(),
+                Poll::Pending => true,
+            });
+        }
+        assert!(faults.is_empty(), "{accesses:?}, the last one first: {last_first}");
+        drop(faults);
+        assert_eq!(pair.load(0), 1);
+        pair.end();
+    }
 }

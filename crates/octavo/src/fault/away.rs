@@ -577,6 +577,7 @@ impl<'a> Fault<'a> {
 
     /// Ends a step that the translation could not do now, or never can.
     pub(super) fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
+        assert!(self.reading.is_none(), "a fault does not wait for its own pin");
         let page = self.page.address();
         if refusal == Answer::Unsupported {
             let message = format!("the page at {page:#x} cannot be shown, or kept back, at its address");

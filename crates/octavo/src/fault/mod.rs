@@ -195,15 +195,22 @@ impl<'a> Fault<'a> {
                 Step::Again => {}
                 Step::Wait => return Poll::Pending,
                 Step::End(outcome) => {
-                    if let (Outcome::Usable, Some(reading)) = (&outcome, &self.reading) {
-                        // Another fault that waited for the page as well was the one to show it.
-                        reading.note_wait(self.engine);
+                    match outcome {
+                        Outcome::Usable => self.end_reading_of_others(),
+                        _ => self.give_reading_up(),
                     }
-                    self.give_reading_up();
                     return Poll::Ready(outcome);
                 }
             }
         }
+    }
+
+    /// Another fault that waited for the page as well was the one to show it.
+    fn end_reading_of_others(&mut self) {
+        if let Some(reading) = &self.reading {
+            reading.note_wait(self.engine);
+        }
+        self.give_reading_up();
     }
 
     /// A read under way goes on without this fault.
@@ -259,6 +266,10 @@ impl<'a> Fault<'a> {
         region: &Region,
         waker: &Waker,
     ) -> Step {
+        if !matches!(walk.entry().state(), State::Swapped(_)) {
+            // A page goes to the other side only where nobody pins its frame, and this fault would wait for itself.
+            self.end_reading_of_others();
+        }
         if let Some(step) = self.step_away(walk, region, translation, waker) {
             self.count();
             return step;
