@@ -86,6 +86,22 @@ fn direct_reads_and_registered_buffers_lose_nothing() {
     endure("io", "5", "5");
 }
 
+/// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the memory that they need. All of
+/// it goes on: no page and no call on mappings waits for long, however busy the machine is.
+#[test]
+fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
+    const LONGEST_WAIT_MS: u64 = 20_000;
+    let kinds = "writers,layout,brk,protect,fork,io,shared,threads";
+    let arguments = ["--memory", "288M", "--seconds", "60", "--seed", "8", "--only", kinds];
+    let arguments = [&arguments[..], &["--patience", "240"]].concat();
+    let output = octavo(&["--memory", "96M"], torture(), &arguments).output().unwrap();
+    assert_passed(&output);
+    let said = text(&output.stdout);
+    let waits = said.lines().find_map(|line| line.strip_prefix("longest waits: ")).expect("it says that");
+    let longest = waits.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).max().unwrap();
+    assert!(longest < LONGEST_WAIT_MS, "{waits}\n{}", text(&output.stderr));
+}
+
 #[test]
 fn a_program_that_fits_is_left_alone_and_its_output_and_exit_code_pass_through() {
     let script = "echo out; echo err >&2; cat; exit 7";

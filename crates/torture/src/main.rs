@@ -19,6 +19,7 @@ mod ring;
 mod robust;
 mod signals;
 mod transfer;
+mod waits;
 mod work;
 
 use std::fs;
@@ -101,6 +102,8 @@ fn run_here(options: &Options) -> ExitCode {
     for (kind, tally) in kinds.iter().zip(&tallies) {
         println!("{}: {}", kind.name, tally.line());
     }
+    let (page, call) = (waits::PAGES.get().as_millis(), waits::CALLS.get().as_millis());
+    println!("longest waits: {page} ms for a page, {call} ms for a call that changes mappings");
     if let Some(peak) = peak_kib() {
         println!("most memory at once: {} MiB", peak >> 10);
     }

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::finding::{insist, last_errno, last_error};
+use crate::waits::CALLS;
 
 pub const PAGE: usize = 4096;
 pub const WORDS: usize = PAGE / 8;
@@ -125,7 +126,7 @@ impl Mapping {
     pub fn advise(&self, first: usize, count: usize, advice: i32) -> i32 {
         let at = self.pointer(first * PAGE, count * PAGE);
         // SAFETY: the range is ours. Advice may drop its bytes to zeros, which words allow.
-        match unsafe { libc::madvise(at.cast(), count * PAGE, advice) } {
+        match CALLS.of(|| unsafe { libc::madvise(at.cast(), count * PAGE, advice) }) {
             0 => 0,
             _ => last_errno(),
         }
@@ -144,7 +145,7 @@ impl Mapping {
         let at = self.pointer(first * PAGE, count * PAGE);
         let flags = ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the range is ours, and words of it read zero from now on.
-        let got = unsafe { libc::mmap(at.cast(), count * PAGE, protection, flags, -1, 0) };
+        let got = CALLS.of(|| unsafe { libc::mmap(at.cast(), count * PAGE, protection, flags, -1, 0) });
         insist!(
             got == at.cast(),
             "mmap of {count} pages by MAP_FIXED over {at:p} was refused: {}",
@@ -168,9 +169,9 @@ impl Mapping {
         };
         // SAFETY: the old range is ours and borrowed exclusively, so nobody holds a word of it. A fixed target is a
         // reservation that nobody else knows.
-        let got = unsafe {
+        let got = CALLS.of(|| unsafe {
             libc::mremap(self.base.cast(), self.bytes, bytes, flags, target.cast::<libc::c_void>())
-        };
+        });
         if got == libc::MAP_FAILED {
             return Err(last_errno());
         }
@@ -193,7 +194,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: the range is ours, and no borrow of it is left.
-            let result = unsafe { libc::munmap(self.base.cast(), self.bytes) };
+            let result = CALLS.of(|| unsafe { libc::munmap(self.base.cast(), self.bytes) });
             insist!(
                 result == 0,
                 "munmap of {} bytes at {:p} was refused: {}",

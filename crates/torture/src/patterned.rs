@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::finding::report;
 use crate::memory::{Mapping, PAGE, WORDS};
 use crate::random::mix;
+use crate::waits::PAGES;
 use crate::work::Work;
 
 /// What a page holds.
@@ -81,9 +82,11 @@ impl Patterned {
         for page in pages.clone() {
             let content = Content::written(self.mapping.address() + page * PAGE, generation);
             let words = self.mapping.words(page * PAGE, PAGE);
-            for (index, word) in words.iter().enumerate() {
-                word.store(content.word(index), Relaxed);
-            }
+            PAGES.of(|| {
+                for (index, word) in words.iter().enumerate() {
+                    word.store(content.word(index), Relaxed);
+                }
+            });
             self.contents[page] = content;
         }
         work.sabotage(&self.mapping, pages);
@@ -106,7 +109,8 @@ impl Patterned {
     }
 
     fn check_page(&mut self, page: usize, when: &str) {
-        let Some(wrong) = self.wrong_word(page, self.contents[page]) else { return };
+        let found = PAGES.of(|| self.wrong_word(page, self.contents[page]));
+        let Some(wrong) = found else { return };
         // A page that was lent may have become zero, but only as a whole.
         if matches!(self.contents[page], Content::Lent { .. })
             && self.wrong_word(page, Content::Zero).is_none()
