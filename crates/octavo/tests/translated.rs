@@ -430,13 +430,13 @@ fn what_is_in_place_becomes_pages_that_count_and_go() {
     let put = |page, word| pair.target.put(pair.page(page), word, Protection::READ_WRITE);
     (0..600).for_each(|page| put(page, Some(page + 1)));
     (600..610).for_each(|page| pair.target.put(pair.page(page), None, Protection::READ));
-    pair.space.adopt(pair.at, 600 * PAGE, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
-    pair.space.adopt(pair.page(600), 10 * PAGE, InPlace::Zeros).unwrap();
+    pair.adopt(pair.at, 600 * PAGE, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
+    pair.adopt(pair.page(600), 10 * PAGE, InPlace::Zeros).unwrap();
     assert_eq!(pair.target.take_asked(Ask::Install), [], "nothing was asked");
     pair.agree(600, 10);
     assert_eq!(pair.space.load::<u64>(pair.page(599)).unwrap(), 600);
     assert_eq!(pair.space.load::<u64>(pair.page(605)).unwrap(), 0);
-    let again = pair.space.adopt(pair.page(598), PAGE, InPlace::Pages(Protection::READ_WRITE));
+    let again = pair.adopt(pair.page(598), PAGE, InPlace::Pages(Protection::READ_WRITE));
     says(again, ErrorKind::AlreadyMapped, &["has something already"]);
     // The block is no block at the other side, as it was put there: its split is told all the same.
     pair.target.always(Ask::Split, Some(Answer::Partly(0)));
@@ -450,7 +450,7 @@ fn more_than_the_budget_is_adopted_by_sending_out_what_was_adopted_first() {
     let pair = pair(HugePolicy::Never, 3 * BUDGET);
     let pages = 3 * BUDGET / PAGE;
     (0..pages).for_each(|page| pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE));
-    pair.space.adopt(pair.at, 3 * BUDGET, InPlace::Pages(Protection::READ_WRITE)).unwrap();
+    pair.adopt(pair.at, 3 * BUDGET, InPlace::Pages(Protection::READ_WRITE)).unwrap();
     assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET);
     (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
     pair.end();
@@ -526,14 +526,14 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     (0..1024).for_each(|page| put(&pair, page));
     // A table node stays here, though nothing is in it.
     pair.target.store(&pair.space, pair.page(3), 4).unwrap();
-    pair.space.adopt(pair.at, PAGE, InPlace::Pages(Protection::READ_WRITE)).unwrap();
+    pair.adopt(pair.at, PAGE, InPlace::Pages(Protection::READ_WRITE)).unwrap();
     pair.space.advise(pair.at, PAGE, Advice::Free).unwrap();
     put(&pair, 0);
-    pair.space.adopt(pair.at, 2 * MIB, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
+    pair.adopt(pair.at, 2 * MIB, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
     pair.agree_away(512);
     // The region of the second block ends in the middle.
     pair.space.unmap(pair.page(700), 324 * PAGE).unwrap();
-    let adopted = pair.space.adopt(pair.page(512), 2 * MIB, InPlace::Blocks(Protection::READ_WRITE));
+    let adopted = pair.adopt(pair.page(512), 2 * MIB, InPlace::Blocks(Protection::READ_WRITE));
     says(adopted, ErrorKind::NotMapped, &["0x"]);
     pair.agree_away(700);
     pair.space.unmap(pair.at, 4 * MIB).unwrap();
@@ -541,7 +541,7 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     // What may be done there unnoticed, the region must allow.
     let at = pair.space.map(PAGE, RegionOptions::default().protection(Protection::READ)).unwrap();
     pair.target.put(at, Some(1), Protection::READ_WRITE);
-    let adopted = pair.space.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE));
+    let adopted = pair.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE));
     says(adopted, ErrorKind::Protected, &["allows less"]);
 }
 

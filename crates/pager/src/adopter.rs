@@ -1,18 +1,18 @@
 //! What the driver of a managed process does beside serving faults: it adopts the pages that are there already, takes the children of
 //! forks in, and keeps the layout true to the changes of mappings.
 //!
-//! All of it runs in the driver's thread, between faults. So no event is read between a look at pages and the adoption of what it has
-//! found. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
+//! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages and the adoption of what it
+//! has found. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
+//! Pages are adopted as far as there is room. The rest waits until the driver has made some.
 
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use octavo::translation::{InPlace, TranslatedSpace};
-use octavo::{ErrorKind, PAGE_BYTES, Protection, RegionOptions};
+use octavo::{Counter, ErrorKind, PAGE_BYTES, Protection, RegionOptions};
 use octavo_platform::pagemap::{Categories, Wanted};
 use octavo_platform::userfaultfd::Userfaultfd;
-use octavo_window::{Listener, Reach, Served, Target, Window};
+use octavo_window::{Listener, Reach, Served, Target, Window, Work};
 use rustix::io::Errno;
 
 use crate::managed::{Common, Held, Managed, Program, Shared, take};
@@ -21,7 +21,7 @@ use crate::proc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
-/// How long faults may find no room before the tree is stopped.
+/// How long no page may go out before the tree is stopped, where there is no room for a page.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -32,8 +32,17 @@ pub(crate) struct Adopter<'a> {
     window: &'a Window<Target>,
     shared: &'a Shared,
     stack: u64,
-    /// Since when faults find no room, and when the last did.
-    lacked_room: Option<(Instant, Instant)>,
+    lacks_room: Option<LacksRoom>,
+}
+
+/// Faults, or adoption, find no room.
+#[derive(Clone, Copy, Debug)]
+struct LacksRoom {
+    /// Since when, or since pages went out last.
+    since: Instant,
+    last: Instant,
+    /// Pages that had gone out by then.
+    gone_pages: u64,
 }
 
 /// The pages that a look has found in a range that is to be adopted.
@@ -54,11 +63,11 @@ impl<'a> Adopter<'a> {
         shared: &'a Shared,
         stack: u64,
     ) -> Self {
-        Self { space, window, shared, stack, lacked_room: None }
+        Self { space, window, shared, stack, lacks_room: None }
     }
 
-    /// Adopts what is present in a range.
-    fn adopt(&self, start: u64, end: u64) -> octavo::Result<()> {
+    /// Adopts what is present in a range, as far as there is room. Returns up to where.
+    fn adopt(&self, start: u64, end: u64) -> octavo::Result<u64> {
         // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
         // went between the look and the question whether it is watched would get zeros there in place of its bytes.
         let found = self.window.hold_still(|| self.look(start, end));
@@ -71,9 +80,13 @@ impl<'a> Adopter<'a> {
         }
         for (from, to) in found.present {
             self.shared.ledger.take_over(&self.shared.manager, to - from);
-            self.adopt_run(from, to)?;
+            let reached = self.adopt_run(from, to)?;
+            if reached < to {
+                self.shared.ledger.leave(&self.shared.manager, to - reached);
+                return Ok(reached);
+            }
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Finds the pages of a range that are there.
@@ -124,23 +137,15 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Puts a range off that could not be adopted for want of room. Returns whether there is hope: the rest of it is not the last.
-    fn adopt_again(&self, range: Range<u64>) -> bool {
-        let mut layout = self.shared.layout.lock();
-        let is_last = !layout.is_adopting();
-        if !is_last {
-            layout.adopt(range);
-        }
-        !is_last
-    }
-
-    /// Returns whether a fault that finds no room is to be tried again: the lack has not lasted long. In a tree with forks, pages
-    /// are made movable one batch after the other, and children end.
+    /// Returns whether what finds no room is to be tried again: pages have gone out lately, on a slow device perhaps. In a tree with
+    /// forks, pages are made movable one batch after the other, and children end.
     fn has_patience(&mut self) -> bool {
         let now = Instant::now();
-        let (since, last) = self.lacked_room.unwrap_or((now, now));
-        let since = if now - last > ROOM_PATIENCE / 4 { now } else { since };
-        self.lacked_room = Some((since, now));
+        let counters = self.shared.manager.counters();
+        let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
+        let is_new = |lack: &LacksRoom| gone_pages > lack.gone_pages || now - lack.last > ROOM_PATIENCE / 4;
+        let since = self.lacks_room.filter(|lack| !is_new(lack)).map_or(now, |lack| lack.since);
+        self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });
         now - since < ROOM_PATIENCE
     }
 
@@ -153,20 +158,23 @@ impl<'a> Adopter<'a> {
         self.shared.failure.lock().expect("nobody panics here").get_or_insert(format!("{whose}: {why}"));
     }
 
-    fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<()> {
+    /// Adopts pages that are there, as far as there is room. Returns up to where.
+    fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<u64> {
         let what = InPlace::Pages(Protection::READ_WRITE);
         match self.space.adopt(start, end - start, what) {
             Err(error) if error.kind() == ErrorKind::AlreadyMapped => {
                 // Faults have brought some of the pages meanwhile.
-                (start..end).step_by(PAGE_BYTES).try_for_each(|page| {
+                for page in (start..end).step_by(PAGE_BYTES) {
                     match self.space.adopt(page, PAGE, what) {
-                        Err(error) if !is_elsewhere(&error) => Err(error),
-                        _ => Ok(()),
+                        Ok(0) => return Ok(page),
+                        Err(error) if !is_elsewhere(&error) => return Err(error),
+                        _ => {}
                     }
-                })
+                }
+                Ok(end)
             }
-            Err(error) if is_elsewhere(&error) => Ok(()),
-            done => done,
+            Err(error) if is_elsewhere(&error) => Ok(end),
+            adopted => adopted.map(|pages| start + pages * PAGE),
         }
     }
 }
@@ -175,8 +183,8 @@ impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
         let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
         let layout = self.shared.layout.of_fork();
-        let Shared { manager, ledger, guardian, .. } = self.shared;
-        let common = Common { manager, ledger, guardian };
+        let Shared { manager, ledger, guardian, reader, .. } = self.shared;
+        let common = Common { manager, ledger, guardian, reader };
         let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
         let held = Held::new(guardian, &program, events);
         let unserved = |held| self.shared.unserved.lock().expect("nobody panics here").push(held);
@@ -259,17 +267,31 @@ impl Listener for Adopter<'_> {
         *self.shared.served.lock().expect("nobody panics here") = served;
     }
 
-    fn work(&mut self) -> bool {
+    fn work(&mut self) -> Work {
         let mut layout = self.shared.layout.lock();
-        let Some(piece) = layout.next_piece(PIECE) else { return false };
+        let Some(piece) = layout.next_piece(PIECE) else { return Work::Done };
         let has_more = layout.is_adopting();
         drop(layout);
-        if let Err(error) = self.adopt(piece.start, piece.end)
-            && (error.kind() != ErrorKind::OutOfMemory || !self.adopt_again(piece.clone()))
-        {
-            self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
+        match self.adopt(piece.start, piece.end) {
+            Ok(reached) if reached < piece.end => {
+                self.shared.layout.lock().adopt(reached..piece.end);
+                Work::Waits(piece.end - reached)
+            }
+            Ok(_) if has_more => Work::More,
+            Ok(_) => Work::Done,
+            Err(error) => {
+                self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
+                Work::Done
+            }
         }
-        has_more
+    }
+
+    fn made_room(&mut self, result: octavo::Result<()>) {
+        if let Err(error) = result
+            && (error.kind() != ErrorKind::OutOfMemory || !self.has_patience())
+        {
+            self.give_up(format!("its memory cannot be taken over: {error}"));
+        }
     }
 }
 

@@ -75,9 +75,18 @@ impl Ledger {
 
     /// Moves bytes from what is outside to what the manager is about to own.
     pub(crate) fn take_over(&self, manager: &Manager, bytes: u64) {
+        self.change_outside(manager, |outside_bytes| outside_bytes.saturating_sub(bytes));
+    }
+
+    /// Moves bytes back that the manager does not own after all.
+    pub(crate) fn leave(&self, manager: &Manager, bytes: u64) {
+        self.change_outside(manager, |outside_bytes| outside_bytes + bytes);
+    }
+
+    fn change_outside(&self, manager: &Manager, change: impl FnOnce(u64) -> u64) {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         if let Ok(stats) = manager.stats() {
-            let _ = manager.set_outside_bytes(stats.outside_bytes.saturating_sub(bytes));
+            let _ = manager.set_outside_bytes(change(stats.outside_bytes));
         }
     }
 }

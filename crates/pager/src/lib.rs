@@ -15,6 +15,7 @@
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
 //! | `rounds` | whose shares are asked for, and when |
+//! | `reader` | reads what processes tell where their drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority` | the monitor comes in time on a busy machine |
@@ -41,6 +42,7 @@ mod monitor;
 mod priority;
 mod proc;
 mod quarters;
+mod reader;
 mod rounds;
 mod shares;
 mod signals;

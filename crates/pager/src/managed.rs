@@ -28,6 +28,7 @@ use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::proc::{self, Threads};
+use crate::reader::Reader;
 use crate::tree::Parent;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) manager: Manager,
     pub(crate) guardian: Guardian,
+    pub(crate) reader: Reader,
     pub(crate) layout: Layout,
     pub(crate) failure: Mutex<Option<String>>,
     /// What the driver has counted.
@@ -62,6 +64,7 @@ pub(crate) struct Common<'a> {
     pub(crate) manager: &'a Manager,
     pub(crate) ledger: &'a Arc<Ledger>,
     pub(crate) guardian: &'a Guardian,
+    pub(crate) reader: &'a Reader,
 }
 
 /// A program that is to be managed.
@@ -186,7 +189,7 @@ impl Managed {
     /// # Errors
     /// A sentence that says why it cannot be served. It waits as long as it is held.
     pub(crate) fn serve(
-        Common { manager, ledger, guardian }: Common<'_>,
+        Common { manager, ledger, guardian, reader }: Common<'_>,
         Program { stack, name, .. }: Program,
         held: &Held,
         layout: Layout,
@@ -200,6 +203,7 @@ impl Managed {
             ledger: Arc::clone(ledger),
             manager: manager.clone(),
             guardian: guardian.clone(),
+            reader: reader.clone(),
             layout,
             failure: Mutex::default(),
             served: Mutex::default(),
@@ -227,6 +231,7 @@ impl Managed {
             is_refused: false,
         };
         managed.start().map_err(|error| error.to_string())?;
+        reader.look_after(&managed.window, &managed.bell).map_err(|error| error.to_string())?;
         Ok(managed)
     }
 

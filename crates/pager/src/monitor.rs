@@ -28,6 +28,7 @@ use crate::managed::{Common, Managed, Unequipped};
 use crate::priority;
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
+use crate::reader::Reader;
 use crate::standstill::Standstill;
 use crate::summary::Summary;
 use crate::tree::Tree;
@@ -82,6 +83,7 @@ pub(crate) struct Monitor {
     is_strict: bool,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
+    reader: Reader,
     /// The guardian's process has ended.
     is_unguarded: bool,
     pub(crate) tree: Tree,
@@ -189,6 +191,7 @@ impl Monitor {
             making: None,
             manager: None,
             guardian: None,
+            reader: Reader::default(),
             is_unguarded: false,
             tree: Tree::default(),
             blind_since: None,
@@ -536,7 +539,8 @@ impl Monitor {
         self.finish_preparing()?;
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
-        match Managed::engage(Common { manager, ledger: &self.ledger, guardian }, pid) {
+        let common = Common { manager, ledger: &self.ledger, guardian, reader: &self.reader };
+        match Managed::engage(common, pid) {
             Ok(managed) => {
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);

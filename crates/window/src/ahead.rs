@@ -2,7 +2,8 @@
 //! memory in order.
 //!
 //! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page. Many runs are followed at once, as threads and arrays take turns.
+//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits behind another halves what that one
+//! brings along, down to [`LEAST_OF_MANY`] pages.
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
@@ -12,6 +13,8 @@
 const RUNS: usize = 64;
 /// The most pages that a fault brings along.
 const LONGEST: u64 = 256;
+/// A run goes on with so many pages however many faults wait behind it: they cost less than the thread's next fault.
+const LEAST_OF_MANY: u64 = 16;
 
 /// Pages shown for reading, after which the shares of the past are halved.
 const MEMORY: u32 = 256;
@@ -83,8 +86,8 @@ pub(crate) struct Advice {
 }
 
 impl Ahead {
-    /// Advises on a fault at `page`, which is missing or, if `protected`, is there for reading.
-    pub(crate) fn advise(&mut self, page: u64, protected: bool) -> Advice {
+    /// Advises on a fault at `page`, which is missing or, if `protected`, is there for reading. So many faults wait `behind` it.
+    pub(crate) fn advise(&mut self, page: u64, protected: bool, behind: usize) -> Advice {
         self.now += 1;
         if protected {
             self.stored += 1;
@@ -103,7 +106,8 @@ impl Ahead {
         let run = &mut self.runs[index];
         run.used_at = self.now;
         run.way = way;
-        run.pages = if found.is_some() { (run.pages * 2).min(LONGEST) } else { 1 };
+        let longest = (LONGEST >> behind.min(LONGEST.ilog2() as usize)).max(LEAST_OF_MANY);
+        run.pages = if found.is_some() { (run.pages * 2).min(longest) } else { 1 };
         let (pages, first) = match way {
             Way::Down => (run.pages.min(page + 1), page + 1 - run.pages.min(page + 1)),
             Way::Up | Way::Either => (run.pages, page),
@@ -141,9 +145,25 @@ mod tests {
     use super::*;
 
     fn fault(ahead: &mut Ahead, page: u64) -> (u64, u64) {
-        let advice = ahead.advise(page, false);
+        let advice = ahead.advise(page, false, 0);
         ahead.came(advice, advice.first, advice.pages, advice.writes);
         (advice.first, advice.pages)
+    }
+
+    #[test]
+    fn a_run_brings_less_along_while_others_wait_behind_it() {
+        let mut ahead = Ahead::default();
+        let mut next = 0;
+        let mut brings = |behind| {
+            let advice = ahead.advise(next, false, behind);
+            ahead.came(advice, advice.first, advice.pages, true);
+            next += advice.pages;
+            advice.pages
+        };
+        let alone: Vec<_> = (0..9).map(|_| brings(0)).collect();
+        assert_eq!(alone.last(), Some(&LONGEST));
+        assert_eq!([1, 3, 100].map(&mut brings), [LONGEST / 2, LONGEST / 8, LEAST_OF_MANY]);
+        assert_eq!(brings(0), 2 * LEAST_OF_MANY, "it grows again");
     }
 
     #[test]
@@ -189,11 +209,11 @@ mod tests {
     #[test]
     fn stores_to_a_run_that_was_shown_for_reading_make_the_next_one_for_writing() {
         let mut ahead = Ahead::default();
-        let advice = ahead.advise(10, false);
+        let advice = ahead.advise(10, false, 0);
         assert!(!advice.writes);
         ahead.came(advice, 10, 4, false);
-        ahead.advise(11, true);
-        let next = ahead.advise(14, false);
+        ahead.advise(11, true, 0);
+        let next = ahead.advise(14, false, 0);
         assert!(next.writes && next.pages == 2, "{next:?}");
     }
 
@@ -203,11 +223,11 @@ mod tests {
         let mut writes = 0;
         for turn in 0..400_u64 {
             let page = 1000 * turn;
-            let advice = ahead.advise(page, false);
+            let advice = ahead.advise(page, false, 0);
             ahead.came(advice, page, 1, advice.writes);
             writes += u64::from(advice.writes);
             if !advice.writes {
-                let advice = ahead.advise(page, true);
+                let advice = ahead.advise(page, true, 0);
                 ahead.came(advice, page, 1, true);
             }
         }
@@ -215,7 +235,7 @@ mod tests {
         // And back again.
         let mut reads = 0;
         for turn in 0..4000_u64 {
-            let advice = ahead.advise(1000 * turn + 500, false);
+            let advice = ahead.advise(1000 * turn + 500, false, 0);
             ahead.came(advice, advice.first, 1, advice.writes);
             reads += u64::from(!advice.writes);
         }

@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 
-use crate::sync::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -74,6 +74,8 @@ pub struct Bell {
     attention: Attention,
     descriptor: OwnedFd,
     ends: AtomicBool,
+    /// The driver's turns so far.
+    turns: AtomicU32,
 }
 
 impl Bell {
@@ -83,7 +85,8 @@ impl Bell {
     /// The kernel's, when the process has too many descriptors.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { attention: Attention::new(), descriptor, ends: AtomicBool::new(false) }))
+        let (attention, ends, turns) = (Attention::new(), AtomicBool::new(false), AtomicU32::new(0));
+        Ok(Arc::new(Self { attention, descriptor, ends, turns }))
     }
 
     /// Has the driver look for work.
@@ -115,8 +118,15 @@ impl Bell {
         self.attention.is_asleep()
     }
 
+    /// Returns in which turn the driver is, unless it sleeps. In the course of a turn it may be away from events for long.
+    pub fn turn(&self) -> Option<u32> {
+        (!self.is_asleep()).then(|| self.turns.load(Ordering::Relaxed))
+    }
+
     /// The driver begins a turn. Returns whether it is to end instead.
     pub(crate) fn begin_turn(&self) -> bool {
+        // Relaxed: nobody does more with it than to compare two looks. Only the driver counts.
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.attention.look();
         self.ends.load(Ordering::Acquire)
     }
@@ -218,5 +228,16 @@ mod tests {
             bell.end();
             assert!(!bell.may_sleep() && bell.begin_turn());
         }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_sleep_is_in_the_same_turn_until_the_next_begins() {
+        let bell = Bell::new().unwrap();
+        bell.begin_turn();
+        let turn = bell.turn();
+        assert!(turn.is_some() && bell.turn() == turn);
+        assert!(bell.may_sleep() && bell.turn().is_none());
+        bell.begin_turn();
+        assert!(bell.turn().is_some() && bell.turn() != turn);
     }
 }

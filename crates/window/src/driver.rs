@@ -12,6 +12,12 @@
 //! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
 //!
+//! **Whoever reads events never waits for room.** As long as an event is unread, the kernel lets no page of the target go: a driver that
+//! waited for room would wait for itself. So making room is a future like a fault, and gives way after each batch of pages.
+//! Memory is adopted as far as there is room for it. What may take longer (a fork that copies pages, a batch of another process)
+//! keeps the driver from reading, and then [others read](Window::read_for_driver): threads that are refused a move, and a thread
+//! that looks after drivers which have not come by. The driver takes what was read in its turn, and all changes in their order.
+//!
 //! **Devices are kept busy.** The read of a fault begins before those are looked after whose reads have ended, a few at a time. While
 //! reads are under way, the driver looks for their ends as long as that pays: to sleep and to be woken takes longer than many reads.
 
@@ -20,16 +26,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 use octavo::translation::TranslatedSpace;
-use octavo::{Access, Error, ErrorKind, PAGE_BYTES};
+use octavo::{Access, ErrorKind, PAGE_BYTES};
 use octavo_platform::userfaultfd::Event;
 use rustix::event::Timespec;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 
 use crate::ahead::{Advice, Ahead};
 use crate::bell::Bell;
 use crate::changes::Changes;
+use crate::listener::{Listener, Served, Work};
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
 use crate::wakefulness::Wakefulness;
@@ -60,58 +68,6 @@ const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const MOST_FAILURES: u32 = 1000;
 /// How often in a row the read of a page may fail.
 const MOST_UNREAD: u32 = 4;
-
-/// Hears of what the driver cannot deal with by itself.
-pub trait Listener {
-    /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at the
-    /// fork, and nothing is shown or taken until this returns.
-    fn forked(&mut self, child: OwnedFd);
-
-    /// A fault has come from an address that the space does not map. Returns whether it does now.
-    fn unknown(&mut self, address: u64) -> bool;
-
-    /// The target drops, unmaps or moves a range.
-    fn changed(&mut self, start: u64, end: u64);
-
-    /// Returns whether a part of a range is mapped in the space.
-    fn is_mapped(&self, start: u64, end: u64) -> bool;
-
-    /// The target has unmapped a range.
-    fn unmapped(&mut self, start: u64, end: u64);
-
-    /// The target has moved a range.
-    fn moved(&mut self, from: u64, len: u64, to: u64);
-
-    /// The page at `address` could not be had. The thread that wants it waits, and must not go on. Returns whether the fault is to
-    /// be tried again.
-    fn failed(&mut self, address: u64, error: Error) -> bool;
-
-    /// A change of the target's mappings cannot be followed. The target must not go on.
-    fn lost(&mut self, error: Error);
-
-    /// Hears what has been counted so far, now and then and at the end.
-    fn counted(&mut self, served: Served);
-
-    /// Does a piece of other work. Returns whether there is more.
-    fn work(&mut self) -> bool;
-}
-
-/// What the driver counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Faults at missing pages.
-    pub missing: u64,
-    /// First stores to clean pages.
-    pub stores: u64,
-    /// Pages that came along with faults.
-    pub along: u64,
-    /// Faults that waited for a device or for room.
-    pub waited: u64,
-    /// Faults that the driver served beside the thread that met them.
-    pub beside: u64,
-    /// Changes of mappings.
-    pub changes: u64,
-}
 
 /// What a look has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +130,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     ) -> Self {
         let (ahead, recent, failing) = (Ahead::default(), [u64::MAX; RECENT], (0, 0));
         let (unread, waiting, usable, served) = (Vec::new(), Vec::new(), Vec::new(), Served::default());
+        window.set_bell(Arc::clone(&bell));
         Self {
             space,
             window,
@@ -211,6 +168,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     pub fn run(mut self) -> std::io::Result<()> {
         let result = self.serve_until_its_end();
         // A child of the target may go on, and wants what its parent had.
+        let mut events = Vec::new();
+        let _ = self.window.take_events(&mut events);
+        events.retain(|event| !matches!(event, Event::Fault { .. }));
+        events.into_iter().for_each(|change| self.take_change(change));
         self.changes.rest().into_iter().for_each(|change| self.take_in(change));
         self.listener.counted(self.served);
         result
@@ -220,6 +181,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut waiting = FuturesUnordered::new();
+        let mut making_room = None;
         let (mut events, mut again, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
         // The last turn found nothing to do, but for a fault that wanted to look again.
         let mut asked_again = false;
@@ -238,10 +200,13 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             // That may be a fault that wants to look again at a page which somebody holds.
             let asks_again = is_idle && self.bell.is_rung();
             self.wake_all();
-            let is_alone = self.read(&mut events)? && events.len() == 1 && waiting.is_empty();
+            self.window.take_events(&mut events)?;
+            let is_alone = events.len() == 1 && waiting.is_empty();
             is_idle &= events.is_empty();
+            let mut rest = events.len();
             for event in events.drain(..) {
-                again.extend(self.take(event));
+                rest -= 1;
+                again.extend(self.take(event, rest));
             }
             self.window.reach().add_wanted(&mut wanted);
             again.extend(wanted.drain(..).filter_map(|page| self.bring(page)));
@@ -274,7 +239,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
-            let has_work = self.changes.are_settled() && self.listener.work();
+            let has_work = self.changes.are_settled() && self.work(&mut making_room, &mut context);
             if !is_idle || has_work || !self.bell.is_rung() && self.stay_awake(!waiting.is_empty())? {
                 asked_again = false;
                 continue;
@@ -289,7 +254,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             asked_again = asks_again;
             if self.bell.may_sleep() {
-                if waiting.is_empty() {
+                if waiting.is_empty() && making_room.is_none() {
                     self.placement.iter_mut().for_each(Placement::sleeps);
                 } else {
                     self.space.leave_driving();
@@ -301,6 +266,25 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
         }
         Ok(())
+    }
+
+    /// Goes on with the listener's work, or with making room for it. Returns whether there is more to do at once.
+    fn work(
+        &mut self,
+        making_room: &mut Option<BoxFuture<'a, octavo::Result<()>>>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(making) = making_room else {
+            let work = self.listener.work();
+            if let Work::Waits(len) = work {
+                *making_room = Some(Box::pin(self.space.make_room(len)));
+            }
+            return work != Work::Done;
+        };
+        let Poll::Ready(result) = making.as_mut().poll(context) else { return false };
+        *making_room = None;
+        self.listener.made_room(result);
+        true
     }
 
     fn is_beside(&self) -> bool {
@@ -375,45 +359,30 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Reads events, and notes what they change. Returns whether there were any.
-    fn read(&self, events: &mut Vec<Event>) -> std::io::Result<bool> {
-        self.window.gate().alone(|unsettled| {
-            let count = self.window.reach().read_events(events)?;
-            for event in events.iter() {
-                match *event {
-                    Event::Fault { .. } => {}
-                    Event::Fork(_) => unsettled.add_all(),
-                    Event::Remove { start, end } => unsettled.add_dropped(start, end),
-                    Event::Unmap { start, end } => unsettled.add(start, end),
-                    Event::Remap { from, to, len } => {
-                        unsettled.add(from, from + len);
-                        unsettled.add(to, to + len);
-                    }
-                }
-            }
-            Ok(count > 0)
-        })
-    }
-
-    /// Serves a fault, or takes a change in. Returns a fault that has to wait.
-    fn take(&mut self, event: Event) -> Option<Fault> {
+    /// Serves a fault, or takes a change in, while so many events wait `behind` it. Returns a fault that has to wait.
+    fn take(&mut self, event: Event, behind: usize) -> Option<Fault> {
         if let Event::Fault { address, write, protected, thread } = event {
             if let (Some(placement), Some(thread)) = (&mut self.placement, thread) {
                 placement.note(thread);
                 self.served.beside += u64::from(placement.is_beside());
             }
-            return self.serve(address & !(PAGE - 1), write, protected);
+            return self.serve(address & !(PAGE - 1), write, protected, behind);
         }
         // The change may take its time.
         self.wake_all();
         self.placement.iter_mut().for_each(Placement::leave);
+        self.take_change(event);
+        None
+    }
+
+    /// Takes a change in that was told of, and those that have waited for it. Or it waits itself.
+    fn take_change(&mut self, change: Event) {
         self.served.changes += 1;
         let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
-        if let Some(change) = self.changes.told(event, is_mapped) {
+        if let Some(change) = self.changes.told(change, is_mapped) {
             self.take_in(change);
             self.take_waiting();
         }
-        None
     }
 
     /// Takes a change in.
@@ -475,14 +444,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    fn serve(&mut self, page: u64, write: bool, is_protected: bool) -> Option<Fault> {
+    fn serve(&mut self, page: u64, write: bool, is_protected: bool, behind: usize) -> Option<Fault> {
         let count = if is_protected { &mut self.served.stores } else { &mut self.served.missing };
         *count += 1;
         let access = if write || is_protected { Access::Write } else { Access::Read };
         let fault = Fault { page, access, is_protected, is_met: true };
         let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
         let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
-        if self.waiting.contains(&fault) || !is_suspicious && self.show(fault) {
+        if self.waiting.contains(&fault) || !is_suspicious && self.show(fault, behind) {
             return None;
         }
         self.waiting.push(fault);
@@ -510,9 +479,13 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Shows the page of a fault, and those that come next, as far as they are at hand.
-    fn show(&mut self, fault: Fault) -> bool {
+    fn show(&mut self, fault: Fault, behind: usize) -> bool {
         let Fault { page, access, is_protected, .. } = fault;
-        let advice = self.ahead.advise(page / PAGE, is_protected);
+        let advice = self.ahead.advise(page / PAGE, is_protected, behind);
+        if advice.pages >= LEAST_BEFOREHAND {
+            // Those who wait for a page do not wait for so many of others.
+            self.wake_all();
+        }
         let access = if advice.writes { Access::Write } else { access };
         let is_open = access == Access::Write;
         let first = advice.first * PAGE;
@@ -533,7 +506,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.ahead.came(advice, came.0, came.1, is_open);
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
-        if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
+        if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND && behind == 0 {
             self.wake_all();
             self.show_beforehand(advice, (came.0 + pages) * PAGE, access);
         }

@@ -6,13 +6,16 @@
 //!
 //! ```text
 //!   a copy, a move, a change of protection      shared: no event is read meanwhile
-//!   reading events                              exclusive: notes the ranges that they change
+//!   reading events                              exclusive: keeps them in order, and notes the ranges that they change
 //!   looking for pages to adopt                  exclusive: a page that is seen there does not leave meanwhile
 //!   until Octavo has taken these in             pages of these ranges are refused, and asked for again later
 //! ```
 //!
 //! While an event is unread, the kernel itself refuses copies and moves with EAGAIN. That answer goes back to
 //! the engine, which asks again later. A retry in place would come after the event was read.
+//!
+//! **Reading is not taking in.** Any thread may read, and the program's call goes on. Only the driver takes changes in, in the order in
+//! which they were read. Nothing settles before it has taken all of them.
 //!
 //! Costs: one lock, taken shared, for a call of the kernel.
 
@@ -21,9 +24,11 @@ use crate::sync::{RwLock, RwLockReadGuard};
 /// The most ranges of dropped pages that are kept apart.
 const MOST_DROPPED: usize = 1024;
 
-/// A change of a program's mappings, from its event until Octavo has taken it in.
-#[derive(Debug, Default)]
-pub(crate) struct Unsettled {
+/// What a program has told, of events `E`, and Octavo has not taken in.
+#[derive(Debug)]
+pub(crate) struct Unsettled<E> {
+    /// What was read and the driver has not taken, in order.
+    told: Vec<E>,
     ranges: Vec<(u64, u64)>,
     /// A fork concerns all pages.
     is_all: bool,
@@ -31,7 +36,13 @@ pub(crate) struct Unsettled {
     dropped: Vec<(u64, u64)>,
 }
 
-impl Unsettled {
+impl<E> Default for Unsettled<E> {
+    fn default() -> Self {
+        Self { told: Vec::new(), ranges: Vec::new(), is_all: false, dropped: Vec::new() }
+    }
+}
+
+impl<E> Unsettled<E> {
     /// Returns whether a change that Octavo has not taken in concerns the range.
     pub(crate) fn concerns(&self, start: u64, len: u64) -> bool {
         self.is_all || self.ranges.iter().any(|(from, to)| *from < start + len && start < *to)
@@ -39,6 +50,17 @@ impl Unsettled {
 
     fn is_empty(&self) -> bool {
         self.ranges.is_empty() && !self.is_all
+    }
+
+    /// No change concerns anything any more.
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.is_all = false;
+    }
+
+    /// Returns what was read and not taken, to which more may be added.
+    pub(crate) fn told(&mut self) -> &mut Vec<E> {
+        &mut self.told
     }
 
     /// Notes a change of a range.
@@ -73,25 +95,32 @@ impl Unsettled {
 }
 
 /// The gate of one program.
-#[derive(Debug, Default)]
-pub(crate) struct Gate(RwLock<Unsettled>);
+#[derive(Debug)]
+pub(crate) struct Gate<E>(RwLock<Unsettled<E>>);
 
-impl Gate {
+impl<E> Default for Gate<E> {
+    fn default() -> Self {
+        Self(RwLock::new(Unsettled::default()))
+    }
+}
+
+impl<E> Gate<E> {
     /// Keeps events from being read, as long as the guard lives.
-    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Unsettled> {
+    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Unsettled<E>> {
         self.0.read().expect("nobody panics here")
     }
 
     /// Acts while no copy, move or change of protection is under way. Whoever reads events here notes what they change.
-    pub(crate) fn alone<T>(&self, act: impl FnOnce(&mut Unsettled) -> T) -> T {
+    pub(crate) fn alone<T>(&self, act: impl FnOnce(&mut Unsettled<E>) -> T) -> T {
         act(&mut self.0.write().expect("nobody panics here"))
     }
 
-    /// Octavo has taken in all that was read.
+    /// The driver has taken in all that it took, unless others have read more meanwhile.
     pub(crate) fn settle(&self) {
         let mut unsettled = self.0.write().expect("nobody panics here");
-        unsettled.ranges.clear();
-        unsettled.is_all = false;
+        if unsettled.told.is_empty() {
+            unsettled.clear();
+        }
     }
 
     /// Returns whether Octavo has taken in all that was read.

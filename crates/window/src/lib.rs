@@ -17,6 +17,7 @@
 //! | `allocator` | the windows of this process as an allocator |
 //! | `global`, `blocks` | the same, below the global allocator; which block lies in whose window |
 //! | `driver` | the thread that serves a target's faults |
+//! | `listener` | what the driver cannot deal with by itself |
 //! | `bell` | wakes the driver |
 //! | `wakefulness` | whether the driver stays awake or sleeps |
 //! | `ahead` | how many pages a fault brings along |
@@ -30,6 +31,7 @@ mod changes;
 mod driver;
 mod gate;
 mod global;
+mod listener;
 mod own;
 mod placement;
 mod reach;
@@ -43,8 +45,9 @@ mod windows;
 
 pub use allocator::LEAST_BYTES;
 pub use bell::Bell;
-pub use driver::{Driver, Listener, Served};
+pub use driver::Driver;
 pub use global::WindowAlloc;
+pub use listener::{Listener, Served, Work};
 pub use placement::Watch;
 pub use reach::{Reach, Taken, Taking};
 pub use target::Target;

@@ -36,6 +36,8 @@ pub enum Taken {
     All,
     /// So many bytes are gone, from the start. Somebody holds the rest for now.
     Part(u64),
+    /// None of them: the target tells of a change that nobody has read.
+    Unread,
     /// The kernel will never let them go.
     Never,
 }

@@ -282,7 +282,7 @@ impl Target {
             }
             match outcomes[..] {
                 [Taken::All] => done += PAGE,
-                [Taken::Never] if done == 0 => return Some(Taken::Never),
+                [outcome @ (Taken::Never | Taken::Unread)] if done == 0 => return Some(outcome),
                 _ => return Some(Taken::Part(done)),
             }
         }
@@ -324,7 +324,7 @@ impl Target {
             let more = match taken {
                 Taken::All => run.len,
                 Taken::Part(more) => more,
-                Taken::Never => 0,
+                Taken::Never | Taken::Unread => 0,
             };
             outcomes[index] = if done + more == len { Taken::All } else { Taken::Part(done + more) };
         }
@@ -378,6 +378,7 @@ impl Target {
                 outcomes.push(match part.error {
                     _ if done == run.len => Taken::All,
                     Some(Errno::INVAL) if done == 0 => Taken::Never,
+                    Some(Errno::AGAIN) if done == 0 => Taken::Unread,
                     _ => Taken::Part(done),
                 });
                 at += run.len;

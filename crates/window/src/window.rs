@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each call holds the gate (`gate.rs`), so that no event is read meanwhile. A page that an event concerns
-//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN.
+//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN. As long as an event is unread, the
+//! kernel lets no page go. So the thread that is refused a move reads the event, and leaves it to the driver.
 //!
 //! A copy wakes nobody. The driver wakes the threads that wait when all pages of a run are there. Otherwise a
 //! program that goes through its memory in order would be woken at each page, only to wait for the next.
@@ -17,11 +18,15 @@
 //!
 //! A call costs the gate, and one system call for pages that lie together at both sides.
 
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+
 use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 use octavo::{PAGE_BYTES, PageNumber, Protection};
-use octavo_platform::userfaultfd::Progress;
+use octavo_platform::userfaultfd::{Event, Progress};
 use rustix::io::Errno;
 
+use crate::bell::Bell;
 use crate::gate::{Gate, Unsettled};
 use crate::reach::{Reach, Taken, Taking};
 
@@ -34,13 +39,17 @@ static ZERO_BYTES: [u8; ZEROS * PAGE_BYTES] = [0; ZEROS * PAGE_BYTES];
 /// A window over a target.
 pub struct Window<R> {
     reach: R,
-    gate: Gate,
+    gate: Gate<Event>,
+    /// Held before the gate by the thread that takes pages out: under the gate, nobody waits for another's batch.
+    taking: Mutex<()>,
+    /// Of the driver, once there is one.
+    bell: OnceLock<Arc<Bell>>,
 }
 
 impl<R: Reach> Window<R> {
     /// Makes a window over a target.
     pub fn new(reach: R) -> Self {
-        Self { reach, gate: Gate::default() }
+        Self { reach, gate: Gate::default(), taking: Mutex::default(), bell: OnceLock::new() }
     }
 
     /// Returns the target.
@@ -64,12 +73,63 @@ impl<R: Reach> Window<R> {
         self.gate.is_known_settled()
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    pub(crate) fn gate(&self) -> &Gate<Event> {
         &self.gate
     }
 
+    /// Has a driver hear of what others read.
+    pub(crate) fn set_bell(&self, bell: Arc<Bell>) {
+        // Another driver of the same window takes the place of one that has ended.
+        let _ = self.bell.set(bell);
+    }
+
+    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The program's calls go on. It waits
+    /// for the batch of pages that is on its way at most.
+    ///
+    /// An error is left to the driver, too: the kernel keeps what could not be read.
+    pub fn read_for_driver(&self) {
+        let Some(bell) = self.bell.get() else { return };
+        if self.gate.alone(|unsettled| self.read(unsettled).is_ok_and(|count| count > 0)) {
+            bell.ring();
+        }
+    }
+
+    /// Reads what the program tells, and takes it together with what others have read before.
+    pub(crate) fn take_events(&self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.gate.alone(|unsettled| {
+            let result = self.read(unsettled);
+            events.append(unsettled.told());
+            result.map(|_| ())
+        })
+    }
+
+    /// Reads events, and notes what they change. Returns how many there were.
+    fn read(&self, unsettled: &mut Unsettled<Event>) -> io::Result<usize> {
+        let mut told = std::mem::take(unsettled.told());
+        let first = told.len();
+        let result = self.reach.read_events(&mut told);
+        for event in &told[first..] {
+            match *event {
+                Event::Fault { .. } => {}
+                Event::Fork(_) => unsettled.add_all(),
+                Event::Remove { start, end } => unsettled.add_dropped(start, end),
+                Event::Unmap { start, end } => unsettled.add(start, end),
+                Event::Remap { from, to, len } => {
+                    unsettled.add(from, from + len);
+                    unsettled.add(to, to + len);
+                }
+            }
+        }
+        *unsettled.told() = told;
+        result
+    }
+
     /// Asks about a run under the gate, unless a change is unsettled that concerns it.
-    fn under_gate<A: Copy>(&self, run: &Run<A>, ask: impl FnOnce(u64, u64, &Unsettled) -> Answer) -> Answer {
+    fn under_gate<A: Copy>(
+        &self,
+        run: &Run<A>,
+        ask: impl FnOnce(u64, u64, &Unsettled<Event>) -> Answer,
+    ) -> Answer {
         let (start, len) = extent(run);
         let unsettled = self.gate.hold();
         if unsettled.concerns(start, len) {
@@ -88,7 +148,7 @@ impl<R: Reach> Window<R> {
         answer_to(progress, len)
     }
 
-    fn copy_zeros(&self, start: u64, len: u64, protected: bool, unsettled: &Unsettled) -> Answer {
+    fn copy_zeros(&self, start: u64, len: u64, protected: bool, unsettled: &Unsettled<Event>) -> Answer {
         let mut done = 0;
         while done < len {
             let part = (len - done).min(ZERO_BYTES.len() as u64);
@@ -162,6 +222,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
         if self.reach.is_gone() {
             return runs.iter_mut().for_each(|run| run.answer = answer_of_gone(run.ask));
         }
+        let batch = self.taking.lock().expect("nobody panics here");
         let unsettled = self.gate.hold();
         let (mut taking, mut asked) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
         for (index, run) in runs.iter_mut().enumerate() {
@@ -176,11 +237,16 @@ unsafe impl<R: Reach> Translation for Window<R> {
         let mut outcomes = Vec::with_capacity(taking.len());
         // SAFETY: the frames that want bytes are the engine's, and nobody else uses them until this has returned.
         unsafe { self.reach.take_out(&taking, &mut outcomes) };
+        drop((unsettled, batch));
+        if outcomes.contains(&Taken::Unread) {
+            // These pages are asked for again later, and not before the driver has taken the events in.
+            self.read_for_driver();
+        }
         for (index, taken) in asked.into_iter().zip(outcomes) {
             runs[index].answer = match taken {
                 Taken::All => Answer::Done,
                 Taken::Part(bytes) if bytes >= PAGE => Answer::Partly((bytes / PAGE) as u32),
-                Taken::Part(_) => Answer::Busy,
+                Taken::Part(_) | Taken::Unread => Answer::Busy,
                 Taken::Never => Answer::Unsupported,
             };
         }
@@ -226,9 +292,11 @@ unsafe impl<R: Reach> Translation for Window<R> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    use octavo::FrameId;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use octavo::{Access, FrameId, Manager, RegionOptions};
 
     use super::*;
 
@@ -238,5 +306,72 @@ mod tests {
         for is_clean in [false, true] {
             assert_eq!(answer_of_gone(Remove { to: Some(FrameId(7)), is_clean }), Answer::Busy);
         }
+    }
+
+    /// A kernel that lets no page go until an event is read, which is about other pages.
+    #[derive(Default)]
+    struct Telling {
+        has_told: AtomicBool,
+    }
+
+    const TOLD: (u64, u64) = (PAGE, 2 * PAGE);
+
+    impl Reach for Telling {
+        unsafe fn copy_in(&self, _: u64, _: *const u8, len: u64, _: bool) -> Progress {
+            Progress { done_bytes: len, error: None }
+        }
+
+        fn protect(&self, _: u64, _: u64, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+            let taken = if self.has_told.load(Ordering::Relaxed) { Taken::All } else { Taken::Unread };
+            outcomes.resize(outcomes.len() + runs.len(), taken);
+        }
+
+        fn look(&self, _: u64, _: u64, _: &mut dyn FnMut(u64)) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn harvest(&self, _: &[(u64, u64)], _: &mut dyn FnMut(u64)) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn wake(&self, _: u64, _: u64) {}
+
+        fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+            let is_new = !self.has_told.swap(true, Ordering::Relaxed);
+            events.extend(is_new.then_some(Event::Remove { start: TOLD.0, end: TOLD.1 }));
+            Ok(usize::from(is_new))
+        }
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn whoever_is_refused_a_page_for_an_event_reads_it_and_leaves_it_to_the_driver() {
+        let manager = Manager::builder().budget_bytes(16 << 20).background(false).build().unwrap();
+        let window = Arc::new(Window::new(Telling::default()));
+        let bell = Bell::new().unwrap();
+        window.set_bell(Arc::clone(&bell));
+        let space = manager.translated_space("telling", window.clone()).unwrap();
+        let at = space.map(PAGE, RegionOptions::default()).unwrap();
+        assert_eq!(space.show(at, PAGE, Access::Write).unwrap(), 1);
+        assert!(!bell.begin_turn());
+        // No driver runs.
+        assert_eq!(manager.reclaim(1).unwrap(), 1, "the page goes at the next look");
+        assert!(bell.is_rung());
+        assert!(window.is_unsettled(TOLD.0, PAGE) && !window.is_unsettled(at, PAGE));
+        let mut events = Vec::new();
+        window.gate().settle();
+        assert!(!window.is_settled(), "the driver has not taken it");
+        window.take_events(&mut events).unwrap();
+        assert!(matches!(events[..], [Event::Remove { .. }]));
+        window.gate().settle();
+        assert!(window.is_settled());
+        drop(space);
     }
 }

@@ -32,7 +32,8 @@ use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bell::Bell;
-use crate::driver::{Driver, Listener, Served};
+use crate::driver::Driver;
+use crate::listener::{Listener, Served};
 use crate::own::Own;
 use crate::window::Window;
 
@@ -245,10 +246,6 @@ impl Listener for Plain {
     }
 
     fn counted(&mut self, _: Served) {}
-
-    fn work(&mut self) -> bool {
-        false
-    }
 }
 
 /// Addresses of a window, mapped in its space as long as this lives.

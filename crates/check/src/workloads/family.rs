@@ -17,7 +17,7 @@ use super::super::octavo::{
     SwapCache,
 };
 use super::device::{Manners, SlowDevice};
-use super::other_side::OtherSide;
+use super::other_side::{OtherSide, wait_for};
 use super::{PAGE, assert_nothing_is_left, insist, named};
 
 /// Where the program's pages lie.
@@ -187,9 +187,14 @@ impl Process {
     /// Takes over what the process shares with its parent, so that it can go out.
     fn adopt(&self) {
         for at in self.other_side.pages() {
-            self.family.insist(|| match self.space.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE)) {
-                Err(error) if error.kind() == ErrorKind::AlreadyMapped => Ok(()),
-                done => done.map(drop),
+            self.family.insist(|| {
+                loop {
+                    match self.space.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE)) {
+                        Err(error) if error.kind() == ErrorKind::AlreadyMapped => return Ok(()),
+                        Ok(0) => wait_for(self.space.make_room(PAGE))?,
+                        adopted => return adopted.map(drop),
+                    }
+                }
             });
         }
     }

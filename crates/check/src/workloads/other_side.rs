@@ -247,7 +247,7 @@ unsafe impl Translation for OtherSide {
 }
 
 /// Waits on a virtual thread.
-fn wait_for<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn wait_for<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
 
     impl Wake for Unpark {

@@ -542,16 +542,16 @@ pub(crate) fn resolve_now(
     }
 }
 
-/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Blocks the thread as
-/// long as it takes. Returns how many pages there are now.
+/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Returns how many pages
+/// there are now: none where that takes room, or where the entry is in other hands just now.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     let _inside = engine.enter()?;
-    let mut fault = Fault::new(Waiter::thread(engine), engine, space, address, Access::Read);
+    let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
-    let lacking = fault.block();
-    match in_place(fault.provide(lacking))? {
-        Resolved::Adopted(pages) => Ok(pages),
-        usable => unreachable!("pages in place are adopted: {usable:?}"),
+    match fault.poll(Waker::noop()) {
+        Poll::Ready(Outcome::Adopted(pages)) => Ok(pages),
+        Poll::Ready(Outcome::Failed(error)) => Err(error),
+        Poll::Ready(_) | Poll::Pending => Ok(0),
     }
 }
 
@@ -560,7 +560,6 @@ pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what:
 enum Resolved {
     Usable,
     Written,
-    Adopted(u64),
 }
 
 impl Fault<'_> {
@@ -575,7 +574,6 @@ impl Fault<'_> {
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
                 Outcome::Written => return Ok(Resolved::Written),
-                Outcome::Adopted(pages) => return Ok(Resolved::Adopted(pages)),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::NeedsFrame => {
                     if let Some(error) = obstacle {
@@ -603,7 +601,7 @@ impl Fault<'_> {
                     return Err(self.engine.swap.areas.timed_out_at(slot));
                 }
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
-                Outcome::NotNow => {
+                Outcome::NotNow | Outcome::Adopted(_) => {
                     unreachable!("nothing is provided for a waiter that gives up")
                 }
                 Outcome::NeedsAway => {

@@ -172,6 +172,19 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
     }
 }
 
+/// Makes room in the budget for a page that is away, and for up to `pages` as far as pages go without delay.
+///
+/// # Errors
+/// As for [`make_room`].
+pub(crate) async fn make_room_for_away(engine: &Engine, pages: u64, waiter: &mut Waiter<'_>) -> Result<()> {
+    let block = make_room_away(engine, waiter).await?;
+    engine.frames.give_back(block);
+    if engine.budget.headroom_bytes() < engine.frames.away_cost_bytes(pages) {
+        reclaim(engine, pages, Reclaimer::Direct, waiter).await;
+    }
+    Ok(())
+}
+
 /// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them. Home keeps
 /// `kept_frames` and some. The pool closes blocks that keep chunks from being emptied.
 pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) {

@@ -224,6 +224,10 @@ pub(crate) async fn reclaim(
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
         }
+        if !waiter.blocks() {
+            // The thread that polls has others to serve.
+            waiter.give_way().await;
+        }
     }
     done
 }

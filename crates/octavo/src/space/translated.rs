@@ -3,15 +3,15 @@
 use std::future::Future;
 use std::ops::Deref;
 
-use crate::engine::{Lack, Waiter, forget_range, fork_range, in_place, relocate_range};
+use crate::engine::{Engine, Lack, SpaceState, Waiter, forget_range, fork_range, in_place, relocate_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{InPlace, Via, resolve_async, resolve_now, show_run, take_over};
-use crate::reclaim::{make_room, make_room_for_node};
+use crate::reclaim::{make_room, make_room_for_away, make_room_for_node, make_room_under_quota};
 use crate::region::Region;
 use crate::space::{Space, whole_pages};
 use crate::sync::Shared as Arc;
 use crate::table::{Access, PageNumberRange};
-use crate::units::{CHUNK_FRAMES, PageNumber};
+use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
 
 /// For those who implement a [`Translation`](crate::translation::Translation): its space, and the calls by which the *other side*, such as a window at real addresses, tells of faults and changes.
 ///
@@ -209,12 +209,13 @@ impl TranslatedSpace {
     }
 
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
-    /// then on they count against the budget, and may be evicted. Makes room for them where there is none.
+    /// then on they count against the budget, and may be evicted. It waits for nothing. Returns how many pages are the space's now, from
+    /// the first on: fewer than asked for where there is no room for more, which [`TranslatedSpace::make_room`] makes.
     ///
     /// # Errors
     /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no region allows to read
-    /// it; `InvalidRange` as [`Space::unmap`]; and those of reclaim. The pages before the one that failed are the space's.
-    pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<()> {
+    /// it; `InvalidRange` as [`Space::unmap`]. The pages before the one that failed are the space's.
+    pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let range = whole_pages(address, len, "adopted")?;
         let mut page = range.start;
@@ -226,8 +227,32 @@ impl TranslatedSpace {
                 InPlace::Blocks(protection) if !is_block => InPlace::Pages(protection),
                 what => what,
             };
-            page = page.plus(take_over(&self.engine, &self.state, page.address(), what)?);
+            match take_over(&self.engine, &self.state, page.address(), what)? {
+                0 => break,
+                pages => page = page.plus(pages),
+            }
         }
-        Ok(())
+        Ok(page.0 - range.start.0)
     }
+
+    /// Makes room for pages of `len` bytes that are to be [adopted](TranslatedSpace::adopt): for one of them at least, and for the others as
+    /// far as pages go out without delay. It never blocks the thread that polls it, and is pending after each batch of pages that it
+    /// has sent out.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`, `OutOfMemory` and others of reclaim, where no more pages can go out.
+    pub fn make_room(&self, len: u64) -> impl Future<Output = Result<()>> + Send + '_ {
+        make_room_for_adoption(&self.engine, &self.state, len)
+    }
+}
+
+async fn make_room_for_adoption(engine: &Engine, space: &SpaceState, len: u64) -> Result<()> {
+    engine.check_process()?;
+    let mut waiter = Waiter::driven(engine);
+    make_room_under_quota(engine, space, 1, &mut waiter).await?;
+    make_room_for_node(engine, &mut waiter).await?;
+    make_room_for_away(engine, len >> PAGE_SHIFT, &mut waiter).await?;
+    // Where the entry was in other hands, these have the CPU.
+    waiter.give_way().await;
+    Ok(())
 }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use octavo::io::SwapArea;
-use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, TranslatedSpace, Translation};
+use octavo::translation::{
+    Answer, Bytes, Home, InPlace, Install, Remove, Run, Touch, TranslatedSpace, Translation,
+};
 use octavo::{
     Access, Compression, Counter, HugePolicy, Manager, ManagerBuilder, PAGE_BYTES, PageNumber, Protection,
     RegionOptions, Result,
@@ -395,6 +397,18 @@ impl Pair {
 
     pub fn load(&self, index: u64) -> u64 {
         self.target.load(&self.space, self.page(index)).unwrap()
+    }
+
+    /// Adopts what is there, with the room that it takes.
+    pub fn adopt(&self, at: u64, len: u64, what: InPlace) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            match self.space.adopt(at + done, len - done, what)? {
+                0 => run_woken(self.space.make_room(len - done)).0?,
+                pages => done += pages * PAGE,
+            }
+        }
+        Ok(())
     }
 
     pub fn away_pages(&self) -> u64 {

@@ -45,35 +45,42 @@ pub(crate) struct Commons {
     pub(crate) manager: Manager,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) guardian: Guardian,
+    pub(crate) reader: Reader,
 }
 
 impl Commons {
     pub(crate) fn new() -> Self {
         let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
-        Self { manager, ledger: Arc::new(Ledger::new(BUDGET)), guardian: Guardian::deaf() }
+        Self {
+            manager,
+            ledger: Arc::new(Ledger::new(BUDGET)),
+            guardian: Guardian::deaf(),
+            reader: Reader::default(),
+        }
+    }
+
+    fn common(&self) -> Common<'_> {
+        let Self { manager, ledger, guardian, reader } = self;
+        Common { manager, ledger, guardian, reader }
     }
 
     pub(crate) fn managed(&self, pid: Option<u32>, stack: u64) -> (Managed, Kernel) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, told) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let events = Userfaultfd::of_fork(told.try_clone().unwrap(), Features::NONE);
-        let Self { manager, ledger, guardian } = self;
         let program = super::Program { pid, stack, name: "a test".into() };
-        let held = Held::new(guardian, &program, events);
-        let common = Common { manager, ledger, guardian };
-        let managed = Managed::serve(common, program, &held, Layout::default(), |_| Ok(())).unwrap();
+        let held = Held::new(&self.guardian, &program, events);
+        let managed = Managed::serve(self.common(), program, &held, Layout::default(), |_| Ok(())).unwrap();
         (managed, Kernel { socket, told })
     }
 
     pub(crate) fn engage(&self, pid: u32) -> Managed {
-        let Self { manager, ledger, guardian } = self;
-        Managed::engage(Common { manager, ledger, guardian }, pid).unwrap()
+        Managed::engage(self.common(), pid).unwrap()
     }
 
     /// Takes a process over, and none of its mappings yet.
     fn engage_only(&self, pid: u32) -> Managed {
-        let Self { manager, ledger, guardian } = self;
-        Managed::engage_only(Common { manager, ledger, guardian }, pid).unwrap()
+        Managed::engage_only(self.common(), pid).unwrap()
     }
 
     /// Takes all spaces that the manager has. While they are there, no fork can be served.
@@ -144,6 +151,22 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [8, 0]);
     drop(parent);
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
+}
+
+/// Room may be made by a driver, or waited for. Meanwhile the kernel lets no page of a process go that tells of something.
+#[test]
+fn what_a_process_tells_is_read_while_its_driver_is_busy() {
+    let commons = Commons::new();
+    let (managed, kernel) = commons.managed(Some(7), 1);
+    let managed = managed.hold_driver(|managed| {
+        kernel.fork();
+        (1..4).for_each(|page| kernel.tell([UNMAP, page * PAGE, (page + 1) * PAGE, 0]));
+        kernel.fork();
+        assert!(!managed.is_settled(), "its driver was away from its events all the time");
+        managed
+    });
+    wait_until(|| managed.is_settled());
+    assert_eq!(managed.take_forks(7).len(), 2);
 }
 
 /// The kernel lets no page go before it has told all of a move. So a move that waited for room would wait in vain.

@@ -4,7 +4,7 @@
 
 use ::loom::sync::MutexGuard;
 
-use super::world::{Answer, Event, Fault, World};
+use super::world::{Answer, Event, Fault, Told, World};
 
 /// The place of a page that was written since it came.
 pub(super) const DIRTY: Option<u8> = None;
@@ -63,16 +63,16 @@ impl World {
         let (mut waiting, mut late) = (Vec::new(), Vec::new());
         while self.poll(!waiting.is_empty()) {
             waiting.retain(|fault| !self.serve(*fault));
-            let (faults, events) = self.read();
-            waiting.extend(faults.into_iter().filter(|fault| !self.serve(*fault)));
-            for event in events {
-                match event {
-                    Event::Remap(_, to)
+            for told in self.read() {
+                match told {
+                    Told::Fault(fault) if self.serve(fault) => {}
+                    Told::Fault(fault) => waiting.push(fault),
+                    Told::Change(event @ Event::Remap(_, to))
                         if self.rules.waits_for_late_events && self.engine().is_mapped[to] =>
                     {
                         late.push(event);
                     }
-                    event => self.take_in(event),
+                    Told::Change(event) => self.take_in(event),
                 }
             }
             late.retain(|event| {
@@ -84,7 +84,7 @@ impl World {
                 is_late
             });
             if late.is_empty() && !self.gate.is_settled() {
-                self.gate.settle();
+                self.settle();
             }
         }
     }
@@ -170,15 +170,23 @@ impl World {
 
     // --- eviction ---
 
-    /// Evicts a page, if it is at the program's side.
-    pub(super) fn evict(&self, page: usize) {
+    /// As [`World::evict`]. Where the page is refused, events are read that may be in the way.
+    pub(super) fn evict_or_read(&self, page: usize) {
+        if !self.evict(page) {
+            self.read_for_driver();
+        }
+    }
+
+    /// Evicts a page, if it is at the program's side. Returns false where it is refused.
+    pub(super) fn evict(&self, page: usize) -> bool {
         if !self.rules.never_cleans {
             self.clean(page);
         }
-        let Some(place) = self.begin(page) else { return };
+        let Some(place) = self.begin(page) else { return true };
         let taken = self.remove(page, place.is_some());
         // The bytes of a clean page are not looked at. A page that was refused counts as written.
         self.publish(page, taken.map_or(Away(DIRTY), |bytes| Out(place.unwrap_or(bytes))));
+        taken.is_some()
     }
 
     /// Makes the entry of a page Busy that is at the program's side. Returns its place.

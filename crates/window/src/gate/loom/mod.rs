@@ -40,6 +40,8 @@ struct Rules {
     waits_for_late_events: bool,
     /// Nothing is moved out while pages to adopt are looked for.
     looks_alone: bool,
+    /// Nothing settles before all that others have read is taken in.
+    settles_last: bool,
 }
 
 const ALL: Rules = Rules {
@@ -55,6 +57,7 @@ const ALL: Rules = Rules {
     keeps_clean_closed: true,
     waits_for_late_events: true,
     looks_alone: true,
+    settles_last: true,
 };
 
 /// A page that is watched, and there.
@@ -107,6 +110,12 @@ fn evict(world: &World) {
 
 fn evict_twice(world: &World) {
     world.evict(0);
+    world.evict(0);
+}
+
+/// Reads for the driver where the page is refused, and tries again.
+fn evict_or_read(world: &World) {
+    world.evict_or_read(0);
     world.evict(0);
 }
 
@@ -175,6 +184,30 @@ fn loom_where_late_events_are_not_waited_for_a_range_that_moved_is_forgotten() {
     reused(Rules { waits_for_late_events: false, ..ALL });
 }
 
+/// As [`replaced`], where whoever is refused the page reads of the change in place of the driver.
+fn replaced_and_read_by_others(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.unmap(1);
+        world.unmap(0);
+        world.store(0, 2);
+        assert_eq!(world.load(0), 2, "the new mapping lost its page");
+    }];
+    check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], program, Some(evict_or_read), |world| {
+        assert_eq!(world.now(0), 2, "the new mapping lost its page");
+    });
+}
+
+#[test]
+fn loom_a_new_mapping_keeps_its_page_whoever_reads() {
+    replaced_and_read_by_others(ALL);
+}
+
+#[test]
+#[should_panic(expected = "the new mapping lost its page")]
+fn loom_where_all_settles_before_what_others_have_read_a_new_mapping_loses_its_page() {
+    replaced_and_read_by_others(Rules { settles_last: false, ..ALL });
+}
+
 // --- pages that are dropped ---
 
 /// A page reads as zeros once it is dropped.
@@ -190,6 +223,7 @@ fn dropped(rules: Rules) {
 #[test]
 fn loom_dropped_bytes_stay_away() {
     dropped(ALL);
+    check(ALL, [(there(1), Away(DIRTY)), (MISSING, Empty)], &[drop_it], Some(evict_or_read), nothing);
     check(ALL, [(MISSING, Out(1)), (MISSING, Empty)], &[drop_it], Some(evict), nothing);
 }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use ::loom::sync::{Condvar, Mutex, MutexGuard};
 
-use super::super::Gate;
+use super::super::{Gate, Unsettled};
 use super::Rules;
 use super::engine::{Engine, Entry};
 
@@ -47,6 +47,13 @@ pub(super) struct Fault {
     is_read: bool,
 }
 
+/// What is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    Fault(Fault),
+    Change(Event),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     pub(super) pages: [Page; 2],
@@ -56,6 +63,8 @@ pub(super) struct Kernel {
     /// Events so far, and how many of them were read.
     raised: u32,
     read: u32,
+    /// Others have read what the driver has not taken.
+    has_told: bool,
     /// Threads that wait.
     faults: Vec<Fault>,
     last_fault: u32,
@@ -75,7 +84,7 @@ pub(super) enum Answer {
 
 pub(super) struct World {
     pub(super) rules: Rules,
-    pub(super) gate: Gate,
+    pub(super) gate: Gate<Told>,
     kernel: Mutex<Kernel>,
     /// Something has happened in the kernel.
     happened: Condvar,
@@ -216,7 +225,11 @@ impl World {
         let mut kernel = self.kernel();
         loop {
             let is_fault = kernel.faults.iter().any(|fault| !fault.is_read);
-            if !kernel.events.is_empty() || is_fault || (has_waiting && kernel.changing == 0) {
+            if !kernel.events.is_empty()
+                || is_fault
+                || kernel.has_told
+                || (has_waiting && kernel.changing == 0)
+            {
                 return true;
             }
             if kernel.running == 0 {
@@ -226,35 +239,54 @@ impl World {
         }
     }
 
-    /// Reads all that there is, under the gate.
-    pub(super) fn read(&self) -> (Vec<Fault>, Vec<Event>) {
+    /// Reads all that there is, under the gate, and takes it with what others have read before.
+    pub(super) fn read(&self) -> Vec<Told> {
         self.gate.alone(|unsettled| {
-            let mut kernel = self.kernel();
-            let faults = kernel.faults.iter_mut().filter(|fault| !fault.is_read);
-            let faults = faults
-                .map(|fault| {
-                    fault.is_read = true;
-                    *fault
-                })
-                .collect();
-            let events: Vec<_> = kernel.events.drain(..).collect();
-            for event in &events {
-                match *event {
-                    Event::Fork if self.rules.forks_concern_all => unsettled.add_all(),
-                    Event::Fork => {}
-                    Event::Unmap(page) | Event::Remove(page) => {
-                        unsettled.add(address(page), address(page + 1))
-                    }
-                    Event::Remap(from, to) => {
-                        unsettled.add(address(from), address(from + 1));
-                        unsettled.add(address(to), address(to + 1));
-                    }
+            self.read_alone(unsettled);
+            self.kernel().has_told = false;
+            std::mem::take(unsettled.told())
+        })
+    }
+
+    /// Reads in place of the driver.
+    pub(super) fn read_for_driver(&self) {
+        self.gate.alone(|unsettled| {
+            self.read_alone(unsettled);
+            self.kernel().has_told = !unsettled.told().is_empty();
+        });
+        self.happened.notify_all();
+    }
+
+    fn read_alone(&self, unsettled: &mut Unsettled<Told>) {
+        let mut kernel = self.kernel();
+        for fault in kernel.faults.iter_mut().filter(|fault| !fault.is_read) {
+            fault.is_read = true;
+            unsettled.told().push(Told::Fault(*fault));
+        }
+        let events: Vec<_> = kernel.events.drain(..).collect();
+        for event in &events {
+            unsettled.told().push(Told::Change(*event));
+            match *event {
+                Event::Fork if self.rules.forks_concern_all => unsettled.add_all(),
+                Event::Fork => {}
+                Event::Unmap(page) | Event::Remove(page) => unsettled.add(address(page), address(page + 1)),
+                Event::Remap(from, to) => {
+                    unsettled.add(address(from), address(from + 1));
+                    unsettled.add(address(to), address(to + 1));
                 }
             }
-            kernel.read += events.len() as u32;
-            self.happened.notify_all();
-            (faults, events)
-        })
+        }
+        kernel.read += events.len() as u32;
+        self.happened.notify_all();
+    }
+
+    /// The driver has taken in all that it took.
+    pub(super) fn settle(&self) {
+        if self.rules.settles_last {
+            self.gate.settle();
+        } else {
+            self.gate.alone(Unsettled::clear);
+        }
     }
 
     /// Lets the threads that wait at a page try again.
