@@ -12,7 +12,7 @@
 //!     Empty, Zero         read: small zero     │ write: a frame              (anon.rs)
 //!     Zero, level 1       write: by policy, a block, or split
 //!     Swapped             the swap cache, else the device                    (swap_in.rs)
-//!       or, where all of the page is written: a frame                        (anon.rs)
+//!       or, where all of the page is written: the cached frame, else another (anon.rs)
 //!     Busy                wait
 //!     Present             done
 //! ```
@@ -299,7 +299,7 @@ impl<'a> Fault<'a> {
             State::Present(_) => self.check_present(walk, region),
             State::Zero if !write => Step::End(Outcome::Usable),
             State::Zero if walk.level == 1 => self.write_to_huge_zero(walk, region),
-            State::Swapped(_) if self.bytes.is_some() => self.counted().install_frame(walk, region),
+            State::Swapped(slot) if self.bytes.is_some() => self.counted().overwrite(walk, region, slot),
             State::Swapped(slot) => self.counted().swap_in(walk, region, slot),
             State::Empty if walk.level == 1 && !write && self.wants_huge_zero(region) => {
                 self.counted().install_huge_zero(walk)

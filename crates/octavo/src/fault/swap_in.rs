@@ -64,6 +64,10 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    fn new(slot: SwapSlot, pin: PinnedFrame, ends: u64) -> Self {
+        Self { slot, pin, together: false, sent: false, ends, began: None, waits: None }
+    }
+
     /// The page that the fault waits for while it is read.
     pub(super) fn frame(&self) -> FrameId {
         self.pin.frame()
@@ -107,6 +111,27 @@ impl<'a> Fault<'a> {
         }
     }
 
+    /// Serves an entry that says Swapped, of a page that is written over whole. What its store has is not read.
+    ///
+    /// The page may be pinned. Eviction makes an entry Swapped before it asks for pins, and a page that it finds pinned stays so, with
+    /// its frame in the cache. Such a pin has to show what is written, so the page keeps a frame that has its bytes. A pin through this
+    /// entry keeps its frame there, and no other can be taken before the entry changes. So without such a frame there is no pin.
+    pub(super) fn overwrite(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
+        if let Some(over) = self.check_quota(1) {
+            return over;
+        }
+        let engine = self.engine;
+        if let Some(pin) = engine.swap.cache.find(&engine.frames, slot) {
+            let holds = engine.frames.words(pin.frame()).holds.load();
+            if !holds.is_reading() && !holds.was_read_in_vain() {
+                engine.counters.count(Counter::SwapCacheHit);
+                return self.end_wait(walk, region, Reading::new(slot, pin, engine.ends()));
+            }
+            engine.unpin(pin);
+        }
+        self.install_frame(walk, region)
+    }
+
     /// The page is in the cache. Another fault reads it, it was read ahead, or it is still on its way out.
     fn join(
         &mut self,
@@ -119,7 +144,7 @@ impl<'a> Fault<'a> {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
-        let mut reading = Reading { slot, pin, together: true, sent: false, ends, began: None, waits: None };
+        let mut reading = Reading { together: true, ..Reading::new(slot, pin, ends) };
         let mut hit = Hit::Cached;
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
@@ -160,7 +185,7 @@ impl<'a> Fault<'a> {
         engine.admit(frame, shadow);
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        let mut reading = Reading { slot, pin, together: false, sent: false, ends, began: None, waits: None };
+        let mut reading = Reading::new(slot, pin, ends);
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
         if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
             let is_on_device = brought == Brought::OnDevice;
@@ -274,8 +299,7 @@ impl<'a> Fault<'a> {
     fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
         let engine = self.engine;
         let holds = engine.frames.words(reading.frame()).holds.load();
-        // A failed *write* also leaves the mark, on a frame whose bytes are good: that frame is dirty.
-        if holds.is_failed() && !holds.is_dirty() {
+        if holds.was_read_in_vain() {
             return self.fail(walk, reading);
         }
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {

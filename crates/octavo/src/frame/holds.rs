@@ -94,9 +94,11 @@ impl Holds {
     pub(crate) fn is_reading(self) -> bool {
         self.0 & READING != 0
     }
+    /// The read of the page failed, so the frame has no bytes. A failed *write* also leaves the mark, on a frame whose bytes are good:
+    /// that frame is dirty.
     #[inline]
-    pub(crate) fn is_failed(self) -> bool {
-        self.0 & IO_ERROR != 0
+    pub(crate) fn was_read_in_vain(self) -> bool {
+        self.0 & (IO_ERROR | DIRTY) == IO_ERROR
     }
     /// Others than the caller, who has `own` pins, hold pins, or the frame is under I/O. For pins this is
     /// only a guess: see `pinned_by_others`.

@@ -3,6 +3,7 @@
 mod chunks;
 mod copies;
 mod pin_share;
+mod pinned_on_the_way_out;
 mod pool_share;
 mod stores;
 

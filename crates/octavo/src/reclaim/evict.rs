@@ -52,7 +52,7 @@ pub(crate) enum Evict {
 }
 
 /// Frames of a batch, or of a part of it.
-type Candidates = SmallVec<[IsolatedFrame; ISOLATED]>;
+pub(crate) type Candidates = SmallVec<[IsolatedFrame; ISOLATED]>;
 
 /// Moves a batch's pages out, as far as they can go.
 pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
@@ -101,7 +101,7 @@ fn must_stay(engine: &Engine, frame: FrameId, what: Evict) -> bool {
 
 /// Sends frames out whose stores know them. Their entries become what the stores say. Dirty pages go on to
 /// their stores.
-fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
+pub(crate) fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
     for (page, frame) in &going {
         unmap_owners(engine, *page, frame.frame());
     }
@@ -213,7 +213,7 @@ fn place_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
 }
 
 /// Has swap take in those candidates that no store keeps yet, in runs.
-fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Going {
+pub(crate) fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Outcome) -> Going {
     let mut going = Going::new();
     let mut fresh = SmallVec::<[(Option<Owner>, IsolatedFrame); ISOLATED]>::new();
     for frame in candidates {

@@ -45,6 +45,8 @@ pub(crate) use compact::block_for_pool;
 pub(crate) use compact::{block_for_fault, frames_together};
 #[cfg(all(test, loom))]
 pub(crate) use evict::evict_batch;
+#[cfg(all(test, not(loom)))]
+pub(crate) use evict::{Outcome, send_out, take_in};
 pub(crate) use migrate::move_pinned;
 #[cfg(all(test, not(loom)))]
 pub(crate) use migrate::{Migrated, migrate};

@@ -1,6 +1,7 @@
 //! Models of whole operations against each other: faults, unmaps, protections, evictions, stores and loads.
 
 use super::{Model, bounded, race};
+use crate::access::{Cover, pin};
 use crate::fault::{prefetch, resolve};
 use crate::frame::PinnedFrame;
 use crate::reclaim::evict_batch;
@@ -177,6 +178,18 @@ fn loom_eviction_against_a_store() {
 #[test]
 fn loom_eviction_against_a_write_of_the_whole_page() {
     eviction_against(4, |model| assert!(model.overwrite(0, 0, 8)), 8);
+}
+
+/// The pin shows what is written: the page keeps the frame that is pinned.
+#[test]
+fn loom_eviction_against_a_pin_and_a_write_of_the_whole_page() {
+    let write = |model: &Model| {
+        let (space, at) = (&model.spaces[0], PageNumber(0).address());
+        let pin = pin(&model.engine, space, at, 8, Access::Write, Cover::All).unwrap();
+        assert!(model.overwrite(0, 0, 8));
+        assert_eq!(pin.load::<u64>(0).unwrap(), 8);
+    };
+    eviction_against(4, write, 8);
 }
 
 /// A thread writes a whole page that is out, while another loads it, reads it ahead, or unmaps it. The page has the old bytes or

@@ -100,7 +100,7 @@ impl Shown {
         engine.start_read(page, [pin], Urgency::Now);
         let holds = engine.frames.words(ours.frame()).holds.load();
         assert!(!holds.is_reading(), "the device answers at once");
-        if holds.is_failed() {
+        if holds.was_read_in_vain() {
             engine.unpin(ours);
             return None;
         }

@@ -269,6 +269,18 @@ impl Cache {
         }
     }
 
+    /// The cached frame of a slot, pinned. Takes the slot's lock, so that a miss is no hint: while an entry leads to the slot, and
+    /// somebody has pinned the frame through it, the frame is found.
+    pub(crate) fn find(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
+        let _lock = self.lock(slot);
+        self.pin_cached(frames, slot)
+    }
+
+    /// Under the slot's lock: pins the frame that has its page. A frame in the cache is in use, so it cannot end meanwhile.
+    fn pin_cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
+        self.cached(frames, slot).map(|frame| PinnedFrame::take(frame, frames.words(frame)).0)
+    }
+
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out. Or finds
     /// that another frame is there already. The slot need not be the caller's: an entry that led to it may have
     /// changed meanwhile.
@@ -278,9 +290,7 @@ impl Cache {
         if words.references() == 0 {
             return Begun::Gone(fresh);
         }
-        if let Some(frame) = self.cached(frames, slot) {
-            // A frame in the cache is in use, so it cannot end while the lock is held.
-            let (pin, _) = PinnedFrame::take(frame, frames.words(frame));
+        if let Some(pin) = self.pin_cached(frames, slot) {
             return Begun::Cached(pin, fresh);
         }
         let (pin, shadow) = self.put_for_reading(frames, slot, fresh);
