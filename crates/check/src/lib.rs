@@ -38,6 +38,8 @@ pub enum Workload {
     Family,
     /// Pages that are lent as slices. No seed chooses it by itself
     Guards,
+    /// Pages that are written while they are pinned. No seed chooses it by itself
+    Pins,
 }
 
 impl Workload {
@@ -51,6 +53,7 @@ impl Workload {
             Self::Family => 98_000,
             Self::Nodes => 92_000,
             Self::Guards => 30_000,
+            Self::Pins => 60_000,
         }
     }
 
@@ -82,6 +85,8 @@ pub enum Pair {
     PinAndPageOut,
     /// A pin that writes a clean page, and the page goes out
     PinOfCleanAndPageOut,
+    /// A page is written whole under a pin that writes, and has gone out meanwhile
+    OverwriteUnderPin,
     /// A load, and the page goes out and leaves its frame to another
     LoadAndReuse,
     /// Two threads want a page that is out

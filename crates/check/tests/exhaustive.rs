@@ -42,6 +42,11 @@ fn accesses_that_do_not_look_again_are_shown_by_one_preemption() {
 }
 
 #[test]
+fn a_page_that_gets_another_frame_beside_its_pin_is_shown_by_one_preemption() {
+    is_shown("overwritten-beside-its-pin", Pair::OverwriteUnderPin, 1);
+}
+
+#[test]
 fn uses_and_references_that_are_kept_are_shown_by_one_preemption() {
     is_shown("reference-kept-for-a-changed-entry", Pair::StoreToCleanAndPageOut, 1);
 }

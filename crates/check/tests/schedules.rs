@@ -101,14 +101,30 @@ fn bugs_of_frames_tables_and_the_huge_zero_page_are_found() {
     is_found("zero-page-second-reference-kept", None);
 }
 
-#[test]
-fn guards_exclude_each_other_under_chosen_schedules() {
+/// Two hundred seeds of a workload that no seed chooses by itself.
+#[track_caller]
+fn goes_well(workload: Workload, name: &str) {
     for seed in 1..=200 {
-        let case = Case { seed, workload: Some(Workload::Guards), mutant: None };
+        let case = Case { seed, workload: Some(workload), mutant: None };
         if let Err(stopped) = run(case, false).result {
-            panic!("{stopped}\nagain: octavo-sim check --workload guards --seed {seed} --runs 1");
+            panic!("{stopped}\nagain: octavo-sim check --workload {name} --seed {seed} --runs 1");
         }
     }
+}
+
+#[test]
+fn guards_exclude_each_other_under_chosen_schedules() {
+    goes_well(Workload::Guards, "guards");
+}
+
+#[test]
+fn pins_show_what_their_pages_hold_under_chosen_schedules() {
+    goes_well(Workload::Pins, "pins");
+}
+
+#[test]
+fn a_page_that_gets_another_frame_beside_its_pin_is_found() {
+    is_found("overwritten-beside-its-pin", Some(Workload::Pins));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A device in memory whose time is virtual. It is late, overtakes itself, fails, and falls silent, as a seed says.
+//! A device in memory whose time is virtual. It is late, overtakes itself, fails, gives back wrong bytes, and falls silent, as a seed says.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,6 +27,8 @@ pub(crate) struct Manners {
     pub inline: u64,
     pub failed: u64,
     pub silent: u64,
+    /// Of a thousand pages that are read: those that come back as other bytes.
+    pub wrong: u64,
     pub silence: Duration,
 }
 
@@ -40,6 +42,7 @@ impl Manners {
             inline: [0, 300, 1000][random.below(3) as usize],
             failed: if random.below(4) == 0 { 100 } else { 0 },
             silent: 0,
+            wrong: 0,
             silence: Duration::ZERO,
         }
     }
@@ -134,8 +137,9 @@ impl State {
             let is_moved = !fails || index < done;
             match transfer.direction() {
                 Direction::Read => {
+                    let is_wrong = manners.wrong > 0 && self.one_of_a_thousand(manners.wrong);
                     let bytes = self.pages.get(&place).expect("what is read was written");
-                    page.copy_in(if is_moved { bytes } else { &[0xDD; PAGE_BYTES] });
+                    page.copy_in(if is_moved && !is_wrong { bytes } else { &[0xDD; PAGE_BYTES] });
                 }
                 Direction::Write => {
                     let mut bytes = Box::new([0xEE; PAGE_BYTES]);

@@ -57,6 +57,7 @@ pub(crate) fn run(seed: u64) {
         inline: [0, 300][random.below(2) as usize],
         failed: if device_fails { random.below(80) } else { 0 },
         silent: 0,
+        wrong: 0,
         silence: Duration::ZERO,
     };
     let (device, serving) = SlowDevice::new(manners, seed);

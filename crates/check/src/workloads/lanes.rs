@@ -76,6 +76,7 @@ pub(crate) fn run(seed: u64, load: Load) {
         inline: if random.below(3) == 0 { 200 } else { 0 },
         failed: if load.has_faults { random.below(100) } else { 0 },
         silent: if load.has_faults { random.below(60) } else { 0 },
+        wrong: 0,
         silence: Duration::from_millis(40),
     };
     let (device, serving) = SlowDevice::new(manners, seed);

@@ -7,6 +7,7 @@
 //! | `family` | a program at the other side of a translation, which forks |
 //! | `guards` | pages of a guarded region, lent while they go out and are brought together |
 //! | `other_side` | that other side |
+//! | `pins` | pages that are written, also whole, while they are pinned |
 //! | `pairs` | two or three threads that meet once |
 //! | `small` | one page, the huge zero page, the first page of a space, and two ranges that take each other's table nodes |
 
@@ -16,6 +17,7 @@ pub(crate) mod guards;
 pub(crate) mod lanes;
 mod other_side;
 pub(crate) mod pairs;
+pub(crate) mod pins;
 pub(crate) mod small;
 
 use std::time::Duration;
@@ -38,6 +40,7 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::Nodes => small::nodes(seed),
         Workload::Family => family::run(seed),
         Workload::Guards => guards::run(seed),
+        Workload::Pins => pins::run(seed),
         Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn run(pair: Pair) {
         Pair::StoreAndReturn => on_a_page(send_out, store, page_out),
         Pair::PinAndPageOut => on_a_page(|_| {}, pin, page_out),
         Pair::PinOfCleanAndPageOut => on_a_page(bring_back, pin, page_out),
+        Pair::OverwriteUnderPin => overwrite_under_pin(),
         Pair::LoadAndReuse => load_and_reuse(),
         Pair::TwoReturns => {
             on_a_page(send_out, store, |space| assert!(insist(|| space.load::<u64>(AT)) <= 2))
@@ -127,6 +128,26 @@ fn protect_and_return() {
     let refused = space.store(AT, 3_u64).expect_err("a page that may only be read");
     assert_eq!(refused.kind(), ErrorKind::Protected);
     assert!([1, 2].contains(&insist(|| space.load::<u64>(AT))));
+    drop(space);
+    assert_nothing_is_left(&manager);
+}
+
+/// A page is pinned while it is asked to go out. After that it is written whole, and the pin shows what was written.
+fn overwrite_under_pin() {
+    let (manager, space) = space_at(AT, PAGE);
+    store_one(&space);
+    let (evicting, pinning) = (Arc::clone(&space), Arc::clone(&space));
+    let evict = named("thread 1", move || page_out(&evicting));
+    let overwrite = named("thread 0", move || {
+        let pin = insist(|| pinning.pin_exact(AT, 8, Access::Write));
+        evict.join().expect("no panic");
+        insist(|| pinning.write(AT, &[2; PAGE as usize]));
+        let written = u64::from_ne_bytes([2; 8]);
+        assert_eq!(pin.load::<u64>(0).expect("a word of the pin"), written, "what was written under the pin");
+        pin.store(0, 3_u64).expect("a word of the pin");
+        assert_eq!(insist(|| pinning.load::<u64>(AT)), 3, "what the pin has stored");
+    });
+    meet([overwrite]);
     drop(space);
     assert_nothing_is_left(&manager);
 }
