@@ -53,7 +53,7 @@ impl Workload {
             Self::Family => 98_000,
             Self::Nodes => 92_000,
             Self::Guards => 30_000,
-            Self::Pins => 60_000,
+            Self::Pins => 180_000,
         }
     }
 

@@ -53,7 +53,8 @@ pub struct ManagerStats {
     pub table_nodes: u64,
     /// Pages of 4 KiB that can leave: those that the reclaim policy means to keep, and those that go first.
     pub lru_pages: (u64, u64),
-    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in memory.
+    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in memory. A page that is
+    /// unmapped while it is written keeps its place until the write ends, however long its device takes.
     pub swap_slots: u64,
     /// Pages in the compressed pool, and the bytes of the budget that it takes for them.
     pub pool_pages: u64,
