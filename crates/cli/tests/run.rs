@@ -15,11 +15,17 @@ use common::runs::{OCTAVO, assert_passed, octavo, signal, text, torture};
 /// Runs the torture program in half of what it needs, and returns the summary.
 #[track_caller]
 fn endure(kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
+    endure_with("192M", "2", kinds, seconds, seed)
+}
+
+/// As [`endure`], with so much memory and so many threads of each kind.
+#[track_caller]
+fn endure_with(memory: &str, threads: &str, kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
     let json = tempfile::NamedTempFile::new().unwrap();
     let options = ["--memory", "96M", "--json", json.path().to_str().unwrap()];
-    let arguments =
-        ["--memory", "192M", "--seconds", seconds, "--seed", seed, "--only", kinds, "--patience", "120"];
-    let output = octavo(&options, torture(), &arguments).output().unwrap();
+    let size = ["--memory", memory, "--threads", threads];
+    let arguments = ["--seconds", seconds, "--seed", seed, "--only", kinds, "--patience", "120"];
+    let output = octavo(&options, torture(), &[&size[..], &arguments].concat()).output().unwrap();
     assert_passed(&output);
     // Which of several children is which is found out in the end.
     assert!(!text(&output.stderr).contains("another process"), "{}", text(&output.stderr));
@@ -100,6 +106,12 @@ fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls()
     let waits = said.lines().find_map(|line| line.strip_prefix("longest waits: ")).expect("it says that");
     let longest = waits.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).max().unwrap();
     assert!(longest < LONGEST_WAIT_MS, "{waits}\n{}", text(&output.stderr));
+}
+
+#[test]
+fn children_do_not_get_what_is_wiped_for_them() {
+    let summary = endure_with("128M", "1", "wiped", "4", "9");
+    assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! has found. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
 //! Pages are adopted as far as there is room. The rest waits until the driver has made some.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -137,6 +138,18 @@ impl<'a> Adopter<'a> {
         }
     }
 
+    /// Returns the ranges whose bytes a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The
+    /// mover has the memory that was forked also where the program has ended since, or runs another one.
+    fn wiped_in_children(&self) -> Vec<Range<u64>> {
+        let told = self.window.reach().mover_pid().map(proc::wiped_in_children);
+        let told = told.and_then(Result::ok).unwrap_or_default();
+        if told.is_empty() {
+            return told;
+        }
+        let layout = self.shared.layout.lock();
+        told.iter().flat_map(|range| layout.mapped_in(range)).collect()
+    }
+
     /// Returns whether what finds no room is to be tried again: pages have gone out lately, on a slow device perhaps. In a tree with
     /// forks, pages are made movable one batch after the other, and children end.
     fn has_patience(&mut self) -> bool {
@@ -192,10 +205,12 @@ impl Listener for Adopter<'_> {
             // What is wrong with the parent's memory would be wrong with the child's.
             return unserved(held);
         }
+        let wiped = self.wiped_in_children();
         let forked = Managed::serve(common, program, &held, layout, |space| {
             let began = Instant::now();
             loop {
-                match space.fork_from(self.space) {
+                let forget = |range: &Range<u64>| space.forget(range.start, range.end - range.start);
+                match space.fork_from(self.space).and_then(|()| wiped.iter().try_for_each(forget)) {
                     // The parent's pages cannot go out now, but writes may end, and other processes make room.
                     Err(error)
                         if error.kind() == ErrorKind::OutOfMemory

@@ -57,6 +57,11 @@ impl Ranges {
         }
     }
 
+    /// Returns the parts of a range that the space maps.
+    pub(crate) fn mapped_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        parts(&self.mapped, range)
+    }
+
     /// Returns the ranges that are in doubt, divided at these addresses.
     pub(crate) fn doubtful_parts(&self, bounds: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         let bounds: BTreeSet<u64> = bounds.collect();

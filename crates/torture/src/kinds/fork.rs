@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use crate::finding::insist;
 use crate::memory::{Mapping, PAGE};
 use crate::patterned::Patterned;
 use crate::process::{fork, fork_orphan, spawn_anew, vfork_and_exec};
@@ -20,6 +21,9 @@ pub const OPERATIONS: &[&str] = &[
 ];
 
 pub const ORPHANS: &[&str] = &["orphans", "pages written"];
+
+pub const WIPED: &[&str] =
+    &["children without a part of the memory", "children with all of it", "pages written"];
 
 /// A child may copy all pages, and a grandchild too.
 const COPIES: usize = 3;
@@ -67,6 +71,37 @@ pub fn run_orphans(team: Team<'_>) {
         }
         memory.check_all("at the end");
     });
+}
+
+/// Children without what is not for them.
+pub fn run_wiped(team: Team<'_>) {
+    team.run(|work| {
+        let mut memory = Patterned::new(work.bytes);
+        memory.fill_all(work);
+        while work.goes_on() {
+            let wiped = if work.random.once_in(4) { 0 } else { work.random.below(memory.pages()) };
+            wipe(work, &mut memory, wiped);
+            overwrite(work, &mut memory, 1024, "after a fork that wipes");
+        }
+        memory.check_all("at the end");
+    });
+}
+
+/// A child that has zeros in place of the first pages. It may use them, and its parent keeps its own words there.
+fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
+    for (pages, advice) in [(0..wiped, libc::MADV_WIPEONFORK), (wiped..memory.pages(), libc::MADV_KEEPONFORK)]
+    {
+        let error = memory.mapping.advise(pages.start, pages.len(), advice);
+        insist!(error == 0, "madvise {advice} was refused with error {error}.");
+    }
+    let child = fork(|| {
+        work.branch(10);
+        memory.set_zero(0..wiped);
+        memory.check_all("in a child that has not all of the memory");
+        overwrite(work, memory, 1024, "in a child that has not all of the memory");
+    });
+    child.wait("a child that has not all of the memory");
+    work.count(if wiped > 0 { WIPED[0] } else { WIPED[1] });
 }
 
 /// Checks some pages, and writes them anew.

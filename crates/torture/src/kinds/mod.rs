@@ -23,13 +23,14 @@ pub struct Kind {
     pub run: fn(Team<'_>),
 }
 
-pub const ALL: [Kind; 9] = [
+pub const ALL: [Kind; 10] = [
     Kind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
     Kind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
     Kind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
     Kind { name: "protect", operations: protect::OPERATIONS, run: protect::run },
     Kind { name: "fork", operations: fork::OPERATIONS, run: fork::run },
     Kind { name: "orphans", operations: fork::ORPHANS, run: fork::run_orphans },
+    Kind { name: "wiped", operations: fork::WIPED, run: fork::run_wiped },
     Kind { name: "io", operations: io::OPERATIONS, run: io::run },
     Kind { name: "shared", operations: shared::OPERATIONS, run: shared::run },
     Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
