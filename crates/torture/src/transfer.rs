@@ -114,6 +114,27 @@ pub fn read_all(pipe: &impl AsRawFd, to: Slice<'_>) {
     });
 }
 
+/// This process's memory, as a debugger reads it.
+#[derive(Debug)]
+pub struct Debugged(File);
+
+impl Debugged {
+    pub fn new() -> Self {
+        Self(File::open("/proc/self/mem").unwrap_or_else(|error| {
+            report(format_args!("/proc/self/mem was refused: {error}"));
+        }))
+    }
+
+    /// Copies a range. Returns false where a page is missing: the kernel waits for nobody then, and asks nobody for the page.
+    pub fn read(&self, from: Slice<'_>, to: Slice<'_>) -> bool {
+        // SAFETY: the target is mapped while it is borrowed, and no reference borrows its bytes. The source is an offset in a file.
+        let read =
+            unsafe { libc::pread(self.0.as_raw_fd(), to.at.cast(), to.bytes, from.address().cast_signed()) };
+        insist!(read >= 0 || last_errno() == libc::EIO, "a read of /proc/self/mem failed: {}", last_error());
+        read == to.bytes as isize
+    }
+}
+
 /// Writes to memory of this process as if it were another's.
 pub fn process_write(from: Slice<'_>, to: Slice<'_>) {
     between(from, to, "process_vm_writev", |own, other| {

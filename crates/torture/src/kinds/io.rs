@@ -8,7 +8,7 @@ use crate::finding::insist;
 use crate::memory::PAGE;
 use crate::patterned::Patterned;
 use crate::ring::Ring;
-use crate::transfer::{self, Scratch, Slice};
+use crate::transfer::{self, Debugged, Scratch, Slice};
 use crate::work::{Team, Work};
 
 pub const OPERATIONS: &[&str] = &[
@@ -20,6 +20,8 @@ pub const OPERATIONS: &[&str] = &[
     "transfers by pipe",
     "process_vm_writev",
     "process_vm_readv",
+    "a debugger's reads",
+    "a debugger's reads refused",
     "reads into registered buffers",
     "writes from registered buffers",
     "rings refused",
@@ -34,6 +36,7 @@ const MOST_RANGES: usize = 256;
 const REGISTERED_PAGES: usize = 64;
 
 struct Files {
+    debugged: Debugged,
     buffered: Scratch,
     direct: Option<Scratch>,
 }
@@ -49,7 +52,7 @@ pub fn run(team: Team<'_>) {
         if direct.is_none() {
             work.count("direct file access refused");
         }
-        let files = Files { buffered: Scratch::new(work.team.folder), direct };
+        let files = Files { debugged: Debugged::new(), buffered: Scratch::new(work.team.folder), direct };
         while work.goes_on() {
             step(work, &files, &mut from, &mut to);
             let page = work.random.below(from.pages());
@@ -88,7 +91,7 @@ fn slice<'a>(memory: &'a Patterned, pages: &Range<usize>) -> Slice<'a> {
 }
 
 fn step(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
-    match work.random.below(16) {
+    match work.random.below(17) {
         0..3 => {
             through_file(work, &files.buffered, from, to, "after a read from a file");
             work.count("buffered file reads");
@@ -104,6 +107,7 @@ fn step(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patte
         8..10 => through_pipe(work, from, to),
         10..13 => through_process(work, from, to),
         13 | 14 => through_ring(work, files, from, to),
+        15 => through_debugger(work, &files.debugged, from, to),
         _ => {
             work.idle(50);
             work.count("idle times");
@@ -192,6 +196,19 @@ fn through_process(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned
         work.count("process_vm_readv");
     }
     arrived(from, source, to, target, "after a transfer between processes");
+}
+
+/// A debugger gets the right bytes, or an error. What it was refused, others get.
+fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Patterned, to: &mut Patterned) {
+    let (source, target) = runs(work, from, to, 8);
+    let (sent, received) = (slice(from, &source), slice(to, &target));
+    if debugged.read(sent, received) {
+        work.count("a debugger's reads");
+    } else {
+        work.count("a debugger's reads refused");
+        transfer::process_read(sent, received);
+    }
+    arrived(from, source, to, target, "after a debugger's read");
 }
 
 /// Registers a buffer, leaves it alone so that a pager would take it, and has the kernel write it by its pages.
