@@ -114,6 +114,13 @@ fn children_do_not_get_what_is_wiped_for_them() {
     assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
 }
 
+/// Four threads read up to 16 MiB at once, in a quarter of their memory. No store tells of what a device writes.
+#[test]
+fn direct_reads_of_many_pages_lose_nothing() {
+    let summary = endure_with("384M", "4", "direct", "8", "8");
+    assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
+}
+
 #[test]
 fn a_program_that_fits_is_left_alone_and_its_output_and_exit_code_pass_through() {
     let script = "echo out; echo err >&2; cat; exit 7";

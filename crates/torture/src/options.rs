@@ -20,7 +20,7 @@ sentence on standard error, and exit status 1. At the end there is a line for ea
   --folder PATH    where files without names are made (the temporary folder)
   --patience N     seconds after the end until a kind that has not ended is a finding (120)
 
-Kinds: writers, layout, brk, protect, fork, orphans, wiped, io, shared, threads
+Kinds: writers, layout, brk, protect, fork, orphans, wiped, io, direct, shared, threads
 ";
 
 /// What is asked for.

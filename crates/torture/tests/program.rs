@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-const KINDS: [&str; 10] =
-    ["writers", "layout", "brk", "protect", "fork", "orphans", "wiped", "io", "shared", "threads"];
+const KINDS: [&str; 11] =
+    ["writers", "layout", "brk", "protect", "fork", "orphans", "wiped", "io", "direct", "shared", "threads"];
 
 fn torture(arguments: &[&str]) -> Output {
     let program = Command::new(env!("CARGO_BIN_EXE_octavo-torture")).args(arguments).output();

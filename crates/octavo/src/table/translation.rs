@@ -27,7 +27,8 @@
 //! becomes a fault for writing ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
 //! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
 //! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
-//! ([`Touch::Written`]). So no store falls in between.
+//! ([`Touch::Written`]). So no store falls in between. A device that may write to a page counts as one that writes: a translation
+//! that cannot tell whether there is one answers Unsupported, and the page counts as written.
 #![expect(unsafe_code, reason = "who implements the trait is handed memory of which most is not theirs")]
 
 use octavo_platform::ArenaBytes;
@@ -120,7 +121,7 @@ impl Remove {
 pub enum Touch {
     /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
     Accessed,
-    /// The page was written. Octavo relies on it.
+    /// The page was written, or a device may be writing to it, which no protection stops. Octavo relies on it.
     Written,
     /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has found nothing
     /// ([`TranslatedSpace::fault_missing`](crate::translation::TranslatedSpace::fault_missing)).

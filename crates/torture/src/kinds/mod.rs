@@ -1,6 +1,7 @@
 //! The kinds of torture. Each is a module with the names of its operations and a function that runs its workers.
 
 mod brk;
+mod direct;
 mod fork;
 mod io;
 mod layout;
@@ -23,7 +24,7 @@ pub struct Kind {
     pub run: fn(Team<'_>),
 }
 
-pub const ALL: [Kind; 10] = [
+pub const ALL: [Kind; 11] = [
     Kind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
     Kind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
     Kind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
@@ -32,6 +33,7 @@ pub const ALL: [Kind; 10] = [
     Kind { name: "orphans", operations: fork::ORPHANS, run: fork::run_orphans },
     Kind { name: "wiped", operations: fork::WIPED, run: fork::run_wiped },
     Kind { name: "io", operations: io::OPERATIONS, run: io::run },
+    Kind { name: "direct", operations: direct::OPERATIONS, run: direct::run },
     Kind { name: "shared", operations: shared::OPERATIONS, run: shared::run },
     Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
 ];

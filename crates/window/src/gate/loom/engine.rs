@@ -179,7 +179,7 @@ impl World {
 
     /// Evicts a page, if it is at the program's side. Returns false where it is refused.
     pub(super) fn evict(&self, page: usize) -> bool {
-        if !self.rules.never_cleans {
+        if !self.rules.never_cleans || !self.rules.never_cleans_protected {
             self.clean(page);
         }
         let Some(place) = self.begin(page) else { return true };
@@ -200,9 +200,11 @@ impl World {
     /// Writes a page to a place, and leaves it where it is.
     fn clean(&self, page: usize) {
         let Some(place) = self.begin(page) else { return };
-        let bytes = self.kernel().pages[page].value;
+        let bytes = || self.kernel().pages[page].value;
+        let before = bytes();
         let is_clean = self.protect(page, true) == Answer::Done;
-        self.publish(page, Away(if is_clean { bytes } else { place }));
+        let written = if self.rules.never_cleans { bytes() } else { before };
+        self.publish(page, Away(if is_clean { written } else { place }));
     }
 
     /// Takes memory over that is there already.

@@ -34,6 +34,10 @@ struct Rules {
     protects_clean: bool,
     /// A page is never made clean where it is.
     never_cleans: bool,
+    /// Not even where it is protected before its bytes are copied.
+    never_cleans_protected: bool,
+    /// A clean page is shown and protected by one call.
+    shows_in_one_call: bool,
     /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where it stays.
     keeps_clean_closed: bool,
     /// A range that arrives where another is still mapped waits for that one's event.
@@ -54,6 +58,8 @@ const ALL: Rules = Rules {
     registers_first: true,
     protects_clean: true,
     never_cleans: true,
+    never_cleans_protected: true,
+    shows_in_one_call: true,
     keeps_clean_closed: true,
     waits_for_late_events: true,
     looks_alone: true,
@@ -66,7 +72,8 @@ fn there(value: u8) -> Page {
 }
 
 /// A page that is watched, and missing.
-const MISSING: Page = Page { is_registered: true, value: None, is_protected: false, is_shared: false };
+const MISSING: Page =
+    Page { is_registered: true, value: None, is_protected: false, is_shared: false, is_pinned: false };
 
 /// A thread of a model.
 type Side = fn(&World);
@@ -315,6 +322,43 @@ fn loom_a_store_to_a_dirty_page_is_kept() {
 #[should_panic(expected = "a store was lost")]
 fn loom_where_pages_are_made_clean_in_place_a_store_is_lost() {
     stored_when_dirty(Rules { never_cleans: false, ..ALL });
+}
+
+// --- pages that devices write ---
+
+/// A device writes to a page, beside other threads of the program. No store tells of that.
+fn written_by_a_device(rules: Rules, page: (Page, Entry), program: &'static [Side]) {
+    let evictor = if program.len() > 1 { evict } else { evict_twice };
+    check(rules, [page, (MISSING, Empty)], program, Some(evictor), |world| {
+        assert_eq!(world.now(0), 2, "what a device wrote was lost");
+    });
+}
+
+const READ: Side = |world| world.read_directly(0, 2);
+const LOOK: Side = |world| assert!([1, 2].contains(&world.load(0)));
+
+#[test]
+fn loom_what_a_device_writes_is_kept() {
+    written_by_a_device(ALL, (there(1), Away(DIRTY)), &[READ]);
+    written_by_a_device(ALL, (MISSING, Out(1)), &[READ]);
+    written_by_a_device(ALL, (MISSING, Out(1)), &[LOOK, READ]);
+    written_by_a_device(ALL, (there(1), Away(DIRTY)), &[World::fork, READ]);
+}
+
+#[test]
+#[should_panic(expected = "what a device wrote was lost")]
+fn loom_where_pages_are_protected_and_made_clean_in_place_what_a_device_writes_is_lost() {
+    let rules = Rules { never_cleans_protected: false, ..ALL };
+    // Stores are not.
+    stored_when_dirty(rules);
+    written_by_a_device(rules, (there(1), Away(DIRTY)), &[READ]);
+}
+
+#[test]
+#[should_panic(expected = "what a device wrote was lost")]
+fn loom_where_pages_are_shown_before_they_are_protected_what_a_device_writes_is_lost() {
+    let rules = Rules { shows_in_one_call: false, ..ALL };
+    written_by_a_device(rules, (MISSING, Out(1)), &[LOOK, READ]);
 }
 
 // --- memory that is taken over ---

@@ -28,6 +28,8 @@ pub(super) struct Page {
     pub(super) is_protected: bool,
     /// A child has it too. It is not moved until it is the program's own again, which a store makes it.
     pub(super) is_shared: bool,
+    /// A device may write to it. It is not moved.
+    pub(super) is_pinned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +172,8 @@ impl World {
             let mut kernel = self.kernel();
             kernel.changing += 1;
             kernel.child = kernel.pages.map(|page| page.value);
-            kernel.pages.iter_mut().for_each(|page| page.is_shared = page.value.is_some());
+            // A child has a copy of a pinned page at once.
+            kernel.pages.iter_mut().for_each(|page| page.is_shared = page.value.is_some() && !page.is_pinned);
         }
         self.raise(Event::Fork);
     }
@@ -183,24 +186,35 @@ impl World {
     }
 
     pub(super) fn load(&self, page: usize) -> u8 {
-        self.access(page, None)
+        self.access(page, false, |_| {})
     }
 
     pub(super) fn store(&self, page: usize, value: u8) {
-        self.access(page, Some(value));
+        self.access(page, true, |there| there.value = Some(value));
     }
 
-    fn access(&self, page: usize, store: Option<u8>) -> u8 {
+    /// Has a device write to a page. The kernel pins the page as if it were stored to. The device writes later, whatever protects the
+    /// page by then.
+    pub(super) fn read_directly(&self, page: usize, value: u8) {
+        self.access(page, true, |there| there.is_pinned = true);
+        ::loom::thread::yield_now();
+        let there = &mut self.kernel().pages[page];
+        assert!(there.is_pinned, "no model changes a mapping that a device writes to");
+        (there.value, there.is_pinned) = (Some(value), false);
+    }
+
+    /// Accesses a page, and returns its bytes from before. A page that is written becomes the program's own.
+    fn access(&self, page: usize, is_store: bool, act: impl FnOnce(&mut Page)) -> u8 {
         let mut kernel = self.kernel();
         loop {
             let there = &mut kernel.pages[page];
-            match (there.value, store) {
-                (Some(value), None) => return value,
-                (Some(_), Some(value)) if !there.is_protected => {
-                    (there.value, there.is_shared) = (store, false);
+            match there.value {
+                Some(value) if !is_store || !there.is_protected => {
+                    there.is_shared &= !is_store;
+                    act(there);
                     return value;
                 }
-                (None, _) if !there.is_registered => {
+                None if !there.is_registered => {
                     there.value = Some(0);
                     continue;
                 }
@@ -209,7 +223,6 @@ impl World {
             let is_protected = there.value.is_some();
             kernel.last_fault += 1;
             let number = kernel.last_fault;
-            let is_store = store.is_some();
             kernel.faults.push(Fault { number, page, is_store, is_protected, is_read: false });
             self.happened.notify_all();
             while kernel.faults.iter().any(|fault| fault.number == number) {
@@ -317,9 +330,15 @@ impl World {
             }
             let is_new = there.value.is_none();
             if is_new {
-                (there.value, there.is_protected) = (Some(value), protected);
+                (there.value, there.is_protected) = (Some(value), protected && self.rules.shows_in_one_call);
             } else {
                 there.is_protected = false;
+            }
+            if is_new && protected && !self.rules.shows_in_one_call {
+                drop(kernel);
+                ::loom::thread::yield_now();
+                kernel = self.kernel();
+                kernel.pages[page].is_protected = true;
             }
             wake(&mut kernel, page);
             self.happened.notify_all();
@@ -365,6 +384,9 @@ impl World {
             }
             kernel = self.happened.wait(kernel).unwrap();
         }
+        if kernel.pages[page].is_pinned {
+            return None;
+        }
         if kernel.pages[page].is_shared {
             if is_clean && self.rules.keeps_clean_closed {
                 return None;
@@ -376,7 +398,7 @@ impl World {
             drop(kernel);
             ::loom::thread::yield_now();
             kernel = self.kernel();
-            if kernel.changing > 0 {
+            if kernel.changing > 0 || kernel.pages[page].is_pinned {
                 return None;
             }
         }
