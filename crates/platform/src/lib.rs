@@ -16,6 +16,7 @@
 //! | `words` | plain data of up to 16 bytes, by atomics |
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
+//! | `heir` | processes that keep this one's descriptors when it dies |
 //! | `inside` | whether a thread is inside of the engine, for allocators |
 //! | `seccomp` | a filter that forbids system calls to a thread, for tests |
 //! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
@@ -36,6 +37,7 @@ compile_error!("octavo-platform supports Linux on x86-64 only");
 pub mod accessed;
 mod arena_bytes;
 mod fork;
+pub mod heir;
 mod inside;
 pub mod kernel_swap;
 mod page_crc;

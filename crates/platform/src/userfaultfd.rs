@@ -16,9 +16,11 @@
 //!
 //! Costs: a copy of 4 KiB about 1 µs, zeros 0.3 µs, a move 1 µs for a page and 42 ns a page in bulk.
 
+use std::ffi::CStr;
 use std::io;
 use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 
@@ -84,6 +86,9 @@ impl BitOr for Features {
         Self(self.0 | other.0)
     }
 }
+
+/// What `/proc/self/fd` says of a userfaultfd.
+pub const KIND: &CStr = c"anon_inode:[userfaultfd]";
 
 /// Which accesses to a registered range become faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,10 +195,20 @@ impl Userfaultfd {
 
     /// Returns whether the memory still exists that the descriptor is for. It ends with the last process that shares it.
     pub fn is_alive(&self) -> bool {
-        // Nothing is registered there, so the kernel finds nothing, if it finds the memory.
-        const NOWHERE: u64 = 1 << 16;
-        let answer = self.write_protect(NOWHERE, crate::PAGE_BYTES as u64, false);
-        !answer.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::SRCH))
+        is_alive(self.as_fd())
+    }
+
+    /// Returns whether that is so of any userfaultfd that this process has, from wherever it has come. Where nobody can say, it is.
+    pub fn is_any_alive() -> bool {
+        let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return true };
+        let mut kinds = descriptors.flatten().filter(|entry| {
+            std::fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str().as_bytes() == KIND.to_bytes())
+        });
+        kinds.any(|entry| {
+            let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
+            // SAFETY: the number is for this one call, which finds a descriptor or none. It changes nothing behind any.
+            number.is_none_or(|number| is_alive(unsafe { BorrowedFd::borrow_raw(number) }))
+        })
     }
 
     /// Returns another descriptor of the same userfaultfd.
@@ -339,6 +354,16 @@ unsafe fn control<T>(descriptor: BorrowedFd<'_>, number: u64, request: *mut T) -
         return None;
     }
     Some(Errno::from_io_error(&io::Error::last_os_error()).expect("the error of a system call has a number"))
+}
+
+/// Returns whether the memory of a userfaultfd exists. Of another descriptor nobody can say that it does not.
+fn is_alive(descriptor: BorrowedFd<'_>) -> bool {
+    // Nothing is registered there, so the kernel finds nothing, if it finds the memory.
+    const NOWHERE: u64 = 1 << 16;
+    let range = wire::Range { start: NOWHERE, len: crate::PAGE_BYTES as u64 };
+    let mut request = wire::ProtectRequest { range, mode: 0 };
+    // SAFETY: the request is live for the call, which changes nothing where nothing is registered.
+    unsafe { control(descriptor, wire::WRITE_PROTECT, &raw mut request) != Some(Errno::SRCH) }
 }
 
 fn check(error: Option<Errno>) -> io::Result<()> {
