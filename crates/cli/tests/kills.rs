@@ -6,12 +6,12 @@ mod common;
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::{env, fs};
 
 use common::runs::{
-    Mark, Random, assert_passed, children, comm, is_there, is_watched, kill, octavo, signal, text, torture,
-    wait_for, wait_for_guardian, wait_until_gone,
+    Mark, Random, assert_passed, children, comm, is_guardian, is_there, is_watched, kill, octavo, signal,
+    text, torture, wait_for, wait_for_guardian, wait_until_gone,
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
@@ -211,6 +211,27 @@ fn a_guardian_that_is_killed_has_a_successor_that_ends_the_tree_with_the_runner(
 }
 
 #[test]
+fn a_guardian_that_is_killed_with_the_runner_leaves_nothing() {
+    let (mut run, program, mover) = start_paged();
+    let guardian = wait_for_guardian(run.id(), None);
+    let both = [run.id(), guardian].map(|pid| pid.to_string());
+    assert!(Command::new("kill").arg("-KILL").args(both).status().unwrap().success());
+    run.kill_runner([program, mover]);
+    run.assert_all_have_ended_with_it();
+}
+
+#[test]
+fn what_octavo_has_started_has_ended_with_it() {
+    let mut run = Run::start("96M", &["writers", "orphans"].map(|kind| torture_of(kind, "80M", 2, 1)));
+    let guardian = wait_for_guardian(run.id(), None);
+    let line = text(&fs::read(format!("/proc/{guardian}/cmdline")).unwrap());
+    assert_eq!((comm(guardian).as_str(), line.trim_end_matches('\0')), ("octavo-guard", "octavo-guard"));
+    assert!(run.wait().success(), "{}", run.told("errors"));
+    let left: Vec<_> = run.mark.processes().into_iter().map(|pid| (pid, comm(pid))).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn a_runner_that_may_open_no_more_files_stops_the_tree_and_no_program_reads_zeros() {
     let (mut run, program, mover) = start_paged();
     // It has more already. The kernel needs so many to wait for some of them.
@@ -232,10 +253,7 @@ fn guardians_that_are_killed_are_not_missed_by_a_tree_that_ends_by_itself() {
         for _ in 0..4 {
             wait_for_guardian(run.id(), None);
             random.pause(200);
-            let is_guardian = |pid: &u32| {
-                text(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).contains("__guardian")
-            };
-            children(run.id()).into_iter().filter(is_guardian).for_each(kill);
+            children(run.id()).into_iter().filter(|pid| is_guardian(*pid)).for_each(kill);
         }
         assert!(run.wait().success(), "{}", run.told("errors"));
         // A fork's child that ends just then may be named as one whose pages cannot go out.
@@ -321,10 +339,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
         }
         run.kill_runner(managed);
         wait_for("the helpers' ends", || {
-            let is_helper = |pid: &u32| {
-                let line = text(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
-                comm(*pid) == "octavo-mover" || line.contains("__guardian")
-            };
+            let is_helper = |pid: &u32| comm(*pid) == "octavo-mover" || is_guardian(*pid);
             (!run.mark.processes().iter().any(is_helper)).then_some(())
         });
         // Whoever was not managed yet goes on, and does not stand still.

@@ -1,140 +1,70 @@
-//! The guardian: a small process that ends the tree if the runner dies.
+//! The guardians: two small processes that end the tree if the runner dies.
 //!
-//! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So the guardian
-//! keeps each descriptor open too. It learns of the runner's end by the end of their socket. Programs whose
-//! pages only the runner had are killed then, before they can read a wrong byte, and a sentence says so.
+//! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So each guardian shares the runner's table
+//! of descriptors ([`Heir`]): it has a fork's descriptor from the moment on in which the kernel hands it out. The runner keeps a
+//! [list](list) of what is entrusted to them, and they wait. When the runner dies, programs whose pages only the runner had are killed
+//! before any descriptor is closed, and a sentence says so. Whoever stood still goes on.
 //!
-//! The runner keeps a list of what it has entrusted. Where the guardian ends before the runner, the monitor starts another, which gets
-//! everything on the list, and then is asked to answer. Where several in a row end without an answer, the next one would do no better,
-//! and the tree is stopped. A fork's child is entrusted by the thread that reads its event, long before anybody knows which process
-//! it is.
+//! ```text
+//!   first:  waits beside the runner ─► the runner is dead ─► kills, lets go on, searches for survivors ─► empties the list, ends
+//!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end ─────────────────► the same, if there is a list
+//! ```
+//!
+//! One of them may end together with the runner. Where one ends before, the monitor starts another. A fork's child is entrusted by the
+//! thread that reads its event, long before anybody knows which process it is.
 
-use std::collections::BTreeMap;
+mod list;
+
+use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, parent_id};
-use std::process::{Command, Stdio};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::parent_id;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use octavo_platform::userfaultfd::{Features, Userfaultfd};
-use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
-    shutdown, socketpair,
-};
-use rustix::process::Signal;
-use rustix::stdio::dup2_stderr;
+use octavo_platform::heir::Heir;
+use octavo_platform::userfaultfd::{KIND, Userfaultfd};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, waitpid};
 
 use crate::proc;
 use crate::signals::kill;
+use list::{Entry, List, What};
 
 /// The first argument of a process that is to be a guardian.
 pub const SUBCOMMAND: &str = "__guardian";
+/// What lists of processes call it.
+const NAME: &CStr = c"octavo-guard";
+/// The arguments of this program that make it a guardian, behind its name.
+#[cfg(not(test))]
+const ARGUMENTS: &[&str] = &[SUBCOMMAND];
+#[cfg(test)]
+const ARGUMENTS: &[&str] = &["--exact", "guardian::tests::guardian", "--ignored", "--nocapture"];
 
-/// A process is managed from now on. Its descriptor comes along.
-const MANAGED: u32 = 1;
-/// A process is managed no longer.
-const ENDED: u32 = 2;
-/// The runner ends as it should.
-const DONE: u32 = 3;
-/// A file comes along that is to be closed last.
-const KEEP: u32 = 4;
-/// A process stands still until it is taken over.
-const STOPPED: u32 = 5;
-/// All that stood still go on.
-const CONTINUED: u32 = 6;
-/// A fork's child has been found among the processes, or is to be looked for again.
-const FOUND: u32 = 7;
-/// The guardian has everything, and is to say so.
-const ANSWER: u32 = 8;
-
-/// What a guardian answers: it has everything up to there, or there are no descriptors for it.
-const HAS_ALL: u8 = 1;
-const LACKS_DESCRIPTORS: u8 = 2;
-
-/// So many guardians in a row may end before they have answered.
-const MOST_SILENT: u32 = 3;
-
-/// How long a guardian may take to hear of something, once its socket is full.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the guardian looks all the time for processes that nobody has told it the numbers of, and how often afterwards.
+/// How many there are.
+const COUNT: usize = 2;
+/// How long a guardian looks all the time for processes that nobody has told it the numbers of, and how often afterwards.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
-/// What a message says: three numbers, when the process has started, and where its stack begins.
-#[derive(Clone, Copy, Debug, Default)]
-struct Message {
-    what: u32,
-    /// Names what has been entrusted.
-    key: u32,
-    /// 0 where it is not known.
-    pid: u32,
-    start: u64,
-    stack: u64,
-}
-
-impl Message {
-    const BYTES: usize = 28;
-
-    fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        for (index, word) in [self.what, self.key, self.pid].into_iter().enumerate() {
-            bytes[4 * index..4 * index + 4].copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes[12..20].copy_from_slice(&self.start.to_ne_bytes());
-        bytes[20..].copy_from_slice(&self.stack.to_ne_bytes());
-        bytes
-    }
-
-    fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Self { what: word(0), key: word(4), pid: word(8), start: long(12), stack: long(20) }
-    }
-}
-
-/// The runner's side. It knows all that the guardian has, so that another one can take its place. Clones are the same guardian.
+/// The runner's side. Clones are the same guardians.
 #[derive(Clone, Debug)]
 pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 
 #[derive(Debug)]
 struct Ward {
-    socket: OwnedFd,
-    pid: u32,
-    /// How many before this one have ended in a row without an answer.
-    silent: u32,
-    next_key: u32,
-    entrusted: BTreeMap<u32, Process>,
-    kept: Vec<OwnedFd>,
-    stopped: Vec<u32>,
+    list: List,
+    /// This process.
+    own: OwnedFd,
+    guards: Vec<Guard>,
 }
 
-/// A process whose memory the runner pages.
 #[derive(Debug)]
-struct Process {
-    /// 0: a fork's child that has not been found yet.
+struct Guard {
     pid: u32,
-    /// When it has started. Its number may be another's by now, which has started later.
-    start: u64,
-    stack: u64,
-    events: Userfaultfd,
-}
-
-impl Process {
-    fn new(pid: u32, start: u64, stack: u64, events: OwnedFd) -> Self {
-        // The guardian only asks whether the memory is there still.
-        Self { pid, start, stack, events: Userfaultfd::of_fork(events, Features::default()) }
-    }
-
-    /// Returns whether the number is still this process's.
-    fn has_its_number(&self) -> bool {
-        start_of(self.pid) == Some(self.start)
-    }
+    process: Arc<OwnedFd>,
+    /// The one that comes first. The guard goes by its descriptor.
+    _first: Option<Arc<OwnedFd>>,
 }
 
 /// Returns when a process has started. `None`: it has ended, or (0) has not been found.
@@ -142,121 +72,82 @@ fn start_of(pid: u32) -> Option<u64> {
     (pid != 0).then(|| proc::stat(pid)).flatten().map(|stat| stat.start)
 }
 
-/// A process in the guardian's care, until this is dropped.
+/// A process in the guardians' care, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Entrusted {
     guardian: Guardian,
-    key: u32,
+    place: usize,
 }
 
 impl Guardian {
-    /// Starts a guardian, which is this program again.
+    /// Makes the list. Nobody guards anything yet.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started.
-    pub(crate) fn start() -> io::Result<Self> {
-        let (socket, pid) = spawn()?;
-        let ward = Ward::new(socket, pid);
-        ward.send(Message { what: ANSWER, ..Message::default() }, None)?;
-        Ok(Self(Arc::new(Mutex::new(ward))))
+    /// The kernel's, for want of memory or descriptors.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (list, own) = (List::new()?, pidfd_open(getpid(), PidfdFlags::empty())?);
+        Ok(Self(Arc::new(Mutex::new(Ward { list, own, guards: Vec::new() }))))
     }
 
-    /// Puts another process in the place of a guardian that has ended, and entrusts everything to it again.
+    /// Starts guardians until there are two. Returns the numbers of those that it has started.
     ///
     /// # Errors
-    /// The kernel's, where it cannot be started; or several in a row have ended without a sign of life; or the last one has ended for
-    /// want of descriptors, as another would.
-    pub(crate) fn start_again(&self) -> io::Result<()> {
-        let mut ward = self.lock();
-        ward.silent = match ward.last_answer() {
-            Some(LACKS_DESCRIPTORS) => {
-                return Err(io::Error::other("it may not have enough descriptors (see `ulimit -n`)"));
-            }
-            Some(_) => 0,
-            None => ward.silent + 1,
-        };
-        if ward.silent == MOST_SILENT {
-            return Err(io::Error::other(format!("{MOST_SILENT} in a row have ended as soon as they began")));
+    /// The kernel's, where one cannot be started.
+    pub(crate) fn complete(&self) -> io::Result<Vec<u32>> {
+        let (mut ward, mut started) = (self.lock(), Vec::new());
+        while ward.guards.len() < COUNT {
+            let guard = ward.start_guard()?;
+            started.push(guard.pid);
+            ward.guards.push(guard);
         }
-        (ward.socket, ward.pid) = spawn()?;
-        // It may have ended already. Then there will be a third one.
-        for (key, process) in &ward.entrusted {
-            let Process { pid, start, stack, ref events } = *process;
-            let message = Message { what: MANAGED, key: *key, pid, start, stack };
-            ward.send(message, Some(events.as_fd()))?;
-        }
-        for file in &ward.kept {
-            ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()))?;
-        }
-        for pid in &ward.stopped {
-            ward.send(Message { what: STOPPED, pid: *pid, ..Message::default() }, None)?;
-        }
-        ward.send(Message { what: ANSWER, ..Message::default() }, None)
+        Ok(started)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.lock().pid
+    /// Takes note that a child of the runner has ended. Returns whether that was a guardian.
+    pub(crate) fn note_end(&self, pid: u32) -> bool {
+        let guards = &mut self.lock().guards;
+        let before = guards.len();
+        guards.retain(|guard| guard.pid != pid);
+        guards.len() < before
     }
 
-    /// Entrusts a process to the guardian. A fork's child need not be found among the processes yet.
+    /// Entrusts a process to the guardians. A fork's child need not be found among the processes yet.
     ///
     /// # Errors
-    /// The kernel's, where there are too many descriptors.
-    pub(crate) fn entrust(
-        &self,
-        pid: Option<u32>,
-        stack: u64,
-        events: BorrowedFd<'_>,
-    ) -> io::Result<Entrusted> {
+    /// The kernel's, for want of memory.
+    pub(crate) fn entrust(&self, pid: Option<u32>, stack: u64) -> io::Result<Entrusted> {
         let pid = pid.unwrap_or(0);
         let start = start_of(pid).unwrap_or(0);
-        let process = Process::new(pid, start, stack, events.try_clone_to_owned()?);
-        let mut ward = self.lock();
-        let key = ward.next_key;
-        ward.next_key += 1;
-        ward.send(Message { what: MANAGED, key, pid, start, stack }, Some(events))?;
-        ward.entrusted.insert(key, process);
-        Ok(Entrusted { guardian: self.clone(), key })
+        let place = self.lock().list.put(Entry { what: What::Managed, pid, start, stack })?;
+        Ok(Entrusted { guardian: self.clone(), place })
     }
 
-    /// A process stands still from now on. If the runner dies, the guardian lets it go on.
+    /// A process stands still from now on. If the runner dies, the guardians let it go on.
     pub(crate) fn stopped(&self, pid: u32) {
-        let mut ward = self.lock();
-        ward.stopped.push(pid);
-        let _ = ward.send(Message { what: STOPPED, pid, ..Message::default() }, None);
+        // Without memory for it, nobody does.
+        let _ = self.lock().list.put(Entry { what: What::Stopped, pid, ..Entry::default() });
     }
 
     /// All processes that stood still go on.
     pub(crate) fn continued(&self) {
-        let mut ward = self.lock();
-        ward.stopped.clear();
-        let _ = ward.send(Message { what: CONTINUED, ..Message::default() }, None);
+        self.lock().list.remove(|entry| entry.what == What::Stopped);
     }
 
-    /// Has the guardian close a file last. It may take the kernel a while to give the blocks of an unnamed file back, and the runner
-    /// does not wait for that.
-    pub(crate) fn keep(&self, file: OwnedFd) {
-        let mut ward = self.lock();
-        // Otherwise the runner waits.
-        let _ = ward.send(Message { what: KEEP, ..Message::default() }, Some(file.as_fd()));
-        ward.kept.push(file);
-    }
-
-    /// Has the guardian take the runner for dead, and hear of nothing more. It kills whoever is left of the processes in its care, and has
-    /// their descriptors until they are gone.
+    /// Leaves whoever is left of the processes in the guardians' care to them. Once the runner has ended, they take it for dead, kill
+    /// these, and have their descriptors until they are gone.
     pub(crate) fn leave_survivors(&self) {
-        let _ = shutdown(&self.lock().socket, Shutdown::Both);
+        // They go by descriptors that are open until the runner's end.
+        std::mem::forget(std::mem::take(&mut self.lock().guards));
+        std::mem::forget(self.clone());
     }
 
-    /// Everything has ended as it should. A guardian that is left otherwise ends the tree.
+    /// Everything has ended as it should, and so do the guardians. One that is left otherwise ends the tree.
     pub(crate) fn finish(self) {
-        let mut ward = self.lock();
-        // The guardian is to be the last that has these files.
-        ward.kept.clear();
-        let _ = ward.send(Message { what: DONE, ..Message::default() }, None);
-        drop(ward);
-        // The socket ends with the runner, after all else.
-        std::mem::forget(self);
+        for guard in self.lock().guards.drain(..) {
+            kill(guard.pid, Signal::KILL);
+            // Another thread may have taken its end.
+            let _ = Pid::from_raw(guard.pid as i32).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Ward> {
@@ -266,22 +157,14 @@ impl Guardian {
 
 #[cfg(test)]
 impl Guardian {
-    /// A guardian that does not hear anything.
-    pub(crate) fn deaf() -> Self {
-        let (socket, _) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("the test may have a socket");
-        Self(Arc::new(Mutex::new(Ward::new(socket, 0))))
-    }
-
-    /// From now on the kernel refuses to tell it anything.
+    /// From now on there is no memory for what is entrusted to it.
     pub(crate) fn refuse(&self) {
-        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
-        self.lock().socket = socket.expect("the test may have a socket");
+        self.lock().list.file = File::options().write(true).open("/dev/full").unwrap();
     }
 
     /// Returns the numbers of the processes in its care, 0 for each that has not been found.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.lock().entrusted.values().map(|process| process.pid).collect()
+        self.lock().list.entries().map(|entry| entry.pid).collect()
     }
 }
 
@@ -289,131 +172,49 @@ impl Entrusted {
     /// The process has been found. With 0, it was another one, and is to be looked for again; or it has ended.
     pub(crate) fn found(&self, pid: u32) {
         let start = start_of(pid).unwrap_or(0);
-        let mut ward = self.guardian.lock();
-        if let Some(process) = ward.entrusted.get_mut(&self.key) {
-            (process.pid, process.start) = (pid, start);
-        }
-        let _ = ward.send(Message { what: FOUND, key: self.key, pid, start, stack: 0 }, None);
+        self.guardian.lock().list.change(self.place, |entry| (entry.pid, entry.start) = (pid, start));
     }
 }
 
 impl Drop for Entrusted {
     fn drop(&mut self) {
-        let mut ward = self.guardian.lock();
-        ward.entrusted.remove(&self.key);
-        let _ = ward.send(Message { what: ENDED, key: self.key, ..Message::default() }, None);
+        self.guardian.lock().list.change(self.place, |entry| *entry = Entry::default());
     }
 }
 
 impl Ward {
-    fn new(socket: OwnedFd, pid: u32) -> Self {
-        let (entrusted, kept, stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { socket, pid, silent: 0, next_key: 0, entrusted, kept, stopped }
-    }
-
-    /// Returns what a guardian that has ended has answered last.
-    fn last_answer(&self) -> Option<u8> {
-        let mut answer = [0];
-        let mut next = || {
-            let received = recv(&self.socket, &mut answer, RecvFlags::DONTWAIT);
-            received.map(|(_, bytes)| (bytes > 0).then_some(answer[0]))
+    fn start_guard(&self) -> io::Result<Guard> {
+        let first = self.guards.last().map(|guard| Arc::clone(&guard.process));
+        let arguments = ARGUMENTS.iter().map(|argument| CString::new(*argument));
+        let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
+        let arguments: Vec<&CStr> =
+            [NAME].into_iter().chain(arguments.iter().map(CString::as_c_str)).collect();
+        let heir = Heir {
+            name: NAME,
+            of: self.own.as_fd(),
+            after: first.as_ref().map(|first| first.as_fd()),
+            program: c"/proc/self/exe",
+            arguments: &arguments,
+            input: self.list.file.as_fd(),
+            keeps: KIND,
         };
-        // What it has left unread is an error first.
-        let mut last = next().or_else(|_| next()).ok()?;
-        while let Ok(Some(answer)) = next() {
-            last = Some(answer);
-        }
-        last
-    }
-
-    /// Tells the guardian. One that has ended need not be told: the monitor notices its end, and the next one hears of everything. One
-    /// that does not listen is ended: somebody has stopped it, and it would guard nobody.
-    fn send(&self, message: Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(descriptor) = &descriptor {
-            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
-        }
-        let bytes = message.to_bytes();
-        loop {
-            return match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => continue,
-                Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-                Err(Errno::AGAIN) => {
-                    kill(self.pid, Signal::KILL);
-                    Ok(())
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
+        let pid = heir.start()?;
+        let number = Pid::from_raw(pid as i32).expect("a process has a number");
+        let process = pidfd_open(number, PidfdFlags::empty()).inspect_err(|_| kill(pid, Signal::KILL))?;
+        Ok(Guard { pid, process: Arc::new(process), _first: first })
     }
 }
 
-/// Starts a process that is to be a guardian, and returns the socket to it.
-fn spawn() -> io::Result<(OwnedFd, u32)> {
-    let kind = SocketType::SEQPACKET;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&ours, Timeout::Send, Some(PATIENCE))?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg(SUBCOMMAND).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-    // A group of its own: what a terminal sends to the program's group is not for the guardian.
-    command.process_group(0);
-    Ok((ours, command.spawn()?.id()))
-}
-
-/// The life of a guardian. Its socket is its standard input.
+/// The life of a guardian after the runner's. The list is its standard input.
 pub fn guardian_main() {
-    let input = io::stdin();
-    let (mut watched, mut kept, mut stopped) = (BTreeMap::new(), Vec::new(), Vec::new());
-    // Whoever kills looks at processes, and may have no descriptor left for that.
-    let spare = input.as_fd().try_clone_to_owned();
-    loop {
-        let mut bytes = [0; Message::BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut buffers = [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg(input.as_fd(), &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC);
-        let received = match received {
-            // A runner that ends with an answer unread is an error first, and all that it has said comes after that.
-            Err(Errno::INTR | Errno::CONNRESET) => continue,
-            received => received.map_or(0, |message| message.bytes),
-        };
-        let descriptor = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-            _ => None,
-        });
-        let Message { what, key, pid, start, stack } = Message::of_bytes(&bytes);
-        match (received, what) {
-            // The runner entrusts no more to whoever could not have this, and stops the tree.
-            (Message::BYTES, MANAGED | KEEP) if descriptor.is_none() => {
-                let _ = send(input.as_fd(), &[LACKS_DESCRIPTORS], SendFlags::NOSIGNAL);
-                return;
-            }
-            (Message::BYTES, DONE) => return close_last(input.as_fd(), kept),
-            (Message::BYTES, KEEP) => kept.extend(descriptor),
-            (Message::BYTES, STOPPED) => stopped.push(pid),
-            (Message::BYTES, CONTINUED) => stopped.clear(),
-            (Message::BYTES, MANAGED) => {
-                watched.extend(descriptor.map(|events| (key, Process::new(pid, start, stack, events))));
-            }
-            (Message::BYTES, FOUND) => {
-                let found = |process: &mut Process| (process.pid, process.start) = (pid, start);
-                watched.get_mut(&key).into_iter().for_each(found);
-            }
-            (Message::BYTES, ENDED) => drop(watched.remove(&key)),
-            // The runner reads it once this process has ended.
-            (Message::BYTES, ANSWER) => {
-                let _ = send(input.as_fd(), &[HAS_ALL], SendFlags::NOSIGNAL);
-            }
-            // The runner is gone.
-            _ => break,
-        }
-    }
-    drop(spare);
-    let watched: Vec<Process> = watched.into_values().collect();
+    let _ = rustix::thread::set_name(NAME);
+    let Ok(list) = io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return };
+    let entries = list::read(&list).unwrap_or_default();
+    let (watched, stopped): (Vec<Entry>, Vec<Entry>) =
+        entries.into_iter().partition(|entry| entry.what == What::Managed);
     kill_with_children(known(&watched));
     // The search may take for ever, and nobody waits for it.
-    stopped.into_iter().for_each(|pid| kill(pid, Signal::CONT));
+    stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
     let count = watched.len();
     let tell = move || {
         if count > 0 {
@@ -427,8 +228,8 @@ pub fn guardian_main() {
     // Whoever reads it may be slow. The search does not wait for that.
     let telling = std::thread::Builder::new().spawn(tell);
     end_survivors(&watched);
-    // Descriptors are closed only now.
-    drop(watched);
+    // Nothing is left to do for the other guardian.
+    let _ = list.set_len(0);
     match telling {
         Ok(telling) => drop(telling.join()),
         Err(_) => tell(),
@@ -436,8 +237,9 @@ pub fn guardian_main() {
 }
 
 /// Returns the numbers of the processes that have been found, and are there still.
-fn known(watched: &[Process]) -> Vec<u32> {
-    watched.iter().filter(|process| process.has_its_number()).map(|process| process.pid).collect()
+fn known(watched: &[Entry]) -> Vec<u32> {
+    let has_its_number = |process: &&Entry| start_of(process.pid) == Some(process.start);
+    watched.iter().filter(has_its_number).map(|process| process.pid).collect()
 }
 
 /// Kills processes whose memory the runner had until none is left.
@@ -445,10 +247,10 @@ fn known(watched: &[Process]) -> Vec<u32> {
 /// A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
 /// or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
 /// live for another second. A process that runs another program has memory of its own, which nobody needs to find.
-fn end_survivors(watched: &[Process]) {
+fn end_survivors(watched: &[Entry]) {
     let began = Instant::now();
     // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
-    while watched.iter().any(|process| process.events.is_alive()) {
+    while Userfaultfd::is_any_alive() {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {
             let stack = proc::stat(*pid).map(|stat| stat.stack);
@@ -480,8 +282,7 @@ fn beneath(reaper: u32) -> Vec<u32> {
 }
 
 fn is_guardian(pid: u32) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.split(|byte| *byte == 0).nth(1) == Some(SUBCOMMAND.as_bytes())
+    proc::name(pid).as_bytes() == NAME.to_bytes()
 }
 
 fn kill_with_children(mut doomed: Vec<u32>) {
@@ -495,15 +296,6 @@ fn kill_with_children(mut doomed: Vec<u32>) {
         // It may stand still until it is taken over.
         kill(pid, Signal::CONT);
     }
-}
-
-/// Closes files after the runner has.
-fn close_last(socket: BorrowedFd<'_>, kept: Vec<OwnedFd>) {
-    // Whoever reads what the runner says does not wait for this process.
-    let _ = File::open("/dev/null").map(|nothing| dup2_stderr(&nothing));
-    // Ends with the runner.
-    let _ = recv(socket, &mut [0; 8], RecvFlags::empty());
-    drop(kept);
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ pub(crate) struct Held {
 impl Held {
     /// From here on pages of the program may be in the runner's hands only.
     pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
-        let entrusted = guardian.entrust(program.pid, program.stack, events.as_fd());
+        let entrusted = guardian.entrust(program.pid, program.stack);
         let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
         Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
     }

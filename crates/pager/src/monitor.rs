@@ -10,6 +10,7 @@
 //! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some ten for one that shares
 //! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
 
+mod end;
 mod forks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,8 +59,6 @@ const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
 /// So many descriptors are enough to find processes while other threads open some.
 const SPARE: usize = 8;
-/// How often the processes of a tree are killed at least: a process may fork meanwhile.
-const LEAST_ROUNDS: u32 = 8;
 
 fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
@@ -84,8 +83,8 @@ pub(crate) struct Monitor {
     manager: Option<Manager>,
     guardian: Option<Guardian>,
     reader: Reader,
-    /// The guardian's process has ended.
-    is_unguarded: bool,
+    /// One of the guardian's processes has ended.
+    lacks_guardian: bool,
     pub(crate) tree: Tree,
     /// Since when the processes of the tree could not be found.
     blind_since: Option<Instant>,
@@ -192,7 +191,7 @@ impl Monitor {
             manager: None,
             guardian: None,
             reader: Reader::default(),
-            is_unguarded: false,
+            lacks_guardian: false,
             tree: Tree::default(),
             blind_since: None,
             spare: (0..SPARE)
@@ -364,35 +363,39 @@ impl Monitor {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         // The manager has threads of its own, and the guardian is a process.
         priority::lower();
-        let guardian = Guardian::start();
+        let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
         let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make_manager);
         priority::raise();
-        let guardian = guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
-        self.tree.leave_out(guardian.pid());
+        let (started, guardian) =
+            guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
+        started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
         self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
         Ok(())
     }
 
-    /// Takes note that a child of the runner has ended, which may be the guardian.
+    /// Takes note that a child of the runner has ended, which may be a guardian.
     pub(crate) fn note_end(&mut self, pid: u32) {
-        self.is_unguarded |= self.guardian.as_ref().is_some_and(|guardian| guardian.pid() == pid);
+        if self.guardian.as_ref().is_some_and(|guardian| guardian.note_end(pid)) {
+            self.tree.forget_helper(pid);
+            self.lacks_guardian = true;
+        }
     }
 
-    /// Starts another guardian where it has ended.
+    /// Starts another guardian where one has ended.
     fn keep_guarded(&mut self) -> Result<(), Failed> {
-        if !std::mem::take(&mut self.is_unguarded) {
+        if !std::mem::take(&mut self.lacks_guardian) {
             return Ok(());
         }
         let guardian = self.guardian.as_ref().expect("it has been there");
-        self.tree.forget_helper(guardian.pid());
         priority::lower();
-        let started = guardian.start_again();
+        let started = guardian.complete();
         priority::raise();
-        self.tree.leave_out(guardian.pid());
-        started.map_err(|error| {
-            Failed(format!("its guardian has ended, and no other could be started: {error}"))
-        })
+        let started = started.map_err(|error| {
+            Failed(format!("a guardian has ended, and no other could be started: {error}"))
+        })?;
+        started.into_iter().for_each(|guard| self.tree.leave_out(guard));
+        Ok(())
     }
 
     /// Waits for the manager.
@@ -401,8 +404,6 @@ impl Monitor {
         if let Some(making) = self.making.take() {
             let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
             let manager = made.map_err(Failed)?;
-            let guardian = self.guardian.as_ref().expect("it is started with the thread");
-            manager.swap_files().into_iter().flatten().for_each(|file| guardian.keep(file));
             self.manager = Some(manager);
         }
         Ok(())
@@ -604,30 +605,6 @@ impl Monitor {
         !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
     }
 
-    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner. Where some are left
-    /// after a while, the guardian searches for them.
-    pub(crate) fn kill_all(&mut self) {
-        self.spare.clear();
-        let began = Instant::now();
-        for round in 1.. {
-            let known = || self.tree.processes.keys().copied().collect();
-            let found = self.tree.find();
-            let pids =
-                found.map_or_else(|_| known(), |found| found.into_iter().map(|(pid, _)| pid).collect());
-            Vec::into_iter(pids).for_each(|pid| crate::signals::kill(pid, rustix::process::Signal::KILL));
-            std::thread::sleep(Duration::from_millis(2));
-            let ending = self.ending.iter().map(|(_, managed)| managed);
-            let is_needed = self.managed.values().chain(&self.forks).chain(ending).any(Managed::is_needed);
-            if round >= LEAST_ROUNDS && !is_needed {
-                return;
-            }
-            if began.elapsed() > PATIENCE {
-                self.guardian.iter().for_each(Guardian::leave_survivors);
-                return;
-            }
-        }
-    }
-
     /// Returns the figures up to now.
     pub(crate) fn figures(&mut self) -> &Summary {
         self.summary.peak_bytes = self.ledger.peak_bytes();
@@ -643,24 +620,6 @@ impl Monitor {
             self.summary.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
         }
         &self.summary
-    }
-
-    /// Ends the management of all processes, after the program's end.
-    pub(crate) fn finish(mut self) -> Summary {
-        // A program that has ended early does not care whether it could have been served.
-        let _ = self.making.take().map(JoinHandle::join);
-        self.standstill.end(self.guardian.as_ref());
-        self.figures();
-        let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
-        let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
-        let all: Vec<_> = managed.chain(ending).collect();
-        // Each may have to wait for a device, or for room. They do so at the same time.
-        all.iter().for_each(Managed::stop);
-        all.into_iter().for_each(|managed| self.summary.add(managed));
-        if let Some(guardian) = self.guardian.take() {
-            guardian.finish();
-        }
-        self.summary
     }
 }
 

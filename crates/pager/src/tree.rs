@@ -55,7 +55,7 @@ pub(crate) struct Tree {
     rounds: Rounds,
     /// How many there have been.
     pub(crate) seen: u64,
-    helpers: Vec<u32>,
+    pub(crate) helpers: Vec<u32>,
     last_look: Option<LastLook>,
 }
 

@@ -96,17 +96,22 @@ pub fn is_watched(pid: u32) -> bool {
     maps.lines().any(|line| line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" um ")))
 }
 
+/// Returns whether a process is a guardian. One of a dead runner runs a program of its own for the rest.
+pub fn is_guardian(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    comm(pid) == "octavo-guard" || line.contains("__guardian")
+}
+
 /// Waits until a guardian of a runner has the descriptor of a process, and returns it.
 #[track_caller]
 pub fn wait_for_guardian(runner: u32, other_than: Option<u32>) -> u32 {
-    let is_guardian = |pid: &u32| {
-        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let has_memory = |pid: &u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let mut files = files.filter_map(|file| fs::read_link(file.path()).ok());
-        line.contains("__guardian") && files.any(|file| file.as_os_str() == "anon_inode:[userfaultfd]")
+        is_guardian(*pid) && files.any(|file| file.as_os_str() == "anon_inode:[userfaultfd]")
     };
     wait_for("a guardian that has been entrusted with something", || {
-        children(runner).into_iter().filter(|pid| Some(*pid) != other_than).find(is_guardian)
+        children(runner).into_iter().filter(|pid| Some(*pid) != other_than).find(has_memory)
     })
 }
 

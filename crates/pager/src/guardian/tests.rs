@@ -1,9 +1,16 @@
-//! Guardians in processes of their own. What they are entrusted with has memory that never ends: its descriptors are no userfaultfds.
+//! Guardians and runners in processes of their own, which are this program again.
 
-use std::process::Child;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use octavo::PAGE_BYTES;
+use octavo_platform::ZeroedArray;
+use octavo_platform::userfaultfd::Features;
+use octavo_window::{Target, Windows};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use super::*;
 use crate::managed::tests::wait_until;
@@ -18,12 +25,29 @@ fn guardian() {
 struct Ours(Child);
 
 impl Ours {
+    /// Starts this program again, as one of the tests that are for that.
+    fn this_program(test: &str, set_up: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("guardian::tests::{test}"), "--ignored", "--nocapture"]);
+        set_up(&mut command);
+        Self(command.spawn().unwrap())
+    }
+
+    fn sleeper() -> Self {
+        Self(Command::new("sleep").arg("1000").spawn().unwrap())
+    }
+
     fn id(&self) -> u32 {
         self.0.id()
     }
 
     fn state(&self) -> u8 {
         proc::stat(self.id()).unwrap().state
+    }
+
+    fn stop(&self) {
+        kill(self.id(), Signal::STOP);
+        wait_until(|| self.state() == b'T');
     }
 }
 
@@ -33,100 +57,170 @@ impl Drop for Ours {
     }
 }
 
-/// A guardian that says what it has to say to a file.
-struct Started {
-    ward: Ward,
-    process: Ours,
-    said: tempfile::NamedTempFile,
+/// Starts a guardian whose runner is dead already, and which says what it has to say to a file.
+fn guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let guardian = Ours::this_program("guardian", |command| {
+        let input = list.file.try_clone().unwrap();
+        command.stdin(input).stdout(Stdio::null()).stderr(said.reopen().unwrap());
+    });
+    (guardian, said)
 }
 
-impl Started {
-    fn new() -> Self {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let said = tempfile::NamedTempFile::new().unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "guardian::tests::guardian", "--ignored", "--nocapture"]);
-        command.stdin(theirs).stdout(Stdio::null()).stderr(said.reopen().unwrap());
-        let process = Ours(command.spawn().unwrap());
-        Self { ward: Ward::new(ours, process.id()), process, said }
-    }
-
-    fn tell(&self, message: Message) {
-        let memory = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let has_memory = message.what == MANAGED;
-        self.ward.send(message, has_memory.then_some(memory.as_fd())).unwrap();
-    }
-
-    /// Ends the socket as the runner's death does.
-    fn lose_runner(self) -> (Ours, tempfile::NamedTempFile) {
-        (self.process, self.said)
-    }
+fn has_said(said: &tempfile::NamedTempFile) -> bool {
+    std::fs::read_to_string(said.path()).unwrap().contains("the runner has died")
 }
 
-fn sleeper() -> Ours {
-    Ours(Command::new("sleep").arg("1000").spawn().unwrap())
-}
-
+/// This process's memory lives on, and a guardian has a descriptor of it.
 #[test]
 fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() {
-    let started = Started::new();
-    let sleeper = sleeper();
-    kill(sleeper.id(), Signal::STOP);
-    wait_until(|| sleeper.state() == b'T');
-    started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
-    started.tell(Message { what: STOPPED, pid: sleeper.id(), ..Message::default() });
-    let (guardian, said) = started.lose_runner();
+    if !Windows::is_allowed() {
+        return;
+    }
+    let memory = Userfaultfd::of_this_process(Features::NONE).unwrap();
+    let (sleeper, mut list) = (Ours::sleeper(), List::new().unwrap());
+    sleeper.stop();
+    list.put(Entry { what: What::Managed, stack: 1, ..Entry::default() }).unwrap();
+    list.put(Entry { what: What::Stopped, pid: sleeper.id(), ..Entry::default() }).unwrap();
+    fcntl_setfd(&memory, FdFlags::empty()).unwrap();
+    let (guardian, said) = guardian_of(&list);
+    fcntl_setfd(&memory, FdFlags::CLOEXEC).unwrap();
     wait_until(|| sleeper.state() != b'T');
-    wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
+    wait_until(|| has_said(&said));
     assert_ne!(guardian.state(), b'Z', "it looks for whoever has the memory");
 }
 
 #[test]
 fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
-    let started = Started::new();
-    let (process, later) = (sleeper(), sleeper());
+    let (process, later, mut list) = (Ours::sleeper(), Ours::sleeper(), List::new().unwrap());
     let start = |child: &Ours| start_of(child.id()).unwrap();
-    let numbers = [(0, &process, start(&process)), (1, &later, start(&later) - 1)];
-    for (key, child, start) in numbers {
-        started.tell(Message { what: MANAGED, key, pid: child.id(), start, stack: 1 });
+    for (child, start) in [(&process, start(&process)), (&later, start(&later) - 1)] {
+        list.put(Entry { what: What::Managed, pid: child.id(), start, stack: 1 }).unwrap();
     }
-    let (_guardian, said) = started.lose_runner();
-    wait_until(|| process.state() == b'Z');
-    wait_until(|| std::fs::read_to_string(said.path()).unwrap().contains("the runner has died"));
-    assert_ne!(later.state(), b'Z', "it has the number, and has started later");
-}
-
-#[test]
-fn what_the_runner_has_said_is_heard_though_it_ended_with_an_answer_unread() {
-    let started = Started::new();
-    let sleeper = sleeper();
-    let (pid, start) = (sleeper.id(), start_of(sleeper.id()).unwrap());
-    started.tell(Message { what: MANAGED, pid, start, stack: 1, ..Message::default() });
-    started.tell(Message { what: ANSWER, ..Message::default() });
-    let mut answered = [PollFd::new(&started.ward.socket, PollFlags::IN)];
-    assert_eq!(poll(&mut answered, None), Ok(1));
-    // As where the machine is busy: the guardian hears of everything at once, after the runner's end.
-    kill(started.process.id(), Signal::STOP);
-    wait_until(|| started.process.state() == b'T');
-    started.tell(Message { what: ENDED, ..Message::default() });
-    started.tell(Message { what: DONE, ..Message::default() });
-    let (guardian, said) = started.lose_runner();
-    kill(guardian.id(), Signal::CONT);
+    let (guardian, said) = guardian_of(&list);
     wait_until(|| guardian.state() == b'Z');
-    assert_eq!(std::fs::read_to_string(said.path()).unwrap(), "");
-    assert_ne!(sleeper.state(), b'Z');
+    assert!(has_said(&said));
+    assert_eq!(process.state(), b'Z');
+    assert_ne!(later.state(), b'Z', "it has the number, and has started later");
+    let (guardian, said) = guardian_of(&list);
+    wait_until(|| guardian.state() == b'Z');
+    assert!(!has_said(&said), "nothing is left for the other guardian");
+}
+
+/// A runner, and a process of which it says the number.
+struct Runner {
+    runner: Ours,
+    guards: Vec<u32>,
+    process: u32,
+}
+
+impl Runner {
+    fn start(test: &str, set_up: impl FnOnce(&mut Command)) -> Self {
+        let mut runner = Ours::this_program(test, |command| {
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            set_up(command);
+        });
+        let process = number_behind("ready ", &mut BufReader::new(runner.0.stdout.take().unwrap()));
+        let mut guards = Vec::new();
+        wait_until(|| {
+            guards.clear();
+            proc::children(runner.id(), &mut guards).unwrap();
+            guards.retain(|pid| is_guardian(*pid));
+            guards.len() == COUNT
+        });
+        Self { runner, guards, process: process as u32 }
+    }
+}
+
+/// Reads lines until one has a word, and returns the number behind it.
+fn number_behind(word: &str, lines: &mut BufReader<ChildStdout>) -> u64 {
+    lines
+        .lines()
+        .map(Result::unwrap)
+        .find_map(|line| Some(line.split_once(word)?.1.parse().unwrap()))
+        .unwrap()
+}
+
+/// Waits for its death.
+fn wait_to_be_killed(process: u32) -> ! {
+    println!("ready {process}");
+    loop {
+        std::thread::park();
+    }
 }
 
 #[test]
-fn a_guardian_that_may_not_have_a_descriptor_says_so_and_no_other_is_started() {
-    let started = Started::new();
-    started.tell(Message { what: ANSWER, ..Message::default() });
-    wait_until(|| started.ward.last_answer() == Some(HAS_ALL));
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    prlimit(Pid::from_raw(started.process.id() as i32), Resource::Nofile, none).unwrap();
-    started.tell(Message { what: MANAGED, stack: 1, ..Message::default() });
-    wait_until(|| started.process.state() == b'Z');
-    let error = Guardian(Arc::new(Mutex::new(started.ward))).start_again().unwrap_err().to_string();
-    assert!(error.contains("it may not have enough descriptors"), "{error}");
+#[ignore = "another test runs it in a process of its own, as a runner"]
+fn runner_of_one_that_stands_still() {
+    let guardian = Guardian::new().unwrap();
+    guardian.complete().unwrap();
+    let pid = std::env::var("OCTAVO_TEST_STOPPED").unwrap().parse().unwrap();
+    guardian.stopped(pid);
+    kill(pid, Signal::STOP);
+    wait_to_be_killed(pid);
+}
+
+#[test]
+fn what_stands_still_goes_on_though_a_guardian_is_killed_with_the_runner() {
+    for which in 0..COUNT {
+        let sleeper = Ours::sleeper();
+        let Runner { runner, guards, .. } = Runner::start("runner_of_one_that_stands_still", |command| {
+            command.env("OCTAVO_TEST_STOPPED", sleeper.id().to_string());
+        });
+        wait_until(|| sleeper.state() == b'T');
+        [guards[which], runner.id()].into_iter().for_each(|pid| kill(pid, Signal::KILL));
+        wait_until(|| sleeper.state() != b'T');
+        wait_until(|| guards.iter().all(|pid| proc::stat(*pid).is_none_or(|stat| stat.state == b'Z')));
+    }
+}
+
+#[test]
+#[ignore = "another test runs it in a process of its own, as a program"]
+fn program_that_wants_a_page() {
+    let words = ZeroedArray::<AtomicU64>::new(PAGE_BYTES / 8).unwrap();
+    let memory = Userfaultfd::of_this_process(Features::NONE).unwrap();
+    println!("descriptor {}", memory.as_fd().as_raw_fd());
+    println!("address {}", &raw const words[0] as u64);
+    std::io::stdin().lines().next();
+    drop(memory);
+    let read = words[0].load(Ordering::Relaxed);
+    std::fs::write(std::env::var_os("OCTAVO_TEST_FINDING").unwrap(), read.to_string()).unwrap();
+}
+
+#[test]
+#[ignore = "another test runs it in a process of its own, as a runner"]
+fn runner_that_has_just_read_of_a_fork() {
+    let guardian = Guardian::new().unwrap();
+    guardian.complete().unwrap();
+    let mut program = Ours::this_program("program_that_wants_a_page", |command| {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    });
+    let mut told = BufReader::new(program.0.stdout.take().unwrap());
+    let (number, address) = (number_behind("descriptor ", &mut told), number_behind("address ", &mut told));
+    // The guardians know the stack of its family, and nothing of itself.
+    let stack = proc::stat(program.id()).unwrap().stack;
+    let _parent = guardian.entrust(None, stack).unwrap();
+    let process = Pid::from_raw(program.id() as i32).unwrap();
+    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let memory = pidfd_getfd(process, number as i32, PidfdGetfdFlags::empty()).unwrap();
+    let memory = Target::new(Userfaultfd::of_fork(memory, Features::NONE));
+    memory.watch(address, PAGE_BYTES as u64).unwrap();
+    program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    wait_to_be_killed(program.id());
+}
+
+/// As a fork's child whose descriptor the runner has read, and has told nobody of yet.
+#[test]
+fn a_program_whose_descriptor_only_a_dead_runner_knew_reads_no_zeros_and_is_killed() {
+    if !Windows::is_allowed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let finding = folder.path().join("finding");
+    let Runner { runner, process, .. } = Runner::start("runner_that_has_just_read_of_a_fork", |command| {
+        command.env("OCTAVO_TEST_FINDING", &finding);
+    });
+    kill(runner.id(), Signal::KILL);
+    wait_until(|| proc::stat(process).is_none_or(|stat| stat.state == b'Z'));
+    assert!(!finding.exists(), "it read a byte that nobody had put there");
 }

@@ -54,7 +54,7 @@ impl Commons {
         Self {
             manager,
             ledger: Arc::new(Ledger::new(BUDGET)),
-            guardian: Guardian::deaf(),
+            guardian: Guardian::new().unwrap(),
             reader: Reader::default(),
         }
     }

@@ -1,0 +1,143 @@
+//! The list of what is entrusted to the guardians: a file without a name, in memory. The runner writes it, and a guardian reads it
+//! once the runner is dead. What was written is there then, at whatever moment the runner has died.
+//!
+//! ```text
+//!   0     4     8        16       24   28
+//!   │what │ pid │ start  │ stack  │    │   32 bytes for each entry
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// What an entry says of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum What {
+    /// Nothing: the place is free.
+    #[default]
+    Free = 0,
+    /// The runner has pages of it.
+    Managed = 1,
+    /// It stands still until it is taken over.
+    Stopped = 2,
+}
+
+/// A process that is entrusted to the guardians.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) what: What,
+    /// 0: a fork's child that has not been found yet.
+    pub(super) pid: u32,
+    /// When it has started. Its number may be another's by now, which has started later.
+    pub(super) start: u64,
+    /// Where its stack begins.
+    pub(super) stack: u64,
+}
+
+impl Entry {
+    const BYTES: usize = 32;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&(self.what as u32).to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.start.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.stack.to_ne_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let known = [What::Managed, What::Stopped];
+        let what = known.into_iter().find(|what| *what as u32 == word(0)).unwrap_or_default();
+        Self { what, pid: word(4), start: long(8), stack: long(16) }
+    }
+}
+
+/// The runner's side.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) file: File,
+    entries: Vec<Entry>,
+}
+
+impl List {
+    pub(super) fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("octavo-entrusted", MemfdFlags::CLOEXEC)?);
+        Ok(Self { file, entries: Vec::new() })
+    }
+
+    /// Puts an entry on the list, and returns its place.
+    ///
+    /// # Errors
+    /// The kernel's, for want of memory. The entry is not on the list then.
+    pub(super) fn put(&mut self, entry: Entry) -> io::Result<usize> {
+        let free = self.entries.iter().position(|entry| entry.what == What::Free);
+        let place = free.unwrap_or(self.entries.len());
+        self.write(place, entry)?;
+        if free.is_none() {
+            self.entries.push(entry);
+        }
+        self.entries[place] = entry;
+        Ok(place)
+    }
+
+    /// Changes the entry at a place.
+    pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Entry)) {
+        change(&mut self.entries[place]);
+        // There is memory for it already.
+        let _ = self.write(place, self.entries[place]);
+    }
+
+    /// Takes entries off the list.
+    pub(super) fn remove(&mut self, which: impl Fn(&Entry) -> bool) {
+        for place in (0..self.entries.len()).filter(|place| which(&self.entries[*place])).collect::<Vec<_>>()
+        {
+            self.change(place, |entry| *entry = Entry::default());
+        }
+    }
+
+    fn write(&self, place: usize, entry: Entry) -> io::Result<()> {
+        self.file.write_all_at(&entry.to_bytes(), (place * Entry::BYTES) as u64)
+    }
+
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.what != What::Free)
+    }
+}
+
+/// Reads the list that is in a file.
+pub(super) fn read(mut file: &File) -> io::Result<Vec<Entry>> {
+    let mut bytes = Vec::new();
+    // Another guardian may have read it.
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    let (entries, _) = bytes.as_chunks();
+    Ok(entries.iter().map(Entry::of_bytes).filter(|entry| entry.what != What::Free).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_the_list_is_read_from_its_file() {
+        let mut list = List::new().unwrap();
+        let managed = |pid| Entry { what: What::Managed, pid, start: 1 << 40, stack: u64::MAX };
+        let stopped = Entry { what: What::Stopped, pid: 8, ..Entry::default() };
+        let (first, second) = (list.put(managed(1)).unwrap(), list.put(managed(2)).unwrap());
+        list.put(stopped).unwrap();
+        list.change(second, |entry| entry.pid = 3);
+        let read = |list: &List| read(&list.file).unwrap();
+        assert_eq!(read(&list), [managed(1), managed(3), stopped]);
+        list.change(first, |entry| *entry = Entry::default());
+        list.remove(|entry| entry.what == What::Stopped);
+        assert_eq!(read(&list), [managed(3)]);
+        assert_eq!(list.put(managed(4)).unwrap(), first, "places are used again");
+        assert_eq!(read(&list), [managed(4), managed(3)]);
+    }
+}

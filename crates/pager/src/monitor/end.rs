@@ -1,0 +1,71 @@
+//! The end of a run.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{Monitor, PATIENCE};
+use crate::guardian::Guardian;
+use crate::managed::Managed;
+use crate::summary::Summary;
+use crate::{proc, signals};
+
+/// How often the processes of a tree are killed at least: a process may fork meanwhile.
+const LEAST_ROUNDS: u32 = 8;
+
+impl Monitor {
+    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner. Where some are left
+    /// after a while, the guardian searches for them.
+    pub(crate) fn kill_all(&mut self) {
+        self.spare.clear();
+        let began = Instant::now();
+        for round in 1.. {
+            let known = || self.tree.processes.keys().copied().collect();
+            let found = self.tree.find();
+            let pids =
+                found.map_or_else(|_| known(), |found| found.into_iter().map(|(pid, _)| pid).collect());
+            Vec::into_iter(pids).for_each(|pid| signals::kill(pid, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(2));
+            let ending = self.ending.iter().map(|(_, managed)| managed);
+            let is_needed = self.managed.values().chain(&self.forks).chain(ending).any(Managed::is_needed);
+            if round >= LEAST_ROUNDS && !is_needed {
+                return;
+            }
+            if began.elapsed() > PATIENCE {
+                self.guardian.iter().for_each(Guardian::leave_survivors);
+                self.tree.helpers.clear();
+                return;
+            }
+        }
+    }
+
+    /// Ends the management of all processes, after the program's end.
+    pub(crate) fn finish(mut self) -> Summary {
+        // A program that has ended early does not care whether it could have been served.
+        let _ = self.making.take().map(std::thread::JoinHandle::join);
+        self.standstill.end(self.guardian.as_ref());
+        self.figures();
+        let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
+        let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
+        let all: Vec<_> = managed.chain(ending).collect();
+        // Each may have to wait for a device, or for room. They do so at the same time.
+        all.iter().for_each(Managed::stop);
+        all.into_iter().for_each(|managed| self.summary.add(managed));
+        if let Some(guardian) = self.guardian.take() {
+            guardian.finish();
+        }
+        self.wait_for_helpers();
+        self.summary
+    }
+
+    /// Waits until no helper of the runner is left, so that whoever started the runner finds none. The kernel may take a while to give
+    /// back the memory that a mover has had last.
+    fn wait_for_helpers(&self) {
+        let began = Instant::now();
+        let runs = |pid: &u32| proc::stat(*pid).is_some_and(|stat| stat.state != b'Z');
+        while self.tree.helpers.iter().any(runs) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        signals::reap(0, |_| {});
+    }
+}
