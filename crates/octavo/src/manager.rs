@@ -6,7 +6,6 @@ mod shutdown;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::os::fd::OwnedFd;
 
 use crate::counters::CounterSnapshot;
 use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
@@ -221,15 +220,6 @@ impl Manager {
         }
         self.running.wake();
         Ok(())
-    }
-
-    /// Returns descriptors of the swap files, for another process to keep. To free a large unnamed file takes the kernel a while, and the process that closes it last
-    /// waits for that.
-    ///
-    /// # Errors
-    /// The kernel's, where the process has too many descriptors.
-    pub fn swap_files(&self) -> std::io::Result<Vec<OwnedFd>> {
-        self.engine().swap.areas.files().map(|file| file.try_clone_to_owned()).collect()
     }
 
     /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that has to fit beside

@@ -1,7 +1,5 @@
 //! The device trait: what swap asks of a device for pages.
 
-use std::os::fd::BorrowedFd;
-
 use super::transfer::{Transfer, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{PAGE_SHIFT, StoredPage, bytes_for_people};
@@ -62,11 +60,6 @@ pub trait Device: Send + Sync {
 
     /// Somebody sleeps until a transfer ends. Until nothing is in flight, completions must come by themselves.
     fn serve(&self) {}
-
-    /// The file that the bytes are in, if they are in one.
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 
     /// The device's name, for messages. A manager asks for it once, when it opens the area, and with no lock held.
     fn describe(&self) -> String;

@@ -9,7 +9,6 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -238,10 +237,6 @@ impl Device for FileDevice {
 
     fn serve(&self) {
         self.engine.serve();
-    }
-
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
     }
 
     fn describe(&self) -> String {

@@ -8,8 +8,6 @@
 //! nothing new: it owes an answer, and its first answer makes it well again. A question about all areas goes to
 //! those that have room, and the best of them answers.
 
-use std::os::fd::BorrowedFd;
-
 use smallvec::SmallVec;
 
 use crate::error::Error;
@@ -38,11 +36,6 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// The files that areas are in.
-    pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.areas.iter().filter_map(|area| area.device.file())
-    }
-
     /// Numbers the places of each device that may be used. There are 2^31 numbers in all, and places without a
     /// number are not used.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
