@@ -17,6 +17,8 @@ use crate::shares::{Group, Newcomer};
 const LEAST_PROCESS: u64 = 8 << 20;
 /// A process is asked again after so long, or where so much has changed.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// The same of a process that does not change.
+const ASK_CALM_EVERY: Duration = Duration::from_secs(5);
 const LEAST_CHANGE: u64 = 1 << 20;
 
 /// What is known of the fixed memory of one process.
@@ -37,10 +39,11 @@ impl Asked {
     }
 
     /// Returns the process's fixed memory, and asks for it where that is due.
-    pub(crate) fn fixed(&mut self, now: Instant, memory: Memory) -> Fixed {
+    pub(crate) fn fixed(&mut self, now: Instant, memory: Memory, is_calm: bool) -> Fixed {
+        let every = if is_calm { ASK_CALM_EVERY } else { ASK_EVERY };
         let is_small = memory.anonymous + memory.others < LEAST_PROCESS;
-        let is_known = self.at.is_some_and(|at| now - at < ASK_EVERY)
-            && memory.others.abs_diff(self.others) < LEAST_CHANGE;
+        let is_known =
+            self.at.is_some_and(|at| now - at < every) && memory.others.abs_diff(self.others) < LEAST_CHANGE;
         if !is_known && (!is_small || self.at.is_some()) {
             self.ask(now, memory);
         }

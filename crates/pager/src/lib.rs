@@ -14,11 +14,12 @@
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
+//! | `turns` | who is asked at a look |
 //! | `rounds` | whose shares are asked for, and when |
 //! | `reader` | reads what processes tell where their drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
-//! | `priority` | the monitor comes in time on a busy machine |
+//! | `priority`, `governor` | the monitor comes in time on a busy machine, and takes no CPU away from the kernel |
 //! | `quarters` | the CPUs that the engine's threads keep off |
 //! | `standstill` | processes that stand still until they are taken over |
 //! | `signals` | signals and ends of processes |
@@ -34,6 +35,7 @@ macro_rules! say {
 mod adopter;
 mod eligible;
 mod fixed;
+mod governor;
 mod guardian;
 mod layout;
 mod ledger;
@@ -50,6 +52,7 @@ mod socket;
 mod standstill;
 mod summary;
 mod tree;
+mod turns;
 
 use std::io;
 use std::path::Path;
@@ -119,7 +122,7 @@ pub fn run(
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) });
     }
-    priority::raise();
+    priority::begin();
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
     let end = loop {

@@ -26,7 +26,7 @@ use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
 use crate::managed::{Common, Managed, Unequipped};
-use crate::priority;
+use crate::priority::{self, Piece};
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
 use crate::reader::Reader;
@@ -56,6 +56,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
+
+/// The CPU time that it takes to stop a process, to make a mover in a thread of its own, and to ask the kernel about all mappings of a
+/// process at length.
+const STOPPING: Duration = Duration::from_micros(50);
+const INJECTING: Duration = Duration::from_micros(300);
+const ASKING_AT_LENGTH: Duration = Duration::from_millis(5);
 
 /// So many descriptors are enough to find processes while other threads open some.
 const SPARE: usize = 8;
@@ -123,6 +129,10 @@ pub(crate) struct Monitor {
     outside: u64,
     calm: Duration,
     growth: Growth,
+    /// The CPU time that looks have taken of late.
+    look_takes: Duration,
+    /// Taking processes over, and looking at their mappings.
+    engaging: Piece,
 }
 
 /// How fast the tree grows.
@@ -172,6 +182,7 @@ fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> O
     if let Some(is_watched) = known.get(&(pid, stack)) {
         return Some(*is_watched);
     }
+    priority::goes_on(ASKING_AT_LENGTH);
     let is_watched = proc::is_watched(pid).ok()?;
     known.insert((pid, stack), is_watched);
     Some(is_watched)
@@ -218,6 +229,8 @@ impl Monitor {
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
+            look_takes: Duration::ZERO,
+            engaging: Piece::default(),
         })
     }
 
@@ -226,6 +239,15 @@ impl Monitor {
     /// # Errors
     /// A page could not be kept or brought back. The tree must not go on.
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
+        priority::begins(self.look_takes);
+        let began = priority::cpu_time();
+        let wait = self.look()?;
+        self.look_takes = (self.look_takes * 7 + (priority::cpu_time() - began)) / 8;
+        priority::sleeps(wait, self.look_takes);
+        Ok(wait)
+    }
+
+    fn look(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
         self.keep_guarded()?;
         match self.tree.look_if_due(time_to_fill(self.room) / 4) {
@@ -244,6 +266,7 @@ impl Monitor {
         if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
             self.tidied_at = Some(now);
             self.managed.values().for_each(Managed::tidy);
+            self.standstill.follow();
         }
         self.ending.iter().for_each(|(_, managed)| managed.watch());
         for managed in self.managed.values().chain(&self.forks) {
@@ -270,8 +293,9 @@ impl Monitor {
         }
         let least_room = margin / 4;
         if total + margin > limit {
-            self.take_over(total, coming.max(margin / 2), least_room)?;
-            total = self.measure();
+            if self.take_over(total, coming.max(margin / 2), least_room)? {
+                total = self.measure();
+            }
             self.growth.go_on(Instant::now(), total);
         }
         if let Some(manager) = &self.manager {
@@ -299,7 +323,6 @@ impl Monitor {
             // Those that were to be taken over have ended, or could not be looked at.
             self.standstill.end(self.guardian.as_ref());
         }
-        self.standstill.follow();
         self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
         Ok(time_to_fill(room).clamp(self.calm, LONGEST))
@@ -311,7 +334,7 @@ impl Monitor {
         let anonymous = self.tree.measure(|pid| managed.get(&pid).is_some_and(Managed::is_equipped));
         let limit = self.ledger.limit_bytes();
         let fits = |fixed: Fixed| anonymous + own.anonymous + fixed.shared + fixed.tables < limit / 2;
-        let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own));
+        let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own, false));
         self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
         let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
         self.anonymous = anonymous;
@@ -362,10 +385,9 @@ impl Monitor {
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         // The manager has threads of its own, and the guardian is a process.
-        priority::lower();
+        priority::starts_others();
         let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
         let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make_manager);
-        priority::raise();
         let (started, guardian) =
             guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
@@ -388,9 +410,8 @@ impl Monitor {
             return Ok(());
         }
         let guardian = self.guardian.as_ref().expect("it has been there");
-        priority::lower();
+        priority::starts_others();
         let started = guardian.complete();
-        priority::raise();
         let started = started.map_err(|error| {
             Failed(format!("a guardian has ended, and no other could be started: {error}"))
         })?;
@@ -410,13 +431,14 @@ impl Monitor {
     }
 
     /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
-    /// `coming` more before it stands still. `least_room` is to be left.
-    fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<(), Failed> {
+    /// `coming` more before it stands still. `least_room` is to be left. Returns whether there was something to take over.
+    fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
         pids.sort_unstable();
         pids.reverse();
         self.keep_still(&pids, total, coming, least_room);
+        let mut has_acted = false;
         for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
             // Each of these takes long enough for the others to fill the memory.
             if self.is_to_be_equipped(anonymous, pid) {
@@ -424,7 +446,8 @@ impl Monitor {
             } else if let Some(managed) = self.managed.get_mut(&pid) {
                 if managed.has_more_outside() {
                     // The process may have ended, or look different by now.
-                    let _ = managed.look();
+                    let _ = self.engaging.take(|| managed.look());
+                    has_acted = true;
                 }
                 continue;
             } else if let Some(stat) = self.find_new(anonymous, pid) {
@@ -432,10 +455,11 @@ impl Monitor {
             } else {
                 continue;
             }
+            has_acted = true;
             total = self.measure();
             self.keep_still(&pids[index + 1..], total, coming, least_room);
         }
-        Ok(())
+        Ok(has_acted)
     }
 
     /// Has processes stand still that could outgrow the limit before they are managed, until they are, and until the manager has made
@@ -467,6 +491,7 @@ impl Monitor {
                 (all || is_short_for_movers) && self.find_new(anonymous, pid).is_some()
             };
             if is_to_stop && !self.is_beyond_reach(pid) {
+                priority::goes_on(STOPPING);
                 self.standstill.stop(pid, self.tree.ancestors(pid), self.guardian.as_ref());
             }
         }
@@ -479,8 +504,9 @@ impl Monitor {
     }
 
     fn equip(&mut self, pid: u32) -> Result<(), Failed> {
+        priority::charge(INJECTING);
         let managed = self.managed.get_mut(&pid).expect("it was just found");
-        match managed.equip(pid) {
+        match self.engaging.take(|| managed.equip(pid)) {
             Ok(()) => self.tree.leave_out(managed.mover_pid()),
             Err(Unequipped::Another) => {
                 self.look_again(pid);
@@ -517,7 +543,11 @@ impl Monitor {
         if anonymous < LEAST_PROCESS || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
             return None;
         }
-        proc::stat(pid).filter(|stat| self.refused.get(&pid) != Some(&stat.stack))
+        let refused = self.refused.get(&pid);
+        if refused.is_some() && refused == self.tree.processes.get(&pid).map(|process| &process.stack) {
+            return None;
+        }
+        proc::stat(pid).filter(|stat| refused != Some(&stat.stack))
     }
 
     /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand still in vain.
@@ -540,8 +570,9 @@ impl Monitor {
         self.finish_preparing()?;
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
+        priority::charge(INJECTING);
         let common = Common { manager, ledger: &self.ledger, guardian, reader: &self.reader };
-        match Managed::engage(common, pid) {
+        match self.engaging.take(|| Managed::engage(common, pid)) {
             Ok(managed) => {
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);

@@ -12,6 +12,7 @@ use octavo::PAGE_BYTES;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::system::sysinfo;
 
 /// The memory of a process, by a descriptor that is kept.
@@ -87,9 +88,16 @@ fn number(digits: &[u8]) -> u64 {
 }
 
 /// Returns the number of the machine's newest process or thread. It changes with every new one.
-pub(crate) fn newest() -> u64 {
-    let text = fs::read("/proc/loadavg").unwrap_or_default();
-    text.split(|byte| *byte == b' ').next_back().map_or(0, number)
+pub(crate) fn newest() -> u32 {
+    static LOAD: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
+    let mut text = [0; 128];
+    let len = LOAD.as_ref().and_then(|load| load.read_at(&mut text, 0).ok()).unwrap_or(0);
+    text[..len].split(|byte| *byte == b' ').next_back().map_or(0, number) as u32
+}
+
+/// Returns whether a number is a process's, and not that of another thread of one.
+pub(crate) fn is_process(pid: u32) -> bool {
+    Pid::from_raw(pid as i32).is_some_and(|pid| pidfd_open(pid, PidfdFlags::empty()).is_ok())
 }
 
 /// A mapping of a process.
@@ -183,13 +191,29 @@ pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// What the kernel says of a process, by a descriptor that is kept.
+#[derive(Debug)]
+pub(crate) struct StatFile(File);
+
+impl StatFile {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/stat")).map(Self)
+    }
+
+    /// Reads what the kernel says. `None`: the process has ended.
+    pub(crate) fn read(&self) -> Option<Stat> {
+        let mut text = [0; 1024];
+        let len = self.0.read_at(&mut text, 0).unwrap_or(0);
+        parse_stat(&text[..len])
+    }
+}
+
 /// Reads what the kernel says of a process. `None`: it has ended.
 ///
 /// # Errors
 /// The kernel's, for want of descriptors.
 pub(crate) fn ask(pid: u32) -> io::Result<Option<Stat>> {
-    let text = answer(fs::read(format!("/proc/{pid}/stat")))?;
-    Ok(text.and_then(|text| parse_stat(&text)))
+    Ok(answer(StatFile::of(pid))?.and_then(|file| file.read()))
 }
 
 /// Reads what the kernel says of a process. `None`: it has ended, or the kernel does not say.

@@ -15,8 +15,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// From the beginning of a round to the next one, where no process comes or goes.
+/// From the beginning of a round to the next one, where no process comes or goes, and where none changes either.
 const ROUND_EVERY: Duration = Duration::from_millis(30);
+const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
 /// Known processes are asked for one part in so many of the time, and for so long in one look.
 const KNOWN_SHARE: i64 = 10;
 const KNOWN_AT_ONCE: Duration = Duration::from_millis(4);
@@ -54,6 +55,8 @@ pub(crate) struct Rounds {
     asked: BTreeMap<u32, u64>,
     /// Processes have come or gone since the round began.
     has_changed: bool,
+    /// Processes have got pages or lost some since then.
+    is_lively: bool,
     known: Allowance,
     new: Allowance,
     /// Since when the last answer takes time, and whether as that of a new process.
@@ -96,6 +99,7 @@ impl Default for Rounds {
             began_at: None,
             asked: BTreeMap::new(),
             has_changed: false,
+            is_lively: true,
             known: Allowance::new(KNOWN_SHARE, KNOWN_AT_ONCE),
             new: Allowance::new(NEW_SHARE, NEW_AT_ONCE),
             asking: None,
@@ -130,12 +134,28 @@ impl Rounds {
                 }
             };
         }
-        let is_due = self.has_changed || self.began_at.is_none_or(|at| now - at >= ROUND_EVERY);
-        (is_any_known && is_due && self.known.is_left()).then(|| {
+        (is_any_known && self.is_due(now) && self.known.is_left()).then(|| {
             (self.is_under_way, self.has_changed, self.began_at) = (true, false, Some(now));
+            self.is_lively = false;
             self.number += 1;
             Next::Begin
         })
+    }
+
+    /// Takes note that a process has got pages or lost some.
+    pub(crate) fn note_change(&mut self) {
+        self.is_lively = true;
+    }
+
+    /// Returns whether none is to be asked now, unless processes have come.
+    pub(crate) fn rest(&mut self, now: Instant) -> bool {
+        self.account(now);
+        !self.known.is_left() || !self.is_under_way && !self.is_due(now)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let every = if self.is_lively { ROUND_EVERY } else { ROUND_CALM_EVERY };
+        self.has_changed || self.began_at.is_none_or(|at| now - at >= every)
     }
 
     /// Time passes, and the last answer has taken some.
@@ -208,6 +228,7 @@ mod tests {
 
         fn look(&mut self) {
             let began = self.now;
+            self.rounds.note_change();
             while let Some(next) = self.rounds.next(self.now, &self.wanted) {
                 match next {
                     Next::Begin => {}

@@ -157,7 +157,7 @@ impl Group {
         self.members.iter().map(|(pid, member)| (*pid, member.answer.is_some()))
     }
 
-    fn all_have_answered(&self) -> bool {
+    pub(crate) fn all_have_answered(&self) -> bool {
         self.members().all(|(_, is_asked)| is_asked)
     }
 

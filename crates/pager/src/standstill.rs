@@ -115,7 +115,7 @@ impl Standstill {
         let stopped = &self.stopped;
         let stands_still = |pid: u32| stopped.iter().any(|stopped| stopped.pid == pid);
         for (going, _) in &mut self.going_on {
-            if stands_still(going.pid) || is_stopped(going.pid) {
+            if going.ancestors.is_empty() || stands_still(going.pid) || is_stopped(going.pid) {
                 continue;
             }
             for ancestor in going.ancestors.extract_if(.., |pid| !stands_still(*pid) && is_stopped(*pid)) {

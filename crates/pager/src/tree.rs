@@ -5,34 +5,54 @@
 //! in between the pages that they get are added, and those that go are taken off. A store to a shared page gets a page that
 //! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until all have been
 //! asked again. One answer serves private and shared memory. A `vfork` child has no memory of its own.
+//!
+//! What a look costs goes by what has changed. Processes that change are asked, and the others [in turn](Turns). New processes are looked
+//! for among the numbers that the machine has given out since the last look, and only now and then by the lists of children.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::share_memory;
+use rustix::system::sysinfo;
 
 use crate::fixed::{Asked, Shared};
-use crate::proc::{self, Fixed, Memory, Statm};
+use crate::priority;
+use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm};
 use crate::rounds::{Next, Rounds, Wanted};
 use crate::shares::{Group, Newcomer};
+use crate::turns::Turns;
 
 /// From one look at which processes there are to the next, where none has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// New processes are looked for during at most one part in so many of the time.
 const LOOK_SHARE: u32 = 10;
+/// From one look at all lists of children to the next, and what part of the time these take at most.
+const FIND_EVERY: Duration = Duration::from_secs(2);
+const FIND_SHARE: u32 = 50;
+/// Where the machine has more new numbers, or more for each process of the tree, the lists of children cost less.
+const LEAST_NUMBERS: u32 = 64;
+const NUMBERS_EACH: u32 = 4;
+/// The CPU time that it takes to ask about a process, and to ask for the shares of a GiB.
+const ASKING: Duration = Duration::from_micros(10);
+const ASKING_A_GIB: Duration = Duration::from_millis(20);
+/// So many processes are asked between two looks at how long the thread may go on as it does.
+const ASKED_AT_ONCE: usize = 16;
 
 /// A process of the tree.
 #[derive(Debug)]
 pub(crate) struct Process {
     statm: Statm,
+    /// Kept from when its faults were asked for.
+    stat: Option<StatFile>,
     pub(crate) memory: Memory,
     asked: Asked,
     /// Where its stack begins: processes that have forked from each other have the same.
     pub(crate) stack: u64,
     parent: u32,
-    /// Its faults until the last two looks at which processes there are.
+    /// Its faults until the last two looks at which processes there are at which it was asked, and at the last measurement.
     faults: [u64; 2],
+    measured_faults: u64,
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
 }
@@ -51,12 +71,18 @@ pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
     families: BTreeMap<u64, Group>,
+    /// Those of which all shared pages counted as copies at the last measurement.
+    copied: BTreeSet<u64>,
     shared: Shared,
     rounds: Rounds,
+    turns: Turns,
+    /// What they had at the last measurement.
+    anonymous: u64,
     /// How many there have been.
     pub(crate) seen: u64,
     pub(crate) helpers: Vec<u32>,
     last_look: Option<LastLook>,
+    last_find: Option<(Instant, Duration)>,
 }
 
 /// When the processes were last looked for.
@@ -64,8 +90,9 @@ pub(crate) struct Tree {
 struct LastLook {
     at: Instant,
     took: Duration,
-    /// The newest process or thread of the machine then.
-    newest: u64,
+    /// The newest process or thread of the machine then, and at the look before.
+    newest: u32,
+    before: u32,
 }
 
 impl Tree {
@@ -98,11 +125,28 @@ impl Tree {
         if is_due {
             // A process that comes during the look is newer.
             let newest = proc::newest();
-            let looked = self.look();
-            self.last_look = Some(LastLook { at: now, took: now.elapsed(), newest });
+            // One that has its number already may not have been there yet at the last look.
+            let before = self
+                .last_look
+                .map(|last| last.before)
+                .filter(|before| self.is_found_by_numbers(*before, newest, now));
+            let looked = match before {
+                Some(before) => self.look_among(before, newest),
+                None => self.look(),
+            };
+            let before = self.last_look.map_or(newest, |last| last.newest);
+            self.last_look = Some(LastLook { at: now, took: now.elapsed(), newest, before });
             looked?;
         }
         Ok(is_due)
+    }
+
+    /// Returns whether new processes are to be looked for among the numbers that are new.
+    fn is_found_by_numbers(&self, before: u32, newest: u32, now: Instant) -> bool {
+        let most = LEAST_NUMBERS.max(self.processes.len() as u32 * NUMBERS_EACH);
+        let is_recent = |(at, took)| now - at < FIND_EVERY.max(took * FIND_SHARE);
+        // The numbers begin anew when all have been used.
+        newest.checked_sub(before).is_some_and(|count| count <= most) && self.last_find.is_some_and(is_recent)
     }
 
     /// Finds the processes of the tree: each with its parent.
@@ -131,20 +175,71 @@ impl Tree {
         std::iter::successors(parent(&pid), parent).take_while(known).take(self.processes.len()).collect()
     }
 
-    /// Finds out which processes there are.
+    /// Finds out which processes there are, by the lists of children.
     ///
     /// # Errors
     /// The kernel's, for want of descriptors. No process is taken for one that has ended then, but new ones may be left out.
     pub(crate) fn look(&mut self) -> io::Result<()> {
+        let began = Instant::now();
+        priority::goes_on(self.last_find.map_or(Duration::ZERO, |(_, took)| took));
         let found = self.find()?;
-        let stats = found.iter().map(|(pid, _)| proc::ask(*pid)).collect::<io::Result<Vec<_>>>()?;
-        let mut looked = Ok(());
         self.processes.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
+        let looked = self.take_in(found);
+        self.last_find = Some((began, began.elapsed()));
+        looked
+    }
+
+    /// Finds out which processes have come, by the numbers that are new, and which have ended. Asks those that change about themselves.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    fn look_among(&mut self, before: u32, newest: u32) -> io::Result<()> {
+        priority::goes_on(ASKING * (newest - before));
+        let mut ended = Vec::new();
+        let mut found = Vec::new();
+        for (index, (pid, process)) in self.processes.iter().enumerate() {
+            if index % ASKED_AT_ONCE == 0 {
+                priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
+            }
+            if process.memory == Memory::default() && proc::ask(*pid)?.is_none() {
+                ended.push(*pid);
+            } else if process.is_vforked || !self.turns.is_calm(*pid) {
+                found.push((*pid, process.parent));
+            }
+        }
+        ended.into_iter().for_each(|pid| drop(self.processes.remove(&pid)));
+        let own = std::process::id();
+        for pid in before.saturating_add(1)..=newest {
+            if self.processes.contains_key(&pid) || self.helpers.contains(&pid) {
+                continue;
+            }
+            let Some(Stat { parent, .. }) = proc::ask(pid)? else { continue };
+            let is_ours = parent == own
+                || self.processes.contains_key(&parent)
+                || found.iter().rev().any(|(found, _)| *found == parent);
+            if is_ours && proc::is_process(pid) {
+                found.push((pid, parent));
+            }
+        }
+        self.take_in(found)
+    }
+
+    /// Asks processes about themselves, and takes new ones in.
+    fn take_in(&mut self, found: Vec<(u32, u32)>) -> io::Result<()> {
+        let mut looked = Ok(());
         let is_known = |processes: &BTreeMap<u32, Process>, pid| {
             // A process that ran another program since is another one.
             processes.get(&pid).is_some_and(|process: &Process| !process.is_vforked)
         };
-        for ((pid, parent), stat) in found.into_iter().zip(stats) {
+        for (index, (pid, parent)) in found.into_iter().enumerate() {
+            if index % ASKED_AT_ONCE == 0 {
+                priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
+            }
+            let kept = self.processes.get(&pid).and_then(|process| process.stat.as_ref());
+            let stat = match kept {
+                Some(file) => file.read(),
+                None => proc::ask(pid)?,
+            };
             let (stack, faults) = stat.map_or((0, 0), |stat| (stat.stack, stat.faults));
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.stack = stack;
@@ -163,11 +258,21 @@ impl Tree {
             };
             self.seen += u64::from(!self.processes.contains_key(&pid));
             let is_vforked = share_memory(pid, parent);
-            let memory = Memory::default();
-            let asked = Asked::new(pid);
-            let faults = [0, faults];
-            self.processes.insert(pid, Process { statm, memory, asked, stack, parent, faults, is_vforked });
+            let process = Process {
+                memory: Memory::default(),
+                asked: Asked::new(pid),
+                stat: None,
+                faults: [0, faults],
+                measured_faults: 0,
+                statm,
+                stack,
+                parent,
+                is_vforked,
+            };
+            self.processes.insert(pid, process);
+            self.turns.answered(pid, true);
         }
+        self.turns.keep(|pid| self.processes.contains_key(&pid));
         self.find_families();
         looked
     }
@@ -221,26 +326,75 @@ impl Tree {
     /// Measures the processes, and returns their anonymous memory together. `has_copies` tells of a process whether its shared pages
     /// count as copies already, so that stores to them are not looked for.
     pub(crate) fn measure(&mut self, has_copies: impl Fn(u32) -> bool) -> u64 {
-        let mut sum = 0;
-        for process in self.processes.values_mut().filter(|process| !process.is_vforked) {
-            process.memory = process.statm.read();
-            sum += process.memory.anonymous;
-        }
-        for family in self.families.values_mut() {
-            let pids: Vec<u32> = family.members().map(|(pid, _)| pid).collect();
-            let has_copies = pids.iter().all(|pid| has_copies(*pid));
-            for pid in pids {
-                let anonymous = self.processes.get(&pid).map_or(0, |process| process.memory.anonymous);
-                // A process that has ended has made its last fault.
-                let faults = || proc::stat(pid).map_or(0, |stat| stat.faults);
-                family.note(pid, anonymous, (!has_copies).then(faults));
+        let free_bytes = || {
+            let told = sysinfo();
+            told.freeram.saturating_mul(told.mem_unit.into())
+        };
+        let asked = self.turns.begin(Instant::now(), free_bytes(), self.anonymous);
+        let watched = self.uncopied_families(has_copies);
+        for (index, pid) in asked.into_iter().enumerate() {
+            if index % ASKED_AT_ONCE == 0 {
+                priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
+            self.measure_one(pid, &watched);
         }
+        self.turns.end(Instant::now());
         self.ask();
+        let processes = self.processes.values().filter(|process| !process.is_vforked);
+        let mut sum: u64 = processes.map(|process| process.memory.anonymous).sum();
         for family in self.families.values() {
             sum = sum - family.counted().0 + family.estimate();
         }
+        self.anonymous = sum;
         sum
+    }
+
+    /// Returns the families whose faults are counted. Where that has just begun, all of a family are asked: it counts from now on.
+    fn uncopied_families(&mut self, has_copies: impl Fn(u32) -> bool) -> BTreeSet<u64> {
+        let (mut watched, mut begun) = (BTreeSet::new(), Vec::new());
+        for (stack, family) in &mut self.families {
+            if family.members().all(|(pid, _)| has_copies(pid)) {
+                self.copied.insert(*stack);
+                for pid in family.members().map(|(pid, _)| pid).collect::<Vec<_>>() {
+                    let process = self.processes.get(&pid);
+                    family.note(pid, process.map_or(0, |process| process.memory.anonymous), None);
+                }
+            } else {
+                watched.insert(*stack);
+                if self.copied.remove(stack) {
+                    begun.extend(family.members().map(|(pid, _)| pid));
+                }
+            }
+        }
+        self.copied.retain(|stack| self.families.contains_key(stack));
+        begun.into_iter().for_each(|pid| self.measure_one(pid, &watched));
+        watched
+    }
+
+    fn measure_one(&mut self, pid: u32, watched: &BTreeSet<u64>) {
+        let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.is_vforked) else {
+            return;
+        };
+        let memory = process.statm.read();
+        let mut has_changed = memory != process.memory;
+        process.memory = memory;
+        if let Some(family) = self.families.get_mut(&process.stack).filter(|family| family.contains(pid)) {
+            let is_watched = watched.contains(&process.stack);
+            if is_watched {
+                if process.stat.is_none() {
+                    process.stat = StatFile::of(pid).ok();
+                }
+                // A process that has ended has made its last fault.
+                let stat = process.stat.as_ref().and_then(StatFile::read);
+                let faults = stat.map_or(0, |stat| stat.faults);
+                has_changed |= std::mem::replace(&mut process.measured_faults, faults) != faults;
+            }
+            family.note(pid, memory.anonymous, is_watched.then_some(process.measured_faults));
+            if has_changed {
+                self.rounds.note_change();
+            }
+        }
+        self.turns.answered(pid, has_changed);
     }
 
     /// Returns the memory of the processes that nobody pages, as they were measured last. It is more where it `fits` even so.
@@ -248,7 +402,7 @@ impl Tree {
         let (now, mut tables) = (Instant::now(), 0);
         self.shared.begin();
         for (pid, process) in self.processes.iter_mut().filter(|(_, process)| !process.is_vforked) {
-            let fixed = process.asked.fixed(now, process.memory);
+            let fixed = process.asked.fixed(now, process.memory, self.turns.is_calm(*pid));
             self.shared.add(*pid, fixed.shared);
             tables += fixed.tables;
         }
@@ -259,6 +413,9 @@ impl Tree {
 
     /// Asks processes for their shares whose turn it is.
     fn ask(&mut self) {
+        if self.rounds.rest(Instant::now()) && self.groups().all(|group| group.all_have_answered()) {
+            return;
+        }
         let mut wanted = BTreeMap::<u32, Wanted>::new();
         for (pid, is_known) in self.groups().flat_map(|group| group.members()) {
             let wanted = wanted.entry(pid).or_default();
@@ -284,6 +441,8 @@ impl Tree {
         {
             shared.note(pid, process.asked.ask(Instant::now(), process.memory).shared, None);
         }
+        let bytes = process.memory.anonymous + process.memory.others;
+        priority::goes_on(ASKING * 3 + ASKING_A_GIB * (bytes >> 20) as u32 / 1024);
         let shares = proc::shares(pid);
         if let Some(family) = self.families.get_mut(&process.stack) {
             family.answered(pid, shares.map(|shares| shares.anonymous));

@@ -3,8 +3,11 @@
 //! A fork's event brings a descriptor for the child's memory, and does not say whose it is. So the child is looked for among the
 //! processes of the tree. Where another was taken for it, it is looked for again.
 
+use std::time::Duration;
+
 use super::{Failed, Monitor, is_watched};
 use crate::managed::Managed;
+use crate::priority;
 
 impl Monitor {
     /// Finds out which processes are the children of forks.
@@ -78,6 +81,8 @@ impl Monitor {
             self.forks.extend(managed.take_forks(parent));
             let failed = managed.failure_of_forks();
             if has_stopped && failed.is_none() {
+                // A large space takes long to give back, and nobody waits for that.
+                priority::goes_on(Duration::MAX);
                 self.summary.add(managed);
             } else {
                 self.ending.push((parent, managed));

@@ -1,0 +1,49 @@
+//! What the runner's monitor takes of a CPU beside many processes. It is measured by the CPU time of its thread: on a busy machine it
+//! gets less, and never more.
+
+mod common;
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::runs::{Mark, children, comm, kill, octavo, wait_for};
+
+/// Children of a shell that have its memory, and wait for a line that never comes.
+const WAITING: &str = "mkfifo never; for i in $(seq $0); do ( read line <never ) & done; : >started; wait";
+/// How long the monitor is measured, once its looks have found nothing new for a while.
+const MEASURED: Duration = Duration::from_secs(2);
+
+/// The CPU time of the thread that the monitor runs in: the runner's first.
+fn cpu_time(runner: &Child) -> Duration {
+    let pid = runner.id();
+    let told = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// The part of a CPU that the monitor takes beside so many children that wait, in thousandths.
+fn thousandths(count: usize) -> u128 {
+    let folder = tempfile::tempdir().unwrap();
+    // They have more than that, so that the monitor looks as often as it can.
+    let mut command = octavo(&["--memory", "32M"], "/bin/sh", &["-c", WAITING, &count.to_string()]);
+    command.current_dir(folder.path()).stdin(Stdio::null());
+    let (mark, runner) = Mark::start(command);
+    wait_for("all children", || folder.path().join("started").exists().then_some(()));
+    let shell = children(runner.id()).into_iter().find(|pid| comm(*pid) == "sh").unwrap();
+    wait_for("children that wait", || (children(shell).len() == count).then_some(()));
+    sleep(MEASURED);
+    let (began, before) = (Instant::now(), cpu_time(&runner));
+    sleep(MEASURED);
+    let used = cpu_time(&runner) - before;
+    let part = used.as_micros() * 1000 / began.elapsed().as_micros();
+    println!("{count} children: {used:?}, {part} thousandths");
+    mark.processes().into_iter().for_each(kill);
+    mark.wait_until_nobody_is_left();
+    part
+}
+
+#[test]
+fn three_hundred_children_that_do_nothing_cost_less_than_a_tenth_of_a_cpu() {
+    assert!(thousandths(300) < 100);
+}
