@@ -234,6 +234,38 @@ fn the_socket_tells_the_figures_of_a_run() {
 }
 
 #[test]
+fn swap_files_that_hold_something_are_refused_and_kept_unless_forced() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("precious");
+    let place = format!("{}:300M", path.display());
+    let users = "root:x:0:0:root:/root:/bin/bash\n".repeat(100);
+    for kept in ["one line\n", &users] {
+        fs::write(&path, kept).unwrap();
+        let refused =
+            octavo(&["--memory", "64M", "--swap", &place], "/bin/echo", &["started"]).output().unwrap();
+        let errors = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{errors}");
+        let words = [path.to_str().unwrap(), "not Octavo's", "left as it is", "--force"];
+        assert!(words.into_iter().all(|word| errors.contains(word)), "{errors}");
+        assert_eq!(text(&refused.stdout), "", "the program was not started");
+        assert_eq!(fs::read_to_string(&path).unwrap(), kept);
+    }
+    // With `--force`; then as a file of Octavo's own; then as one that is empty.
+    for force in [true, false, false] {
+        let mut options = vec!["--memory", "96M", "--swap", &place, "--compression", "off"];
+        options.extend(force.then_some("--force"));
+        let arguments =
+            ["--memory", "192M", "--seconds", "2", "--seed", "1", "--only", "writers", "--patience", "120"];
+        assert_passed(&octavo(&options, torture(), &arguments).output().unwrap());
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.starts_with(b"Octavo swap area") && bytes.len() > 1 << 20, "{} bytes", bytes.len());
+        if !force {
+            fs::write(&path, "").unwrap();
+        }
+    }
+}
+
+#[test]
 fn where_swap_is_full_the_program_is_stopped_and_told() {
     let swap = tempfile::tempdir().unwrap();
     let place = format!("{}:8M", swap.path().display());

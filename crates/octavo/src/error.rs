@@ -54,11 +54,13 @@ pub enum ErrorKind {
     Unsupported = 18,
     /// The operating system refused a resource.
     System = 19,
+    /// The file or disk that was named as a swap area holds something that is not Octavo's. It was left as it is.
+    SwapNotEmpty = 20,
 }
 
 impl ErrorKind {
     /// All kinds, by their numbers.
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::InvalidBudget,
         Self::InvalidRange,
         Self::AlreadyMapped,
@@ -78,6 +80,7 @@ impl ErrorKind {
         Self::ForkedChild,
         Self::Unsupported,
         Self::System,
+        Self::SwapNotEmpty,
     ];
 
     /// Returns the kind's number, for other languages and for files. A number never changes its meaning, and none is 0.
@@ -112,6 +115,7 @@ impl ErrorKind {
             Self::ForkedChild => "ForkedChild",
             Self::Unsupported => "Unsupported",
             Self::System => "System",
+            Self::SwapNotEmpty => "SwapNotEmpty",
         }
     }
 }
@@ -236,6 +240,7 @@ mod tests {
             (17, "ForkedChild"),
             (18, "Unsupported"),
             (19, "System"),
+            (20, "SwapNotEmpty"),
         ];
         assert_eq!(listed, expected, "a program may have stored them");
         for kind in ErrorKind::ALL {

@@ -234,6 +234,75 @@ fn in_memory(space: &Space, at: u64, pages: std::ops::Range<u64>) -> Pin<'_> {
     pin
 }
 
+/// A loop device over a file of its own, taken down when dropped.
+struct LoopDevice {
+    path: PathBuf,
+    image: tempfile::NamedTempFile,
+}
+
+impl LoopDevice {
+    fn new(bytes: u64) -> Result<Self, String> {
+        let image = tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
+        image.as_file().set_len(bytes).map_err(|error| error.to_string())?;
+        let mut losetup = Command::new("losetup");
+        let output = losetup.args(["--find", "--show"]).arg(image.path()).output();
+        let output = output.map_err(|error| format!("losetup: {error}"))?;
+        let said = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
+        if !output.status.success() {
+            return Err(format!("losetup: {}", said(&output.stderr)));
+        }
+        Ok(Self { path: said(&output.stdout).into(), image })
+    }
+
+    /// What the disk holds.
+    fn bytes(&self) -> Vec<u8> {
+        // What the kernel has not written to the file yet is written before.
+        run(Command::new("blockdev").arg("--flushbufs").arg(&self.path)).unwrap();
+        fs::read(self.image.path()).unwrap()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = run(Command::new("losetup").arg("--detach").arg(&self.path));
+    }
+}
+
+#[test]
+fn a_disk_that_holds_something_is_refused_and_left_as_it_is_unless_it_may_be_overwritten() {
+    let _watchdog = Watchdog::new("a disk that holds something");
+    let Some(disk) = or_skip(LoopDevice::new(64 * MIB)) else { return };
+    let build = |area: SwapArea| Manager::builder().budget_bytes(16 * MIB).swap_area(area).build();
+    let area = || SwapArea::block_device(&disk.path);
+    let pages_go_there_and_back = |area| {
+        let manager = build(area).unwrap();
+        let space = manager.space().unwrap();
+        let at = map(&space, 8192);
+        assert_eq!(fill(&space, at, 0..8192).0, 8192);
+        assert_eq!(failed_reads(&space, at, 0..8192, &[]), 0);
+        drop(space);
+        assert_nothing_is_left(&manager);
+    };
+    // Zeros, and then a disk of ours.
+    (0..2).for_each(|_| pages_go_there_and_back(area()));
+    for make in [["mkswap", "--quiet"], ["mkfs.ext4", "-qF"]] {
+        if or_skip(run(Command::new(make[0]).args(&make[1..]).arg(&disk.path))).is_none() {
+            continue;
+        }
+        let before = disk.bytes();
+        for refused in [build(area()).unwrap_err(), area().check().unwrap_err()] {
+            assert_eq!(refused.kind(), ErrorKind::SwapNotEmpty, "{refused}");
+            let said = refused.to_string();
+            let words = [disk.path.to_str().unwrap(), "lsblk -f", "overwrite(true)", "--force"];
+            assert!(words.into_iter().all(|word| said.contains(word)), "{said}");
+        }
+        assert!(disk.bytes() == before, "{make:?}: the disk has other bytes");
+        area().overwrite(true).check().unwrap();
+        pages_go_there_and_back(area().overwrite(true));
+        pages_go_there_and_back(area());
+    }
+}
+
 fn works_by(directory: &Path, engine: &str) {
     let device = FileDevice::open(&SwapFile::Temporary(directory.into()), 1 << 30).unwrap().unwrap();
     let said = device.describe_engine().to_owned();

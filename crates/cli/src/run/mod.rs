@@ -43,7 +43,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
     // Swap is opened when the program outgrows its limit, which may be hours later.
-    args.swap.iter().try_for_each(|place| area(place).check())?;
+    args.swap.iter().try_for_each(|place| area(place, args.force).check())?;
     // So is the builder made, which looks at the machine.
     let settings = args.clone();
     let make_manager = move |budget_bytes| {
@@ -104,7 +104,7 @@ fn builder(args: &RunArgs) -> ManagerBuilder {
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
     for place in &args.swap {
-        builder = builder.swap_area(area(place));
+        builder = builder.swap_area(area(place, args.force));
     }
     if args.swap.is_empty() {
         builder = builder.swap_file(SwapFile::default());
@@ -118,14 +118,14 @@ fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     if is_known { ReclaimPolicy::Reuse } else { ReclaimPolicy::Returns }
 }
 
-fn area(place: &SwapPlace) -> SwapArea {
+fn area(place: &SwapPlace, force: bool) -> SwapArea {
     let kind = fs::metadata(&place.path).map(|metadata| metadata.file_type());
     let area = match kind {
         Ok(kind) if kind.is_block_device() => SwapArea::block_device(&place.path),
         Ok(kind) if kind.is_dir() => SwapArea::temporary(&place.path),
         _ => SwapArea::file(&place.path),
     };
-    place.limit_bytes.into_iter().fold(area, SwapArea::limit_bytes)
+    place.limit_bytes.into_iter().fold(area, SwapArea::limit_bytes).overwrite(force)
 }
 
 fn write_json(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {

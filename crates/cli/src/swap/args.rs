@@ -29,9 +29,12 @@ pub struct SwapArgs {
     #[arg(long, value_name = "SIZE")]
     total: Option<Size>,
     /// Where pages go: ram (memory that completes at once), a file to be made, a directory for a temporary one, or
-    /// a block device, whose contents are lost [default: $TMPDIR or /var/tmp]
+    /// a block device, which is refused if it holds something [default: $TMPDIR or /var/tmp]
     #[arg(long, value_name = "ram|FILE|BLOCKDEV")]
     device: Option<String>,
+    /// Overwrite what the block device of --device holds
+    #[arg(long)]
+    force: bool,
     /// What pages hold
     #[arg(long, value_enum, default_value_t = Data::Random)]
     data: Data,
@@ -140,7 +143,7 @@ impl SwapArgs {
             ));
         }
         let modes = self.mode.modes();
-        let device = Device::of(self.device.as_deref()).map_err(Refused::Failure)?;
+        let device = Device::of(self.device.as_deref(), self.force).map_err(Refused::Failure)?;
         if device == Device::Ram && self.against.contains(&Rival::Disk) {
             return nonsense("--against disk measures a device, and --device ram is none; drop one".into());
         }
@@ -205,6 +208,9 @@ impl SwapArgs {
         line.push_str(&format!(" --data {}", name_of(self.data)));
         if let Some(device) = &self.device {
             line.push_str(&format!(" --device {device}"));
+        }
+        if self.force {
+            line.push_str(" --force");
         }
         if self.compression != CompressionChoice::default() {
             line.push_str(&format!(" --compression {}", name_of(self.compression)));

@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use octavo::io::SwapArea;
 use rustix::fs::{OFlags, statfs, statvfs};
 
 use crate::failure::Failure;
@@ -22,7 +23,7 @@ pub enum Device {
     Written { path: PathBuf, folder: PathBuf },
     /// A file of this name, which is removed afterwards.
     File(PathBuf),
-    /// A block device, whose contents are lost.
+    /// A block device, whose contents are lost. All sides write to it, and leave signatures there.
     Block(PathBuf),
     /// Memory, which completes at once.
     Ram,
@@ -32,8 +33,8 @@ impl Device {
     /// The device that `--device` means; without it, a temporary file in $TMPDIR or /var/tmp.
     ///
     /// # Errors
-    /// A sentence, where it is missing, is memory in disguise, in use, or holds something.
-    pub fn of(argument: Option<&str>) -> Result<Self, Failure> {
+    /// A sentence, where it is missing, is memory in disguise, in use, or holds something. With `force`, a block device may hold something.
+    pub fn of(argument: Option<&str>, force: bool) -> Result<Self, Failure> {
         let path = match argument {
             None => env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from),
             Some("ram") => return Ok(Self::Ram),
@@ -64,12 +65,11 @@ impl Device {
                 .write(true)
                 .custom_flags(OFlags::EXCL.bits() as i32)
                 .open(&path);
-            return match opened {
-                Ok(_) => Ok(Self::Block(path)),
-                Err(error) => {
-                    Err(Failure::system(format!("--device {} cannot be used", path.display()), error))
-                }
-            };
+            opened.map_err(|error| {
+                Failure::system(format!("--device {} cannot be used", path.display()), error)
+            })?;
+            SwapArea::block_device(&path).overwrite(force).check()?;
+            return Ok(Self::Block(path));
         }
         if metadata.is_dir() {
             refuse_memory(&path, &path)?;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn complaint(argument: &str) -> String {
-        Device::of(Some(argument)).unwrap_err().to_string()
+        Device::of(Some(argument), false).unwrap_err().to_string()
     }
 
     #[test]
@@ -155,11 +155,11 @@ mod tests {
 
     #[test]
     fn a_file_a_directory_and_memory_are_told_apart() {
-        assert_eq!(Device::of(Some("ram")).unwrap(), Device::Ram);
+        assert_eq!(Device::of(Some("ram"), false).unwrap(), Device::Ram);
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let name = folder.path().to_str().unwrap();
-        assert_eq!(Device::of(Some(name)).unwrap(), Device::TemporaryIn(name.into()));
-        let file = Device::of(Some(&format!("{name}/swap"))).unwrap();
+        assert_eq!(Device::of(Some(name), false).unwrap(), Device::TemporaryIn(name.into()));
+        let file = Device::of(Some(&format!("{name}/swap")), false).unwrap();
         assert_eq!(file, Device::File(folder.path().join("swap")));
         assert_eq!(file.folder(), Some(folder.path()));
         assert!(file.check_room(u64::MAX).unwrap_err().to_string().contains("are free there"));

@@ -106,8 +106,10 @@ fn build(mode: Mode, budget_bytes: u64, choices: &Choices) -> octavo::Result<Man
 fn area_of(choices: &Choices) -> SwapArea {
     let area = match &choices.device {
         Device::TemporaryIn(folder) => SwapArea::temporary(folder),
-        Device::File(path) | Device::Written { path, .. } => SwapArea::file(path),
-        Device::Block(path) => SwapArea::block_device(path),
+        Device::File(path) => SwapArea::file(path),
+        // The sides take turns on these, and what the user had there was asked about at the start.
+        Device::Written { path, .. } => SwapArea::file(path).overwrite(true),
+        Device::Block(path) => SwapArea::block_device(path).overwrite(true),
         Device::Ram => SwapArea::ram(choices.swap_bytes),
     };
     area.limit_bytes(choices.swap_bytes)

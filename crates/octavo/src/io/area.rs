@@ -26,6 +26,7 @@ pub struct SwapArea {
     limit_bytes: u64,
     priority: i32,
     allow_tmpfs: bool,
+    overwrite: bool,
 }
 
 /// The kind of place.
@@ -49,7 +50,7 @@ pub(crate) struct Opened {
 
 impl SwapArea {
     fn new(backend: Backend) -> Self {
-        Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false }
+        Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false, overwrite: false }
     }
 
     /// A temporary file without a name in this directory. It leaves nothing behind, whatever happens.
@@ -57,14 +58,15 @@ impl SwapArea {
         Self::new(Backend::Temporary(directory.into()))
     }
 
-    /// A file of this name, made or overwritten, and left behind. It keeps its blocks: a file that was used before
-    /// is faster than a new one.
+    /// A file of this name, made if it is not there, and left behind. It keeps its blocks: a file that was used before
+    /// is faster than a new one. A file that is neither empty nor one of Octavo's is refused, unless [`SwapArea::overwrite`] is set.
+    /// It is 1 MiB longer than its pages.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::File(path.into()))
     }
 
-    /// A disk or partition for this purpose alone. **Its contents are lost.** Refused while it is mounted or in
-    /// use.
+    /// A disk or partition for this purpose alone. It is refused while it is mounted or in use. It is also refused if its first or last MiB
+    /// holds anything but zeros, as a file system and a partition table do, unless it was Octavo's before or [`SwapArea::overwrite`] is set.
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::BlockDevice(path.into()))
     }
@@ -106,13 +108,26 @@ impl SwapArea {
         self
     }
 
-    /// Says what is wrong with the place, as far as that shows without opening it: for those who open it later. Costs two system calls.
+    /// Takes a file or disk whatever it holds. **What it holds is lost.** Default: no.
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Says what is wrong with the place, as far as that shows without changing it: for those who open it later. Costs some system calls,
+    /// and reads up to 2 MiB.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, or is memory.
+    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, or is memory. [`crate::ErrorKind::SwapNotEmpty`]: it holds something
+    /// that is not Octavo's.
     pub fn check(&self) -> Result<()> {
         match &self.backend {
-            Backend::Temporary(path) | Backend::File(path) => file::check(path, self.allow_tmpfs),
+            Backend::Temporary(path) => file::check(path, self.allow_tmpfs),
+            Backend::File(path) => {
+                file::check(path, self.allow_tmpfs)?;
+                if self.overwrite { Ok(()) } else { file::check_contents(path) }
+            }
+            Backend::BlockDevice(path) if !self.overwrite => block::check_contents(path),
             Backend::BlockDevice(_) | Backend::Ram(_) | Backend::Device(_) => Ok(()),
         }
     }
@@ -121,11 +136,12 @@ impl SwapArea {
     ///
     /// # Errors
     /// [`crate::ErrorKind::SwapUnavailable`] when there is no such place or it may not be used.
+    /// [`crate::ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
     /// [`crate::ErrorKind::Unsupported`] when the chosen engine does not work. [`crate::ErrorKind::System`] without
     /// memory or threads.
     pub(crate) fn open(self, engine: IoEngine) -> Result<Opened> {
-        let Self { limit_bytes, priority, allow_tmpfs, .. } = self;
-        let options = FileOptions { limit_bytes, allow_tmpfs, engine };
+        let Self { limit_bytes, priority, allow_tmpfs, overwrite, .. } = self;
+        let options = FileOptions { limit_bytes, allow_tmpfs, overwrite, engine };
         let of_file = |device: FileDevice| {
             let engine = device.describe_engine().to_owned();
             (Box::new(device) as Box<dyn Device>, Some(engine))
@@ -133,7 +149,7 @@ impl SwapArea {
         let (device, engine) = match self.backend {
             Backend::Temporary(directory) => of_file(FileDevice::temporary(&directory, options)?),
             Backend::File(path) => of_file(FileDevice::named(&path, options)?),
-            Backend::BlockDevice(path) => of_file(block::open(&path, limit_bytes, engine)?),
+            Backend::BlockDevice(path) => of_file(block::open(&path, options)?),
             Backend::Ram(bytes) => {
                 (Box::new(RamDevice::new(bytes.min(limit_bytes))?) as Box<dyn Device>, None)
             }

@@ -1,52 +1,89 @@
-//! A block device as a device: a disk or a partition that holds nothing else. Its contents are lost.
+//! A block device as a device: a disk or a partition that holds nothing else.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::engine::IoEngine;
-use super::file::FileDevice;
+use super::file::{Extent, FileDevice, FileOptions};
+use super::header::{self, HEADER_BYTES, HEADER_PAGES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::PAGE_BYTES;
 
 /// A disk as a device: a [`FileDevice`] whose blocks are all there. To swap to one, use [`SwapArea::block_device`](super::SwapArea::block_device).
 pub type BlockDevice = FileDevice;
 
-/// Opens the device for this process alone, to hold at most `limit_bytes`.
+/// Opens the device for this process alone.
 ///
 /// # Errors
 /// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be opened.
-pub(super) fn open(path: &Path, limit_bytes: u64, engine: IoEngine) -> Result<BlockDevice> {
+/// [`ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
+pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
     let refuse = |why: &str| {
         let message = format!("cannot swap to the block device {}: {why}", path.display());
         Error::new(ErrorKind::SwapUnavailable, message)
     };
+    let failed = |error: &io::Error| refuse(&error.to_string());
     let is_block = std::fs::metadata(path).map(|metadata| metadata.file_type().is_block_device());
     match is_block {
         Ok(true) => {}
         Ok(false) => return Err(refuse("it is none")),
-        Err(error) => return Err(refuse(&error.to_string())),
+        Err(error) => return Err(failed(&error)),
     }
     // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of another
     // device.
-    let flags = (OFlags::DIRECT | OFlags::EXCL).bits() as i32;
+    let flags = OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file: File = opened.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::BUSY) => refuse("it is mounted, or in use by another device or process"),
-        _ => refuse(&error.to_string()),
+        _ => failed(&error),
     })?;
-    let block_bytes = rustix::fs::ioctl_blksszget(&file).map_err(|error| refuse(&error.to_string()))?;
+    let block_bytes = rustix::fs::ioctl_blksszget(&file).map_err(|error| failed(&error.into()))?;
     if block_bytes == 0 || !(PAGE_BYTES as u32).is_multiple_of(block_bytes) {
         return Err(refuse(&format!("its blocks of {block_bytes} bytes do not divide a page of 4096")));
     }
-    let bytes = file.seek(SeekFrom::End(0)).map_err(|error| refuse(&error.to_string()))?;
-    if bytes < PAGE_BYTES as u64 {
-        return Err(refuse("it has no room for a page"));
+    let bytes = file.seek(SeekFrom::End(0)).map_err(|error| failed(&error))?;
+    let Some(room_bytes) = bytes.checked_sub(HEADER_BYTES).filter(|room| *room >= PAGE_BYTES as u64) else {
+        return Err(refuse("it has no room for a page behind its first MiB"));
+    };
+    if !options.overwrite && !header::may_take_disk(&file, bytes).map_err(|error| failed(&error))? {
+        return Err(not_empty(path));
     }
+    header::write(&file).and_then(|()| file.sync_data()).map_err(|error| failed(&error))?;
+    // The header went through the page cache. Pages go past it.
+    rustix::fs::fcntl_setfl(&file, OFlags::DIRECT).map_err(|error| failed(&error.into()))?;
     let name = format!("the block device {}", path.display());
-    FileDevice::over(file, name, bytes, bytes.min(limit_bytes), engine)
+    let limit_bytes = room_bytes.min(options.limit_bytes);
+    FileDevice::over(
+        file,
+        name,
+        Extent { first_page: HEADER_PAGES, grown_bytes: bytes, limit_bytes },
+        options.engine,
+    )
+}
+
+/// Says whether a disk holds something that is not Octavo's, as far as it can be read.
+///
+/// # Errors
+/// `SwapNotEmpty`.
+pub(super) fn check_contents(path: &Path) -> Result<()> {
+    // To open a pipe would wait for a writer. Without a disk there, `open` says what is wrong.
+    let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let may_take = || {
+        let mut file = File::open(path)?;
+        let bytes = file.seek(SeekFrom::End(0))?;
+        header::may_take_disk(&file, bytes)
+    };
+    if !is_block || may_take().unwrap_or(true) { Ok(()) } else { Err(not_empty(path)) }
+}
+
+#[cold]
+fn not_empty(path: &Path) -> Error {
+    header::not_empty(
+        path,
+        "a disk or partition whose first and last MiB are zeros (`lsblk -f` shows what others hold)",
+    )
 }

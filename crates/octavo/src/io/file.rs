@@ -2,7 +2,8 @@
 //!
 //! The file grows in steps, ahead of the writes. A write inside the file needs none of the locks and of the journal
 //! that a write at its end takes. A named file keeps its blocks and is used as it is, since blocks that were
-//! written once are written faster. Transfers go past the page cache if the file system allows it.
+//! written once are written faster. It begins with a [header](super::header), and a file that holds anything else is refused.
+//! Transfers go past the page cache if the file system allows it.
 //!
 //! Locking: `growing`. One thread at a time makes the file larger; writes inside the file do not take it.
 
@@ -17,12 +18,13 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::device::{Device, Submitted, Waited, capacity_pages};
+use super::device::{Device, MOST_PAGES, Submitted, Waited, capacity_pages};
 use super::engine::{IoEngine, start};
+use super::header::{self, HEADER_BYTES, HEADER_PAGES};
 use super::transfer::{Direction, Transfer, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
-use crate::units::{PAGE_BYTES, PAGE_SHIFT};
+use crate::units::PAGE_SHIFT;
 
 /// The swap file of a manager that is given no [`SwapArea`](super::SwapArea): where it lies, or that there is none. For
 /// [`ManagerBuilder::swap_file`](crate::ManagerBuilder::swap_file).
@@ -30,7 +32,8 @@ use crate::units::{PAGE_BYTES, PAGE_SHIFT};
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.
     Temporary(PathBuf),
-    /// A file of this name, made or overwritten, and left behind.
+    /// A file of this name, which is made if it is not there, and left behind. A file that holds anything but Octavo's pages is refused,
+    /// except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
     Named(PathBuf),
     /// No swap. When the budget is used up, accesses that need room fail.
     None,
@@ -56,6 +59,8 @@ pub struct FileDevice {
     engine: Box<dyn Device>,
     engine_description: String,
     name: String,
+    /// The page of the file at which place 0 begins.
+    first_page: u32,
     capacity_pages: u32,
     /// Below here the file has blocks, or would have them if the file system could give blocks ahead.
     grown_bytes: AtomicU64,
@@ -69,7 +74,26 @@ pub struct FileDevice {
 pub(super) struct FileOptions {
     pub(super) limit_bytes: u64,
     pub(super) allow_tmpfs: bool,
+    /// Whatever a place of a name holds, it is taken.
+    pub(super) overwrite: bool,
     pub(super) engine: IoEngine,
+}
+
+impl FileOptions {
+    fn refuse_memory(&self, file: &File, path: &Path) -> Result<()> {
+        if !self.allow_tmpfs && is_memory(file) { Err(in_memory(path)) } else { Ok(()) }
+    }
+}
+
+/// The bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// The page at which place 0 begins.
+    pub(super) first_page: u32,
+    /// Up to here the file has blocks.
+    pub(super) grown_bytes: u64,
+    /// The most that the places take.
+    pub(super) limit_bytes: u64,
 }
 
 impl FileDevice {
@@ -77,9 +101,11 @@ impl FileDevice {
     /// [`SwapFile::None`].
     ///
     /// # Errors
-    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened.
+    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened. [`ErrorKind::SwapNotEmpty`] when it holds something that is not
+    /// Octavo's.
     pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
-        let options = FileOptions { limit_bytes, allow_tmpfs: true, engine: IoEngine::Probe };
+        let engine = IoEngine::Probe;
+        let options = FileOptions { limit_bytes, allow_tmpfs: true, overwrite: false, engine };
         match swap {
             SwapFile::None => Ok(None),
             SwapFile::Temporary(directory) => Self::temporary(directory, options).map(Some),
@@ -89,8 +115,10 @@ impl FileDevice {
 
     pub(super) fn temporary(directory: &Path, options: FileOptions) -> Result<Self> {
         let file = tempfile::tempfile_in(directory).map_err(|error| unavailable(directory, &error))?;
+        options.refuse_memory(&file, directory)?;
         let name = format!("the temporary swap file in {}", directory.display());
-        Self::new(file, directory, name, 0, options)
+        let extent = Extent { first_page: 0, grown_bytes: 0, limit_bytes: options.limit_bytes };
+        Self::new(file, name, extent, options.engine)
     }
 
     pub(super) fn named(path: &Path, options: FileOptions) -> Result<Self> {
@@ -112,33 +140,43 @@ impl FileDevice {
         if let Err(Errno::WOULDBLOCK) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             return Err(unavailable_because(path, "another manager, here or in another process, uses it"));
         }
+        options.refuse_memory(&file, path)?;
+        // Asked again under the lock: another manager may have made the file and gone since.
+        let len = file.metadata().map_err(|error| refused(&error))?.len();
+        if !options.overwrite && !header::may_take_file(&file, len).map_err(|error| refused(&error))? {
+            return Err(header::not_empty(path, "a file that is not there yet"));
+        }
+        header::write(&file).map_err(|error| {
+            // A part of the header would be taken for something else later.
+            let _ = if len == 0 { file.set_len(0) } else { Ok(()) };
+            refused(&error)
+        })?;
         let name = format!("the swap file {}", path.display());
-        Self::new(file, path, name, metadata.len(), options)
+        let extent = Extent {
+            first_page: HEADER_PAGES,
+            grown_bytes: len.max(HEADER_BYTES),
+            limit_bytes: options.limit_bytes,
+        };
+        Self::new(file, name, extent, options.engine)
     }
 
-    fn new(file: File, path: &Path, name: String, present_bytes: u64, options: FileOptions) -> Result<Self> {
-        if !options.allow_tmpfs && is_memory(&file) {
-            return Err(in_memory(path));
-        }
+    fn new(file: File, name: String, mut extent: Extent, engine: IoEngine) -> Result<Self> {
         let direct = bypass_page_cache(&file);
         // The process could not write places beyond this limit of its own. The limit may be lowered later, too.
-        let limit_bytes = options.limit_bytes.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX));
-        let mut device = Self::over(file, name, present_bytes, limit_bytes, options.engine)?;
+        let most_bytes = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let before_bytes = u64::from(extent.first_page) << PAGE_SHIFT;
+        extent.limit_bytes = extent.limit_bytes.min(most_bytes.saturating_sub(before_bytes));
+        let mut device = Self::over(file, name, extent, engine)?;
         if !direct {
             device.engine_description += ", through the page cache";
         }
         Ok(device)
     }
 
-    /// Starts an engine on a file that has blocks up to `grown_bytes`, to hold at most `limit_bytes`.
-    pub(super) fn over(
-        file: File,
-        name: String,
-        grown_bytes: u64,
-        limit_bytes: u64,
-        engine: IoEngine,
-    ) -> Result<Self> {
-        let capacity_pages = capacity_pages(limit_bytes)?;
+    /// Starts an engine on a file.
+    pub(super) fn over(file: File, name: String, extent: Extent, engine: IoEngine) -> Result<Self> {
+        let Extent { first_page, grown_bytes, limit_bytes } = extent;
+        let capacity_pages = capacity_pages(limit_bytes)?.min(MOST_PAGES - first_page);
         let file = Shared::new(file);
         let started = start(engine, &file)?;
         Ok(Self {
@@ -146,6 +184,7 @@ impl FileDevice {
             engine: started.engine,
             engine_description: started.description,
             name,
+            first_page,
             capacity_pages,
             grown_bytes: AtomicU64::new(grown_bytes),
             growing: Mutex::new(()),
@@ -156,6 +195,11 @@ impl FileDevice {
     /// The engine that reads and writes the file, for messages.
     pub fn describe_engine(&self) -> &str {
         &self.engine_description
+    }
+
+    /// The end of so many places, in the file.
+    fn end_of(&self, places: u64) -> u64 {
+        (u64::from(self.first_page) + places) << PAGE_SHIFT
     }
 
     /// Makes the file reach to `end`.
@@ -169,7 +213,7 @@ impl FileDevice {
             return Ok(());
         }
         let step = (start / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
-        let wanted = (start + step).max(end).min(u64::from(self.capacity_pages) << PAGE_SHIFT);
+        let wanted = (start + step).max(end).min(self.end_of(self.capacity_pages.into()));
         let grown = self.allocate(start, wanted).map(|()| wanted).or_else(|error| {
             // There may be room for the bytes that are needed now.
             if wanted > end { self.allocate(start, end).map(|()| end) } else { Err(error) }
@@ -214,13 +258,17 @@ impl Device for FileDevice {
 
     fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         if transfer.direction() == Direction::Write {
-            let end = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
+            let end = self.end_of(u64::from(transfer.place()) + transfer.len() as u64);
             if let Err(error) = self.grow(end) {
                 transfer.complete(Err(error));
                 return Submitted::Accepted;
             }
         }
-        self.engine.submit(transfer, urgency)
+        let place = transfer.place();
+        match self.engine.submit(transfer.at(self.first_page + place), urgency) {
+            Submitted::Full(back) => Submitted::Full(back.at(place)),
+            Submitted::Accepted => Submitted::Accepted,
+        }
     }
 
     fn flush(&self) {
@@ -290,6 +338,19 @@ pub(super) fn check(path: &Path, allow_tmpfs: bool) -> Result<()> {
         Err(error) => Err(unavailable(path, &error.into())),
         Ok(status) if !allow_tmpfs && names_memory(&status) => Err(in_memory(path)),
         Ok(_) => Ok(()),
+    }
+}
+
+/// Says whether a file holds something that is not Octavo's, as far as it can be read.
+///
+/// # Errors
+/// `SwapNotEmpty`.
+pub(super) fn check_contents(path: &Path) -> Result<()> {
+    let may_take = File::open(path).and_then(|file| header::may_take_file(&file, file.metadata()?.len()));
+    if may_take.unwrap_or(true) {
+        Ok(())
+    } else {
+        Err(header::not_empty(path, "a file that is not there yet"))
     }
 }
 

@@ -17,10 +17,11 @@
 //! | `transfer` | one transfer in flight, and where it comes from and goes back to | |
 //! | `device` | the trait of a device | `transfer` |
 //! | `ram` | memory as a device | `device` |
+//! | `header` | what tells our files and disks from those that hold something | |
 //! | `pending` | the parts that the engines share | `transfer` |
 //! | `uring`, `threads` | the engines, for one file | `device`, `pending` |
 //! | `engine` | chooses between them | `uring`, `threads` |
-//! | `file`, `block` | files and disks as devices | `engine` |
+//! | `file`, `block` | files and disks as devices | `engine`, `header` |
 //! | `area` | the user's description of a place | all devices |
 //! | `exercise` | transfers without a manager | `area` |
 
@@ -30,6 +31,7 @@ mod device;
 mod engine;
 mod exercise;
 mod file;
+mod header;
 mod pending;
 mod ram;
 mod threads;

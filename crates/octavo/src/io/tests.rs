@@ -1,12 +1,13 @@
 //! Devices through their engines, over real files.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use octavo_platform::{ArenaBytes, Backing, forbid_io_uring, run_in_forked_child};
 
+use super::header::HEADER_BYTES;
 use super::threads::ThreadsEngine;
 use super::uring::UringEngine;
 use super::*;
@@ -119,7 +120,12 @@ fn a_file_that_was_cut_short_is_told_from_what_is_still_there() {
         exercise.start(Direction::Write, 0, 0..64, Urgency::Queued);
         exercise.flush();
         exercise.wait(0).unwrap();
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(32 * PAGE_BYTES as u64 + 1000).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(HEADER_BYTES + 32 * PAGE_BYTES as u64 + 1000)
+            .unwrap();
         for urgency in [Urgency::Now, Urgency::Queued] {
             for (place, there) in [(0, true), (24, false), (32, false), (40, false)] {
                 exercise.arena().zero(0, 64 * PAGE_BYTES);
@@ -250,14 +256,71 @@ fn memory_is_no_place_to_swap_to_unless_forced() {
 fn a_named_file_keeps_its_blocks_and_serves_one_manager() {
     let directory = disk();
     let path = directory.path().join("swap");
-    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let fresh = exercise(SwapArea::file(&path), IoEngine::Probe, 8);
+    fresh.start(Direction::Write, 100, 0..1, Urgency::Now);
+    fresh.wait(0).unwrap();
+    drop(fresh);
+    let len = std::fs::metadata(&path).unwrap().len();
     let first = exercise(SwapArea::file(&path), IoEngine::Probe, 8);
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
     let second = Exercise::new(SwapArea::file(&path), IoEngine::Probe, 8).unwrap_err();
     assert_eq!(second.kind(), ErrorKind::SwapUnavailable);
     assert!(second.to_string().contains("another manager"), "{second}");
     drop(first);
     exercise(SwapArea::file(&path), IoEngine::Probe, 8);
+}
+
+#[test]
+fn a_file_that_holds_something_is_refused_and_kept_unless_it_may_be_overwritten() {
+    let directory = disk();
+    let path = directory.path().join("precious");
+    let mut almost_ours = b"Octavo swap area, version 1\n".to_vec();
+    almost_ours.resize(2 << 20, 7);
+    let texts = [b"a line of text\n".to_vec(), vec![0; PAGE_BYTES], vec![1; 2 << 20], almost_ours];
+    for bytes in texts {
+        std::fs::write(&path, &bytes).unwrap();
+        let refusals = [
+            Exercise::new(SwapArea::file(&path), IoEngine::Probe, 8).unwrap_err(),
+            SwapArea::file(&path).check().unwrap_err(),
+            FileDevice::open(&SwapFile::Named(path.clone()), 1 << 20).unwrap_err(),
+        ];
+        for refused in refusals {
+            assert_eq!(refused.kind(), ErrorKind::SwapNotEmpty, "{refused}");
+            let said = refused.to_string();
+            let words =
+                [path.to_str().unwrap(), "left as it is", "not there yet", "overwrite(true)", "--force"];
+            assert!(words.into_iter().all(|word| said.contains(word)), "{said}");
+        }
+        assert!(std::fs::read(&path).unwrap() == bytes, "the file has other bytes");
+        let forced = || SwapArea::file(&path).overwrite(true);
+        forced().check().unwrap();
+        for area in [forced(), SwapArea::file(&path)] {
+            area.check().unwrap();
+            let exercise = exercise(area, IoEngine::Probe, 8);
+            exercise.start(Direction::Write, 3, 0..1, Urgency::Now);
+            exercise.wait(0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_header_stays_before_the_pages() {
+    for engine in ENGINES {
+        let directory = disk();
+        let path = directory.path().join("swap");
+        File::create(&path).unwrap();
+        let exercise = exercise(SwapArea::file(&path), engine, 256);
+        (0..256).for_each(|frame| exercise.arena().store(offset(frame), mark(frame, 5)));
+        exercise.start(Direction::Write, 0, 0..256, Urgency::Queued);
+        exercise.flush();
+        exercise.wait(0).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes.starts_with(b"Octavo swap area"));
+        let first = HEADER_BYTES as usize;
+        assert_eq!(bytes[first..first + 8], mark(0, 5).to_ne_bytes());
+        drop(exercise);
+        SwapArea::file(&path).check().unwrap();
+    }
 }
 
 #[test]
@@ -267,11 +330,11 @@ fn a_file_grows_in_steps_up_to_its_limit() {
     let limit_bytes = 40 << 20;
     let exercise = exercise(SwapArea::file(&path).limit_bytes(limit_bytes), IoEngine::Probe, 8);
     let len = || std::fs::metadata(&path).unwrap().len();
-    assert_eq!(len(), 0);
+    assert_eq!(len(), HEADER_BYTES);
     for (place, expected) in [(0, 32 << 20), (8191, 32 << 20), (8192, limit_bytes), (10239, limit_bytes)] {
         exercise.start(Direction::Write, place, 0..1, Urgency::Now);
         exercise.wait(0).unwrap();
-        assert_eq!(len(), expected);
+        assert_eq!(len(), HEADER_BYTES + expected);
     }
 }
 

@@ -110,6 +110,12 @@ impl Transfer {
         self.place
     }
 
+    /// The same transfer at another place, for a device that lies inside another.
+    pub(crate) fn at(mut self, place: u32) -> Self {
+        self.place = place;
+        self
+    }
+
     /// How many pages, at least one.
     #[allow(clippy::len_without_is_empty, reason = "a transfer is never empty")]
     pub fn len(&self) -> usize {

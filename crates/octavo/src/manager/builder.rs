@@ -228,7 +228,7 @@ impl ManagerBuilder {
     ///
     /// # Errors
     /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`.
-    /// `SwapUnavailable` when a swap area cannot be made or opened. `Unsupported` when the chosen I/O engine does not work
+    /// `SwapUnavailable` when a swap area cannot be made or opened, and `SwapNotEmpty` when it holds something that is not Octavo's. `Unsupported` when the chosen I/O engine does not work
     /// here. `System` when the kernel refuses addresses or a thread.
     pub fn build(self) -> Result<Manager> {
         let _inside = Inside::enter();
