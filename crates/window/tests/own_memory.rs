@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use octavo::{Access, Manager};
+use octavo::io::SwapArea;
+use octavo::{Access, Compression, ErrorKind, Manager};
 use octavo_window::Windows;
 
 const MIB: usize = 1 << 20;
@@ -79,6 +80,50 @@ fn handles_and_pins_reach_the_same_bytes() {
     let pin = space.pin_exact(at, 4096, Access::Read).unwrap();
     drop(pin);
     assert_eq!((array[5], array[6]), (55, 66));
+}
+
+/// A page that cannot be had would end the process.
+#[test]
+fn what_is_out_can_be_read_while_swap_is_full() {
+    const WORDS: usize = 4096 / 8;
+    let builder = Manager::builder().budget_bytes(BUDGET as u64).compression(Compression::Off);
+    let manager = builder.swap_area(SwapArea::ram(BUDGET as u64)).build().unwrap();
+    let windows = Windows::new(&manager).unwrap();
+    let mut array = windows.vec::<u64>(4 * BUDGET / 8).unwrap();
+    let at = array.as_ptr() as u64;
+    // SAFETY: the array is not borrowed while the space stores to it.
+    let space = unsafe { windows.space() };
+    let mut words = 0;
+    let error = loop {
+        let page: Vec<u8> = (words..words + WORDS).flat_map(|index| number(index).to_ne_bytes()).collect();
+        match space.write(at + 8 * words as u64, &page) {
+            Ok(()) => words += WORDS,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
+    assert!(8 * words > BUDGET + BUDGET / 2, "memory and swap are filled: {words} words");
+    for _ in 0..2 {
+        assert!(array.iter().take(words).enumerate().all(|(index, element)| *element == number(index)));
+    }
+    thread::scope(|scope| {
+        for seed in 0..4_usize {
+            let array = &array;
+            scope.spawn(move || {
+                let mut at = seed;
+                for _ in 0..words / WORDS {
+                    at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let index = (at >> 20) % words;
+                    assert_eq!(array[index], number(index));
+                }
+            });
+        }
+    });
+    // A store to a page that is there is no new page.
+    (0..words).step_by(WORDS).for_each(|index| array[index] += 1);
+    assert!((0..words).step_by(WORDS).all(|index| array[index] == number(index) + 1));
+    drop(array);
+    manager.validate();
 }
 
 #[test]

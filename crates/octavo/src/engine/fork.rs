@@ -24,6 +24,8 @@ use crate::units::{Order, PAGE_BYTES, PageNumber};
 pub(crate) enum Lack {
     Node,
     Frame,
+    /// The frames that there are, are kept for pages that come in.
+    Room,
 }
 
 /// Gives the child what the parent has. Pages that the child has already are left alone, so this may be
@@ -71,6 +73,7 @@ fn fork_page(engine: &Engine, walk: &Walk<'_>, child: &SpaceState, page: PageNum
         return Ok(true);
     }
     let fresh = match walk.entry().state() {
+        State::Present(_) if !engine.may_grow(1) => return Err(Lack::Room),
         State::Present(_) => Some(engine.frames.alloc(Order::ZERO).ok_or(Lack::Frame)?),
         _ => None,
     };

@@ -12,6 +12,7 @@
 //! | `space_state` | the state of a space that faults need |
 //! | `edges` | blocks over the edges of a range, split before it is changed |
 //! | `fork` | a space gets what another has |
+//! | `growth` | new pages leave room for pages that are out |
 //! | `homecoming` | pages that are away come home |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
@@ -31,6 +32,7 @@ mod busy;
 mod devices;
 mod edges;
 mod fork;
+mod growth;
 mod homecoming;
 mod pin_share;
 mod relocate;

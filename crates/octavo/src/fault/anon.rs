@@ -42,7 +42,9 @@ impl Fault<'_> {
     /// Installs a frame of zeros, in place of nothing or of the small zero page. Or installs a frame with the
     /// bytes that are to be written over the page, also in place of a page that is out.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
-        if let Some(first) = self.comes_first(1) {
+        // A page that is out and written whole gives its slot for the frame.
+        let new_pages = u64::from(!matches!(walk.entry().state(), State::Swapped(_)));
+        if let Some(first) = self.comes_first(1, new_pages) {
             return first;
         }
         if self.bytes.is_none()
@@ -100,7 +102,7 @@ impl Fault<'_> {
     /// Installs a 2 MiB block, in place of nothing or of a huge zero leaf. Without a block, the fault takes
     /// base pages.
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
-        if let Some(first) = self.comes_first(u64::from(CHUNK_FRAMES)) {
+        if let Some(first) = self.comes_first(u64::from(CHUNK_FRAMES), u64::from(CHUNK_FRAMES)) {
             return first;
         }
         let block = match std::mem::replace(&mut self.huge, Huge::GivenUp) {
@@ -139,10 +141,11 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
-    /// What comes before the space gets `pages` more at home: room under its quota, or the thread's toll.
-    fn comes_first(&self, pages: u64) -> Option<Step> {
+    /// What comes before the space gets `pages` more at home, some of which are new: room under its quota, the thread's toll, or room
+    /// beside what is kept for pages that come in.
+    fn comes_first(&self, pages: u64, new_pages: u64) -> Option<Step> {
         let owes = || reclaim::owes_toll(self.engine).then_some(Step::End(Outcome::OwesToll));
-        self.check_quota(pages).or_else(owes)
+        self.check_quota(pages).or_else(owes).or_else(|| self.check_growth(new_pages))
     }
 
     /// As [`Fault::adopt`], for new bytes at home, which the thread is told of.

@@ -231,8 +231,8 @@ impl<'a> Fault<'a> {
         translation: &dyn Translation,
         waker: &Waker,
     ) -> Step {
-        if let Some(over) = self.check_quota(1) {
-            return over;
+        if let Some(lack) = self.check_quota(1).or_else(|| self.check_growth(1)) {
+            return lack;
         }
         let Some(block) = self.alloc_away(Order::ZERO) else {
             return self.lacks_away(Order::ZERO);
@@ -254,8 +254,9 @@ impl<'a> Fault<'a> {
         region: &Region,
         translation: &dyn Translation,
     ) -> Step {
-        if let Some(over) = self.check_quota(u64::from(Order::MAX.frames())) {
-            return over;
+        let pages = u64::from(Order::MAX.frames());
+        if let Some(lack) = self.check_quota(pages).or_else(|| self.check_growth(pages)) {
+            return lack;
         }
         let Some(block) = self.alloc_away(Order::MAX) else {
             return self.lacks_away(Order::MAX);
@@ -481,8 +482,9 @@ impl<'a> Fault<'a> {
         if protection.both(region.options.protection) != protection {
             return Step::End(Outcome::Failed(self.allows_less()));
         }
-        if let Some(over) = self.check_quota(u64::from(order.frames())) {
-            return over;
+        let pages = u64::from(order.frames());
+        if let Some(lack) = self.check_quota(pages).or_else(|| self.check_growth(pages)) {
+            return lack;
         }
         let Some(block) = self.alloc_away(order) else {
             return self.lacks_away(order);

@@ -35,7 +35,7 @@ use std::task::{Poll, Waker};
 use crate::config::{HugePolicy, HugeZeroWrite};
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, SpaceState, Split, Waiter, apart, in_place, split_leaf};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::io::Waited;
 use crate::latency::{self, Latency};
@@ -82,6 +82,8 @@ pub(crate) enum Outcome {
     NeedsAway,
     /// The space is at its quota. The caller makes room for so many pages there and polls again.
     OverQuota(u64),
+    /// So many new pages would take the room of pages that come in. The caller makes room and polls again.
+    NeedsRoom(u64),
     /// The access cannot be served.
     Failed(Error),
 }
@@ -133,6 +135,8 @@ pub(crate) struct Fault<'a> {
     refused_for: Duration,
     /// A read failed that was not for this page alone. The next one is for this page alone.
     alone: bool,
+    /// None of the space's pages can go, for want of slots, before this one has given its slot up.
+    exceeds_quota: bool,
     /// The fault looks for a frame on other CPUs' lists too.
     looks_everywhere: bool,
     waiter: Waiter<'a>,
@@ -169,6 +173,7 @@ impl<'a> Fault<'a> {
             refused_at,
             refused_for,
             alone,
+            exceeds_quota: false,
             looks_everywhere: false,
             waiter,
         }
@@ -319,7 +324,13 @@ impl<'a> Fault<'a> {
     fn check_quota(&self, pages: u64) -> Option<Step> {
         let quota = self.space.quota.pages()?;
         let resident = self.engine.space_use.get(self.space.id, Figure::Resident);
-        (resident + pages > quota).then_some(Step::End(Outcome::OverQuota(pages)))
+        (resident + pages > quota && !self.exceeds_quota).then_some(Step::End(Outcome::OverQuota(pages)))
+    }
+
+    /// Returns whether room has to be made before there are `pages` new pages.
+    fn check_growth(&self, pages: u64) -> Option<Step> {
+        let may_come = pages == 0 || self.engine.may_grow(pages);
+        (!may_come).then_some(Step::End(Outcome::NeedsRoom(pages)))
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -548,7 +559,13 @@ pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what:
     let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
-    match fault.poll(Waker::noop()) {
+    let mut polled = fault.poll(Waker::noop());
+    if let Poll::Ready(Outcome::OverQuota(2..) | Outcome::NeedsRoom(2..)) = polled {
+        // A page may fit where a block does not.
+        fault.give_blocks_up();
+        polled = fault.poll(Waker::noop());
+    }
+    match polled {
         Poll::Ready(Outcome::Adopted(pages)) => Ok(pages),
         Poll::Ready(Outcome::Failed(error)) => Err(error),
         Poll::Ready(_) | Poll::Pending => Ok(0),
@@ -608,6 +625,11 @@ impl Fault<'_> {
                     self.away = Some(reclaim::make_room_away(self.engine, &mut self.waiter).await?);
                 }
                 Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
+                // Where a block does not fit, its pages may.
+                Outcome::NeedsRoom(2..) => self.give_blocks_up(),
+                Outcome::NeedsRoom(_) => {
+                    apart(reclaim::make_room_to_grow(self.engine, &mut self.waiter)).await?;
+                }
                 Outcome::NeedsHuge => {
                     let block = reclaim::block_for_fault(self.engine, &mut self.waiter).await;
                     self.set_compacted(block);
@@ -643,12 +665,24 @@ impl Fault<'_> {
     }
 
     async fn make_room_under_quota(&mut self, pages: u64) -> Result<()> {
+        if self.engine.swap.slots.is_full() && self.is_out() {
+            self.exceeds_quota = true;
+            return Ok(());
+        }
         let made = reclaim::make_room_under_quota(self.engine, self.space, pages, &mut self.waiter).await;
         if made.is_err() && pages > 1 {
             // A page may fit where a block does not.
             self.give_blocks_up();
             return Ok(());
         }
-        made
+        self.exceeds_quota =
+            matches!(&made, Err(error) if error.kind() == ErrorKind::SwapFull) && self.is_out();
+        if self.exceeds_quota { Ok(()) } else { made }
+    }
+
+    /// Returns whether the page is out just now.
+    fn is_out(&self) -> bool {
+        let entry = self.engine.table.walk(self.space.id, self.page).entry();
+        matches!(entry.state(), State::Swapped(_))
     }
 }

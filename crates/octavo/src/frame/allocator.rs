@@ -402,9 +402,21 @@ impl FrameAllocator {
     /// Returns the free frames and the frames that the budget still lets come online. Watermarks are compared
     /// with this number. It leaves out the per-CPU lists.
     pub fn available_frames(&self) -> u64 {
+        self.zone_free_frames() + self.offline_frames()
+    }
+
+    /// Returns the free frames of zones and CPUs, and those that the budget still has room for: in chunks, or also one by one, as
+    /// away pages take them.
+    pub(crate) fn allocatable_frames(&self, has_away: bool) -> u64 {
+        let room_bytes = self.arena.budget.room_for_chunks_bytes();
+        self.free_frames() + if has_away { room_bytes / PAGE_BYTES as u64 } else { self.offline_frames() }
+    }
+
+    /// Returns the frames that the budget still lets come online.
+    fn offline_frames(&self) -> u64 {
         let room = self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
         let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
-        self.zone_free_frames() + room.min(offline) * u64::from(CHUNK_FRAMES)
+        room.min(offline) * u64::from(CHUNK_FRAMES)
     }
 
     /// Returns the watermarks for the present budget and the present load.

@@ -44,7 +44,8 @@ pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome 
     for frame in away {
         let owner = engine.rmap.owners(&engine.frames, frame.frame()).first().copied();
         // Without a slot, the page would come home in vain.
-        let has_place = engine.is_kept(frame.frame()) || engine.swap.is_available();
+        let has_place =
+            engine.is_kept(frame.frame()) || engine.swap.is_available() && !engine.swap.slots.is_full();
         came.obstructed |= !has_place;
         match owner.filter(|_| has_place) {
             Some(owner) => leaving.push((owner, frame)),

@@ -51,7 +51,7 @@ pub(crate) use migrate::move_pinned;
 #[cfg(all(test, not(loom)))]
 pub(crate) use migrate::{Migrated, migrate};
 pub(crate) use quota::make_room_under_quota;
-pub(crate) use room::{make_room, make_room_away, make_room_for_away, make_room_for_node};
+pub(crate) use room::{make_room, make_room_away, make_room_for_away, make_room_for_node, make_room_to_grow};
 pub(crate) use scan::{Reclaimer, reclaim, reclaim_and_wait};
 pub(crate) use shrink::shrink_to_budget;
 #[cfg(all(test, not(loom)))]

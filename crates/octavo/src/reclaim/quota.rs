@@ -39,10 +39,13 @@ pub(crate) async fn make_room_under_quota(
         return Err(exceeded(engine, space, quota, engine.swap.areas.failures()));
     }
     let failures = engine.swap.areas.failures();
-    for _ in 0..LOOKS {
+    for look in 0..LOOKS {
         let excess = (resident() + needed).saturating_sub(quota);
         if excess == 0 {
             return Ok(());
+        }
+        if look > 0 && engine.swap.slots.is_full() {
+            break;
         }
         let (ends, ended, before) = (engine.ends(), engine.transfers.ended_pages(), resident());
         // A little more goes than is needed, so that not every fault comes here. A small quota keeps the
@@ -75,7 +78,8 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         engine.space_use.add(space.id, Figure::QuotaOut, done.freed + done.started);
         gone += done.freed + done.started;
         started += done.started;
-        full |= done.full;
+        // At full swap, others would be looked at in vain.
+        full |= done.full || gone > 0 && done.obstructed && engine.swap.slots.is_full();
         // No more pages can go now.
         if full { u64::MAX } else { gone }
     };

@@ -117,6 +117,47 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     Err(obstacle(engine, failures))
 }
 
+/// Makes room for a new page beside what is kept for pages that come in, where slots are few.
+///
+/// # Errors
+/// As for [`make_room`].
+pub(crate) async fn make_room_to_grow(engine: &Engine, waiter: &mut Waiter<'_>) -> Result<()> {
+    stalled(engine, async |start| try_make_room_to_grow(engine, start, waiter).await).await
+}
+
+async fn try_make_room_to_grow(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
+    let (mut fruitless, mut most, mut pool) = (0, i64::MIN, LastResort::default());
+    loop {
+        // Pages that keep a slot go without another. Those that go for another are room for who comes in.
+        reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
+        let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
+        while !engine.may_grow(1)
+            && engine.transfers.writing_pages() > 0
+            && engine.transfers.ended_pages() < last
+        {
+            if !waiter.until_some_write_ends().await {
+                return Err(engine.swap.areas.timed_out());
+            }
+        }
+        if engine.may_grow(1) {
+            return Ok(());
+        }
+        let spare = engine.spare_pages();
+        fruitless = if spare > most { 0 } else { fruitless + 1 };
+        most = most.max(spare);
+        if fruitless > MOST_FRUITLESS && others_are_done(engine, start) {
+            if !pool.is_smaller(engine, waiter).await {
+                return Err(engine.swap.why_no_new_pages());
+            }
+            fruitless = 0;
+        }
+        if !waiter.until_some_read_ends().await {
+            return Err(engine.swap.areas.timed_out());
+        }
+        waiter.give_way().await;
+    }
+}
+
 /// Makes room in the budget for a page that is away, and takes it. A page that goes from there is room at once. Where only
 /// pages at home go, a chunk of theirs is given back. Frames at home would take that room again, if it were left.
 ///

@@ -221,6 +221,10 @@ pub(crate) async fn reclaim(
         // Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
         // write.
         stuck = may_write && outcome.obstructed || engine.swap.is_failing();
+        // Other pages that need a slot would be looked at in vain.
+        if outcome.obstructed && done.total() > 0 && engine.swap.slots.is_full() {
+            break;
+        }
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
         }

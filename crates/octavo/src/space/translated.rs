@@ -6,7 +6,9 @@ use std::ops::Deref;
 use crate::engine::{Engine, Lack, SpaceState, Waiter, forget_range, fork_range, in_place, relocate_range};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{InPlace, Via, resolve_async, resolve_now, show_run, take_over};
-use crate::reclaim::{make_room, make_room_for_away, make_room_for_node, make_room_under_quota};
+use crate::reclaim::{
+    make_room, make_room_for_away, make_room_for_node, make_room_to_grow, make_room_under_quota,
+};
 use crate::region::Region;
 use crate::space::{Space, whole_pages};
 use crate::sync::Shared as Arc;
@@ -83,6 +85,7 @@ impl TranslatedSpace {
                     match lack {
                         Lack::Node => make_room_for_node(&self.engine, &mut waiter).await,
                         Lack::Frame => make_room(&self.engine, &mut waiter).await,
+                        Lack::Room => make_room_to_grow(&self.engine, &mut waiter).await,
                     }
                 })?;
             }
@@ -250,6 +253,9 @@ async fn make_room_for_adoption(engine: &Engine, space: &SpaceState, len: u64) -
     engine.check_process()?;
     let mut waiter = Waiter::driven(engine);
     make_room_under_quota(engine, space, 1, &mut waiter).await?;
+    if !engine.may_grow(1) {
+        make_room_to_grow(engine, &mut waiter).await?;
+    }
     make_room_for_node(engine, &mut waiter).await?;
     make_room_for_away(engine, len >> PAGE_SHIFT, &mut waiter).await?;
     // Where the entry was in other hands, these have the CPU.

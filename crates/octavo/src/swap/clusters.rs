@@ -240,8 +240,18 @@ impl Clusters {
         self.areas[area].is_full()
     }
 
+    /// Returns whether fewer than `slots` slots may be free. It may say so with up to an eighth more, and is never late.
+    pub(crate) fn may_be_fewer_than(&self, slots: u32) -> bool {
+        let used: u32 = self.areas.iter().map(Area::most_used).sum();
+        self.capacity < used.saturating_add(slots)
+    }
+
+    /// Slots that are free. Exact while nobody else is at work. Cost: as [`Area::used`].
+    pub(crate) fn free_slots(&self) -> u32 {
+        self.capacity.saturating_sub(self.used())
+    }
+
     /// How many slots there are.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }

@@ -209,6 +209,11 @@ impl Swap {
         self.slots.is_crowded() || self.pool().is_some_and(Pool::is_short) && takes_room()
     }
 
+    /// Returns how many slots pages may have. `None`: that is not known, since a device has failed.
+    pub(crate) fn free_slots(&self) -> Option<u32> {
+        self.slots.count_free(!self.areas.are_cautious())
+    }
+
     // --- how the areas do ---
 
     /// The most pages that one transfer should write. After a failure there are fewer, because part of them may
@@ -260,14 +265,20 @@ impl Swap {
         let state = self.state();
         let is_news = state == State::Silent || self.areas.failures() != failures;
         let failure = if is_news { self.areas.failure(state, self.has_room()) } else { None };
-        failure.or_else(|| {
-            let is_full = self.is_available() && self.slots.is_full();
-            is_full.then(|| {
-                let full = self.areas.describe_full(|area| self.slots.area_used(area));
-                let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
-                Error::new(ErrorKind::SwapFull, message)
-            })
-        })
+        failure.or_else(|| (self.is_available() && self.slots.is_full()).then(|| self.full()))
+    }
+
+    /// The reason why there is no room for new pages: areas fail, or have too few free slots.
+    #[cold]
+    pub(crate) fn why_no_new_pages(&self) -> Error {
+        self.areas.failure(self.state(), self.has_room()).unwrap_or_else(|| self.full())
+    }
+
+    #[cold]
+    fn full(&self) -> Error {
+        let full = self.areas.describe_full(|area| self.slots.area_used(area));
+        let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
+        Error::new(ErrorKind::SwapFull, message)
     }
 
     // --- what slots hold ---
@@ -281,6 +292,8 @@ impl Swap {
         frame: FrameId,
         weights: Option<&Weights>,
     ) -> bool {
+        // The pool would grow by frames that new pages have left.
+        let weights = weights.filter(|_| !self.slots.are_few());
         let content = self.contents.put_away(frames, slot, frame, weights);
         let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
         self.contents.let_go(frames, before);

@@ -10,27 +10,50 @@
 
 use crate::swap::clusters::{Ask, Clusters, SlotRun};
 use crate::swap::unwritable::Unwritable;
-use crate::units::SwapSlot;
+use crate::sync::{AtomicBool, Ordering};
+use crate::units::{CHUNK_FRAMES, SwapSlot};
 
 /// The most slots that are kept from the allocator because they could not be written. With more, a device that
 /// fails for a while would use up all of its slots, and the budget would pay for the maps of all of them.
 const MOST_WITHHELD: u32 = 2048;
+
+/// Free slots and free frames that new pages leave, in all, so that pages that are out can come in (`engine/growth.rs`).
+const KEPT: u32 = 64;
+/// As many more where pages go away: these take their room from home by the chunk, and home stays usable.
+const KEPT_FOR_AWAY: u32 = 2 * CHUNK_FRAMES;
+/// A small swap keeps one in so many of its slots.
+const KEPT_SHARE: u32 = 4;
 
 /// The slots of all areas.
 #[derive(Debug)]
 pub(crate) struct Slots {
     clusters: Clusters,
     unwritable: Unwritable,
+    /// Fewer than are kept were free when slots were last counted.
+    few: AtomicBool,
+    /// New pages may have to leave room, since slots are few or a device has failed.
+    guarded: AtomicBool,
 }
 
 impl Slots {
     pub(super) fn new(clusters: Clusters) -> Self {
-        Self { unwritable: Unwritable::new(clusters.areas()), clusters }
+        Self {
+            unwritable: Unwritable::new(clusters.areas()),
+            clusters,
+            few: AtomicBool::new(false),
+            guarded: AtomicBool::new(false),
+        }
     }
 
     /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to grow gets slots of
     /// clusters that were never used if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+        let run = self.allocate_some(count, ask);
+        self.note_taken(ask);
+        run
+    }
+
+    fn allocate_some(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let of_group = |group| self.allocate_in(group, count, ask);
         (0..self.clusters.groups()).find_map(of_group).or_else(|| {
             // Others may take what is given back.
@@ -60,7 +83,47 @@ impl Slots {
 
     /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
     pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
-        self.clusters.allocate_huge(ask)
+        let first = self.clusters.allocate_huge(ask);
+        self.note_taken(ask);
+        first
+    }
+
+    /// Notes whether slots are few by now.
+    fn note_taken(&self, ask: Ask<'_>) {
+        if !ask.may_grow || self.are_guarded() || self.clusters.may_be_fewer_than(self.kept(true)) {
+            self.count_free(ask.may_grow);
+        }
+    }
+
+    /// Returns whether fewer slots than are kept were free when slots were last counted.
+    pub(super) fn are_few(&self) -> bool {
+        self.few.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether new pages may have to leave room for pages that come in.
+    #[inline]
+    pub(crate) fn are_guarded(&self) -> bool {
+        // Relaxed: a hint. Pages that are taken meanwhile are some of those that are kept.
+        self.guarded.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many free slots and frames new pages leave, in all.
+    pub(crate) fn kept(&self, for_away: bool) -> u32 {
+        let kept = if for_away { KEPT + KEPT_FOR_AWAY } else { KEPT };
+        kept.min(self.clusters.capacity() / KEPT_SHARE)
+    }
+
+    /// Counts the slots that pages may have. A device that failed may have no room for any.
+    pub(super) fn count_free(&self, may_grow: bool) -> Option<u32> {
+        let (free, most_kept) = (self.clusters.free_slots(), self.kept(true));
+        let (few, guarded) = (free < self.kept(false), free < most_kept || !may_grow && most_kept > 0);
+        // Written only where it changes: all new pages read it.
+        for (flag, now) in [(&self.few, few), (&self.guarded, guarded)] {
+            if flag.load(Ordering::Relaxed) != now {
+                flag.store(now, Ordering::Relaxed);
+            }
+        }
+        may_grow.then_some(free)
     }
 
     /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there were any.
