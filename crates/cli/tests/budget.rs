@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::runs::{OCTAVO, torture};
+use common::runs::{OCTAVO, heaps, torture};
 
 const BUDGET: u64 = 96 << 20;
 const TRIES: usize = 8;
@@ -176,6 +176,14 @@ fn threads_that_fill_memory_at_once() {
     let _alone = alone();
     let arguments = ["--memory", "192M", "--seconds", "2", "--threads", "8", "--only", "writers"];
     stays_within_the_budget("threads", &[&[torture().to_str().unwrap()][..], &arguments].concat());
+}
+
+#[test]
+fn heaps_that_look_like_stacks() {
+    let _alone = alone();
+    for role in ["guards", "arenas"] {
+        stays_within_the_budget(role, &[heaps().to_str().unwrap(), role, "192"]);
+    }
 }
 
 /// A tree that forks a large process may be above its limit until the children end, so this shows by how much, and checks that

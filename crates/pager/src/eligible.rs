@@ -1,113 +1,144 @@
 //! Which of a program's mappings are taken over.
 //!
 //! Private anonymous memory that the program reads and writes, wherever it came from: the heap, `mmap`, any
-//! allocator. Never taken are
+//! allocator. It is taken unless something shows that it is one of these:
 //!
 //! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
 //!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
-//! - the data of programs and libraries, which the dynamic linker and libc use in any context;
+//! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
 //! - mappings below [`LEAST_BYTES`], which are not worth the while, but for what a taken one has grown by;
 //! - what the kernel refuses to move: read-only, inaccessible, executable and locked memory.
+//!
+//! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make guards as stacks have
+//! them. `docs/pager.md` has what a wrong guess costs.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
 use rangemap::RangeSet;
 
-use crate::proc::{Mapping, Threads};
+use crate::bss;
+use crate::proc::{self, Mapping, Threads};
 
 /// The least mapping that is taken. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
-/// A mapping of at most this size is a thread's stack if an inaccessible one is right before it, or if a thread has its stack
-/// pointer or its descriptor there.
-///
-/// A larger one is a heap with stacks inside, such as those of Go's threads, or several stacks without gaps. The kernel writes to
-/// descriptors only, so these are left out, and the rest is taken.
+/// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are left out, and the rest is
+/// taken.
 const LARGEST_STACK: u64 = 64 << 20;
+/// The C library keeps a thread's descriptor in so many bytes at the end of the thread's stack.
+const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
+/// The inaccessible memory before a thread's stack is at most this long.
+const LARGEST_GUARD: u64 = 64 << 10;
+/// A thread without a descriptor has the number that the kernel clears so near behind its stack pointer, if it has one.
+const STACK_BYTES: u64 = 256 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Returns the ranges that are taken, each inside one mapping.
-pub(crate) fn eligible(mappings: &[Mapping], threads: &Threads) -> Vec<(u64, u64)> {
-    let mut taken = Vec::new();
-    for (index, mapping) in mappings.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| &mappings[before]);
-        let is_large = mapping.len() >= LEAST_BYTES;
-        if is_large && may_be_taken(mapping, before) && !is_a_stack(mapping, threads) {
-            taken.extend(without_descriptors(mapping, threads));
-        }
+/// What was seen of a process's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    mappings: Vec<Mapping>,
+    threads: Threads,
+    bss: RangeSet<u64>,
+}
+
+impl Seen {
+    /// # Errors
+    /// A sentence: the process has ended, or cannot be looked at.
+    pub(crate) fn of(pid: u32) -> Result<Self, String> {
+        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
+        let bss = bss::find(&mappings, |at, bytes| memory.read_exact_at(bytes, at).is_ok());
+        // Last, so that the stack of a thread that has come meanwhile is told.
+        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+        Ok(Self { mappings, threads, bss })
     }
-    taken
-}
 
-/// Returns what mappings have grown by between two readings, right before or behind ranges that were taken in between. The kernel
-/// shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
-pub(crate) fn grown(
-    before: &[Mapping],
-    now: &[Mapping],
-    threads: &Threads,
-    taken: &RangeSet<u64>,
-) -> Vec<(u64, u64)> {
-    let was_there =
-        |mapping: &Mapping| before.iter().any(|old| old.start < mapping.end && mapping.start < old.end);
-    let is_beside_taken = |mapping: &Mapping| {
-        mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last)) || taken.contains(&mapping.end)
-    };
-    let mut grown = Vec::new();
-    for (index, mapping) in now.iter().enumerate() {
-        let previous = index.checked_sub(1).map(|previous| &now[previous]);
-        if is_beside_taken(mapping)
-            && !was_there(mapping)
-            && may_be_taken(mapping, previous)
-            && !threads.places().any(|at| mapping.contains(at))
-        {
-            grown.push((mapping.start, mapping.end));
-        }
+    /// Returns the ranges that are taken, each inside one mapping.
+    pub(crate) fn eligible(&self) -> Vec<(u64, u64)> {
+        let is_large = |(start, end): &(u64, u64)| end - start >= LEAST_BYTES;
+        self.possible().flat_map(|mapping| self.rest_of(mapping)).filter(is_large).collect()
     }
-    grown
-}
 
-fn is_a_stack(mapping: &Mapping, threads: &Threads) -> bool {
-    let mut places = threads.stacks.iter().chain(&threads.descriptors);
-    mapping.len() <= LARGEST_STACK && places.any(|at| mapping.contains(*at))
-}
-
-/// Returns the parts of a mapping that are left without the pages of descriptors. The number of a descriptor's thread is right
-/// before the address that is known of it.
-fn without_descriptors(mapping: &Mapping, threads: &Threads) -> Vec<(u64, u64)> {
-    let mut descriptors: Vec<_> =
-        threads.descriptors.iter().chain(&threads.first_descriptor).copied().collect();
-    descriptors.retain(|at| mapping.contains(*at));
-    descriptors.sort_unstable();
-    let (mut at, mut parts) = (mapping.start, Vec::new());
-    for descriptor in descriptors {
-        let page = descriptor & !(PAGE - 1);
-        parts.push((at, page.saturating_sub(PAGE).max(at)));
-        at = page + PAGE;
+    /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The
+    /// kernel shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
+    pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
+        let was_there = |mapping: &Mapping| {
+            before.mappings.iter().any(|old| old.start < mapping.end && mapping.start < old.end)
+        };
+        let is_beside_taken = |mapping: &Mapping| {
+            mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last))
+                || taken.contains(&mapping.end)
+        };
+        let grown = self.possible().filter(|mapping| is_beside_taken(mapping) && !was_there(mapping));
+        let whole = grown.filter(|mapping| self.rest_of(mapping) == [(mapping.start, mapping.end)]);
+        whole.map(|mapping| (mapping.start, mapping.end)).collect()
     }
-    parts.push((at, mapping.end));
-    parts.retain(|(start, end)| end - start >= LEAST_BYTES);
-    parts
+
+    /// Returns the mappings of which all or a part may be taken.
+    fn possible(&self) -> impl Iterator<Item = &Mapping> {
+        let before = std::iter::once(None).chain(self.mappings.iter().map(Some));
+        let mappings = self.mappings.iter().zip(before);
+        mappings
+            .filter(|(mapping, before)| is_plain(mapping) && !self.is_a_stack(mapping, *before))
+            .map(|(mapping, _)| mapping)
+    }
+
+    /// Returns whether a mapping is the stack of a thread, and nothing else.
+    fn is_a_stack(&self, mapping: &Mapping, before: Option<&Mapping>) -> bool {
+        let ends_with =
+            |descriptor: &u64| mapping.contains(*descriptor) && mapping.end - descriptor <= DESCRIPTOR_BYTES;
+        let is_behind_a_guard = before.is_some_and(|before| {
+            before.end == mapping.start && is_inaccessible(before) && before.len() <= LARGEST_GUARD
+        });
+        // Of threads without a descriptor less is known, so that what lies before their stacks has to say the rest.
+        let may_hold_a_thread =
+            || self.threads.has_hidden_stacks || self.threads.stacks.iter().any(|at| mapping.contains(*at));
+        mapping.len() <= LARGEST_STACK
+            && (self.threads.descriptors.iter().any(ends_with) || is_behind_a_guard && may_hold_a_thread())
+    }
+
+    /// Returns the parts of a mapping that are left without bss and without what the kernel writes to at the ends of threads.
+    fn rest_of(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+        let whole = mapping.start..mapping.end;
+        let mut others = RangeSet::new();
+        others.extend(self.bss.overlapping(&whole).cloned());
+        let descriptors = self.threads.descriptors.iter().chain(&self.threads.first_descriptor);
+        others.extend(descriptors.map(around_descriptor));
+        others.extend(self.threads.stacks.iter().map(behind_stack_pointer));
+        others.gaps(&whole).map(|part| (part.start, part.end)).collect()
+    }
 }
 
-/// Private memory without a file that the program reads and writes, and no stack that can be told by what lies before it.
-fn may_be_taken(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    let is_plain = mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
+/// The pages of a descriptor. The number of its thread is right before the address that is known of it.
+fn around_descriptor(at: &u64) -> Range<u64> {
+    let page = at & !(PAGE - 1);
+    page.saturating_sub(PAGE)..page.saturating_add(PAGE)
+}
+
+fn behind_stack_pointer(at: &u64) -> Range<u64> {
+    let page = at & !(PAGE - 1);
+    page..page.saturating_add(STACK_BYTES)
+}
+
+/// Private memory without a file that the program reads and writes.
+fn is_plain(mapping: &Mapping) -> bool {
+    let is_used = mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
     let is_named = !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
-    // Behind a library's data lies its bss, which has no name.
-    let is_bss = before.is_some_and(|before| before.end == mapping.start && before.has_file);
-    is_plain && !mapping.has_file && !is_named && !is_bss && !looks_like_a_stack(mapping, before)
+    is_used && mapping.file.is_none() && !is_named
 }
 
-/// Stacks of threads are made with a guard before them, which nobody may access.
-fn looks_like_a_stack(mapping: &Mapping, before: Option<&Mapping>) -> bool {
-    let is_guard = |before: &Mapping| {
-        !before.is_readable && !before.is_writable && !before.is_executable && before.len() <= 1 << 16
-    };
-    mapping.len() <= LARGEST_STACK
-        && before.is_some_and(|before| before.end == mapping.start && !before.has_file && is_guard(before))
+fn is_inaccessible(mapping: &Mapping) -> bool {
+    let is_accessible = mapping.is_readable || mapping.is_writable || mapping.is_executable;
+    !is_accessible && mapping.file.is_none()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     fn mapping(start: u64, end: u64, permissions: &str, name: &str) -> Mapping {
         let has = |letter| permissions.contains(letter);
@@ -118,14 +149,18 @@ mod tests {
             is_writable: has('w'),
             is_executable: has('x'),
             is_private: has('p'),
-            has_file: name.starts_with('/'),
+            file: name.starts_with('/').then(|| proc::FileId::numbered(name.len() as u64)),
+            offset: 0,
             name: name.into(),
         }
     }
 
+    fn seen(mappings: &[Mapping], threads: &Threads) -> Seen {
+        Seen { mappings: mappings.to_vec(), threads: threads.clone(), bss: RangeSet::new() }
+    }
+
     #[test]
     fn plain_memory_is_taken_and_nothing_else() {
-        const MIB: u64 = 1 << 20;
         let all = [
             mapping(0, MIB, "r-xp", "/bin/program"),
             mapping(MIB, 3 * MIB, "rw-p", "/bin/program"),
@@ -143,35 +178,53 @@ mod tests {
             mapping(80 * MIB, 90 * MIB, "rw-p", ""),
             mapping(100 * MIB, 110 * MIB, "rw-p", "[stack]"),
         ];
-        let threads = Threads { stacks: vec![85 * MIB], ..Threads::default() };
-        let taken: Vec<_> = eligible(&all, &threads).iter().map(|(start, _)| start / MIB).collect();
-        assert_eq!(taken, [7, 10, 65, 70]);
+        let threads = Threads { descriptors: vec![90 * MIB - 0x660], ..Threads::default() };
+        let taken = |seen: &Seen| seen.eligible().iter().map(|(start, _)| start / MIB).collect::<Vec<_>>();
+        let mut seen = seen(&all, &threads);
+        assert_eq!(taken(&seen), [3, 7, 10, 20, 65, 70]);
+        seen.bss.insert(3 * MIB..5 * MIB);
+        assert_eq!(taken(&seen), [5, 7, 10, 20, 65, 70], "memory behind bss is no bss");
     }
 
     #[test]
-    fn of_heaps_with_stacks_all_is_taken_but_descriptors() {
-        const MIB: u64 = 1 << 20;
+    fn memory_behind_a_guard_is_a_stack_only_if_a_thread_may_be_there() {
+        let all = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 8 * MIB, "rw-p", "")];
+        let taken = |threads: &Threads| !seen(&all, threads).eligible().is_empty();
+        assert!(taken(&Threads::default()));
+        assert!(taken(&Threads { descriptors: vec![9 * MIB], ..Threads::default() }));
+        assert!(!taken(&Threads { descriptors: vec![8 * MIB - 0x660], ..Threads::default() }));
+        assert!(!taken(&Threads { stacks: vec![5 * MIB], ..Threads::default() }));
+        assert!(!taken(&Threads { has_hidden_stacks: true, ..Threads::default() }));
+        let wide = [mapping(0, MIB, "---p", ""), mapping(MIB, 9 * MIB, "rw-p", "")];
+        let hidden = Threads { has_hidden_stacks: true, ..Threads::default() };
+        assert_eq!(seen(&wide, &hidden).eligible(), [(MIB, 9 * MIB)], "a guard is small");
+    }
+
+    #[test]
+    fn of_heaps_with_stacks_all_is_taken_but_what_the_kernel_may_write_to() {
         let heap = [mapping(0, 200 * MIB, "rw-p", "")];
-        let stacks = Threads { stacks: vec![3 * MIB], ..Threads::default() };
-        assert_eq!(eligible(&heap, &stacks), [(0, 200 * MIB)]);
+        let stacks = Threads { stacks: vec![3 * MIB + 8], ..Threads::default() };
+        let parts = [(0, 3 * MIB), (3 * MIB + STACK_BYTES, 200 * MIB)];
+        assert_eq!(seen(&heap, &stacks).eligible(), parts);
         let at = 100 * MIB + 0x2e0;
-        let threads = Threads { descriptors: vec![at + PAGE, at, 200 * MIB - 5 * PAGE], ..stacks };
+        let descriptors = vec![at + PAGE, at, 200 * MIB - 5 * PAGE];
+        let threads = Threads { descriptors, ..Threads::default() };
         let rest = (100 * MIB + 2 * PAGE, 200 * MIB - 6 * PAGE);
-        assert_eq!(eligible(&heap, &threads), [(0, 100 * MIB - PAGE), rest]);
+        assert_eq!(seen(&heap, &threads).eligible(), [(0, 100 * MIB - PAGE), rest]);
         let small = [mapping(0, 40 * MIB, "rw-p", ""), mapping(99 * MIB, 107 * MIB, "rw-p", "")];
         let first_descriptor = Some(30 * MIB + 0x2e0);
         let threads = Threads { descriptors: vec![at], first_descriptor, ..Threads::default() };
-        let rest = (30 * MIB + PAGE, 40 * MIB);
+        let around = |at: u64| (at - PAGE, at + PAGE);
+        let ((first, behind_first), (second, behind_second)) = (around(30 * MIB), around(100 * MIB));
         assert_eq!(
-            eligible(&small, &threads),
-            [(0, 30 * MIB - PAGE), rest],
-            "the first thread has its own stack"
+            seen(&small, &threads).eligible(),
+            [(0, first), (behind_first, 40 * MIB), (99 * MIB, second), (behind_second, 107 * MIB)],
+            "a stack inside of a block"
         );
     }
 
     #[test]
     fn what_a_taken_mapping_grows_by_is_found_and_nothing_that_was_there() {
-        const MIB: u64 = 1 << 20;
         let before = [mapping(10 * MIB, 12 * MIB, "rw-p", ""), mapping(14 * MIB, 15 * MIB, "rw-p", "/file")];
         let now = |behind: Mapping| {
             let first = mapping(9 * MIB, 10 * MIB, "rw-p", "");
@@ -179,10 +232,13 @@ mod tests {
         };
         let mut taken = RangeSet::new();
         taken.insert(10 * MIB..12 * MIB);
+        let grown = |before: &[Mapping], now: &[Mapping], threads: &Threads| {
+            seen(now, threads).grown_since(&seen(before, threads), &taken)
+        };
         let threads = Threads::default();
         let behind = mapping(12 * MIB, 12 * MIB + PAGE, "rw-p", "");
         let both = [(9 * MIB, 10 * MIB), (12 * MIB, 12 * MIB + PAGE)];
-        assert_eq!(grown(&before, &now(behind.clone()), &threads, &taken), both);
+        assert_eq!(grown(&before, &now(behind.clone()), &threads), both);
         let others = [
             mapping(12 * MIB + PAGE, 13 * MIB, "rw-p", ""),
             mapping(12 * MIB, 13 * MIB, "---p", ""),
@@ -190,14 +246,15 @@ mod tests {
             mapping(12 * MIB, 13 * MIB, "rw-p", "/other"),
         ];
         for other in others {
-            assert_eq!(grown(&before, &now(other.clone()), &threads, &taken), both[..1], "{other:?}");
+            assert_eq!(grown(&before, &now(other.clone()), &threads), both[..1], "{other:?}");
         }
         let stacks = Threads { stacks: vec![12 * MIB], ..Threads::default() };
-        assert_eq!(grown(&before, &now(behind.clone()), &stacks, &taken), both[..1], "a stack");
+        assert_eq!(grown(&before, &now(behind.clone()), &stacks), both[..1], "a stack");
         let descriptor = Threads { first_descriptor: Some(9 * MIB + 1), ..Threads::default() };
-        assert_eq!(grown(&before, &now(behind.clone()), &descriptor, &taken), both[1..], "a descriptor");
-        let library = [mapping(8 * MIB, 9 * MIB, "rw-p", "/library"), mapping(9 * MIB, 10 * MIB, "rw-p", "")];
-        assert!(grown(&before, &library, &threads, &taken).is_empty(), "a library's bss");
-        assert!(grown(&now(behind.clone()), &now(behind), &threads, &taken).is_empty(), "all was there");
+        assert_eq!(grown(&before, &now(behind.clone()), &descriptor), both[1..], "a descriptor");
+        let mut library = seen(&now(behind.clone()), &threads);
+        library.bss.insert(12 * MIB..12 * MIB + PAGE);
+        assert_eq!(library.grown_since(&seen(&before, &threads), &taken), both[..1], "a library's bss");
+        assert!(grown(&now(behind.clone()), &now(behind), &threads).is_empty(), "all was there");
     }
 }

@@ -10,7 +10,7 @@
 //! | `monitor` | watches the tree's memory, and takes processes over |
 //! | `managed` | a process under management |
 //! | `adopter` | what its driver does beside serving faults: adopts pages, takes forks in |
-//! | `eligible` | which mappings are taken |
+//! | `eligible`, `bss` | which mappings are taken; which are data of programs |
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
@@ -33,6 +33,7 @@ macro_rules! say {
 }
 
 mod adopter;
+mod bss;
 mod eligible;
 mod fixed;
 mod governor;

@@ -23,11 +23,11 @@ use rangemap::RangeSet;
 use rustix::io::Errno;
 
 use crate::adopter::Adopter;
-use crate::eligible::{eligible, grown};
+use crate::eligible::Seen;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
-use crate::proc::{self, Threads};
+use crate::proc;
 use crate::reader::Reader;
 use crate::tree::Parent;
 
@@ -437,7 +437,7 @@ impl Managed {
     fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
-        let mut ranges = eligible(&seen.mappings, &seen.threads);
+        let mut ranges = seen.eligible();
         let mut result = Ok(());
         for _ in 0..MOST_ROUNDS {
             ranges.retain(|(start, end)| *end <= own.start || own.end <= *start);
@@ -453,7 +453,7 @@ impl Managed {
             }
             let before = std::mem::replace(&mut seen, Seen::of(pid)?);
             if result.is_ok() {
-                ranges = grown(&before.mappings, &seen.mappings, &seen.threads, &new);
+                ranges = seen.grown_since(&before, &new);
             }
             taken.extend(new);
         }
@@ -471,8 +471,7 @@ impl Managed {
         if taken.is_empty() {
             return;
         }
-        let eligible: RangeSet<u64> =
-            eligible(&seen.mappings, &seen.threads).into_iter().map(|(start, end)| start..end).collect();
+        let eligible: RangeSet<u64> = seen.eligible().into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();
         for range in taken.iter() {
             for part in eligible.overlapping(range) {
@@ -613,21 +612,6 @@ impl Managed {
     pub(crate) fn end(mut self) -> Served {
         self.wait();
         self.served()
-    }
-}
-
-/// What was seen of a process's memory.
-#[derive(Debug)]
-struct Seen {
-    mappings: Vec<proc::Mapping>,
-    threads: Threads,
-}
-
-impl Seen {
-    fn of(pid: u32) -> Result<Self, String> {
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
-        Ok(Self { mappings, threads })
     }
 }
 

@@ -109,9 +109,17 @@ pub(crate) struct Mapping {
     pub(crate) is_writable: bool,
     pub(crate) is_executable: bool,
     pub(crate) is_private: bool,
-    /// It shows a file, or shared memory.
-    pub(crate) has_file: bool,
+    /// What it shows, if that is a file or shared memory, and from which byte on.
+    pub(crate) file: Option<FileId>,
+    pub(crate) offset: u64,
     pub(crate) name: String,
+}
+
+/// Which file a mapping shows: the numbers of its device and of its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    device: (u32, u32),
+    inode: u64,
 }
 
 impl Mapping {
@@ -121,6 +129,13 @@ impl Mapping {
 
     pub(crate) fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
+    }
+}
+
+#[cfg(test)]
+impl FileId {
+    pub(crate) fn numbered(inode: u64) -> Self {
+        Self { device: (8, 1), inode }
     }
 }
 
@@ -141,9 +156,11 @@ pub(crate) fn has_memory(pid: u32) -> bool {
 
 fn parse_mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
-    let (range, permissions, _offset, device, inode) =
+    let (range, permissions, offset, device, inode) =
         (fields.next()?, fields.next()?.as_bytes(), fields.next()?, fields.next()?, fields.next()?);
-    let Range { start, end } = parse_range(range)?;
+    let (Range { start, end }, (major, minor)) = (parse_range(range)?, device.split_once(':')?);
+    let hex = |digits| u64::from_str_radix(digits, 16).ok();
+    let file = FileId { device: (hex(major)? as u32, hex(minor)? as u32), inode: number(inode.as_bytes()) };
     Some(Mapping {
         start,
         end,
@@ -151,7 +168,8 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
         is_writable: permissions[1] == b'w',
         is_executable: permissions[2] == b'x',
         is_private: permissions[3] == b'p',
-        has_file: device != "00:00" || inode != "0",
+        file: (file.device != (0, 0) || file.inode != 0).then_some(file),
+        offset: hex(offset)?,
         name: fields.next().unwrap_or_default().to_owned(),
     })
 }
@@ -248,16 +266,13 @@ pub(crate) struct Threads {
     pub(crate) descriptors: Vec<u64>,
     /// The first thread's, which lies among memory of all kinds.
     pub(crate) first_descriptor: Option<u64>,
-    /// For a thread without such a descriptor that sleeps: an address inside its stack.
+    /// For a thread without such a descriptor that sleeps: its stack pointer.
     pub(crate) stacks: Vec<u64>,
+    /// A thread without such a descriptor runs. Nobody tells where its stack is.
+    pub(crate) has_hidden_stacks: bool,
 }
 
 impl Threads {
-    /// Returns the addresses that are known of threads.
-    pub(crate) fn places(&self) -> impl Iterator<Item = u64> {
-        self.stacks.iter().chain(&self.descriptors).chain(&self.first_descriptor).copied()
-    }
-
     /// Asks about all threads of a process. The kernel does not tell the stacks of those that run.
     ///
     /// # Errors
@@ -271,16 +286,20 @@ impl Threads {
                 } else {
                     found.descriptors.push(list);
                 }
-            } else {
-                let call = answer(fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")))?;
-                found.stacks.extend(call.and_then(|call| parse_stack(&call)));
+            } else if let Some(call) =
+                answer(fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")))?
+            {
+                match parse_stack(&call) {
+                    Some(stack) => found.stacks.push(stack),
+                    None => found.has_hidden_stacks = true,
+                }
             }
         }
         Ok(found)
     }
 }
 
-/// The last two fields are the stack pointer and the program counter.
+/// The last two fields are the stack pointer and the program counter. Of a thread that runs, there is one field, which says so.
 fn parse_stack(call: &str) -> Option<u64> {
     let pointer = call.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
@@ -384,8 +403,8 @@ mod tests {
         let maps = mappings(pid).unwrap();
         assert!(maps.windows(2).all(|pair| pair[0].end <= pair[1].start));
         let stack = maps.iter().find(|map| map.start <= here && here < map.end).unwrap();
-        assert!(stack.is_writable && stack.is_private && !stack.has_file && !stack.is_executable);
-        assert!(maps.iter().any(|map| map.has_file && map.is_executable && map.name.starts_with('/')));
+        assert!(stack.is_writable && stack.is_private && stack.file.is_none() && !stack.is_executable);
+        assert!(maps.iter().any(|map| map.file.is_some() && map.is_executable && map.name.starts_with('/')));
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub fn torture() -> &'static Path {
     })
 }
 
+/// The program whose heaps look like something else, which is built beside `octavo`.
+pub fn heaps() -> PathBuf {
+    torture().with_file_name("octavo-heaps")
+}
+
 pub fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -> Command {
     let mut command = Command::new(OCTAVO);
     command.arg("run").args(options).arg("--").arg(program.as_ref()).args(arguments);
