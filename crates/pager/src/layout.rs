@@ -62,6 +62,13 @@ impl Ranges {
         parts(&self.mapped, range)
     }
 
+    /// Has those parts of a range adopted that are mapped and not in doubt.
+    pub(crate) fn adopt_again(&mut self, range: Range<u64>) {
+        for part in parts(&self.mapped, &range) {
+            self.adopting.extend(self.doubtful.gaps(&part));
+        }
+    }
+
     /// Returns the ranges that are in doubt, divided at these addresses.
     pub(crate) fn doubtful_parts(&self, bounds: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         let bounds: BTreeSet<u64> = bounds.collect();
@@ -169,6 +176,15 @@ mod tests {
         layout.confirm(1..9);
         assert_eq!(ranges(&layout.adopting), [(1, 2), (4, 9)]);
         assert_eq!(ranges(&layout.doubtful), [(0, 1), (9, 10)]);
+    }
+
+    #[test]
+    fn what_is_adopted_again_is_mapped_and_not_in_doubt() {
+        let mut layout = Ranges::default();
+        layout.mapped.extend([0..10, 20..30]);
+        layout.doubtful.insert(4..6);
+        layout.adopt_again(2..25);
+        assert_eq!(ranges(&layout.adopting), [(2, 4), (6, 10), (20, 25)]);
     }
 
     #[test]

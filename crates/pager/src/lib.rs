@@ -11,6 +11,7 @@
 //! | `managed` | a process under management |
 //! | `adopter` | what its driver does beside serving faults: adopts pages, takes forks in |
 //! | `eligible`, `bss` | which mappings are taken; which are data of programs |
+//! | `droppers` | threads that may be dropping pages still |
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
 //! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
@@ -34,6 +35,7 @@ macro_rules! say {
 
 mod adopter;
 mod bss;
+mod droppers;
 mod eligible;
 mod fixed;
 mod governor;

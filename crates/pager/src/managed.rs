@@ -23,6 +23,7 @@ use rangemap::RangeSet;
 use rustix::io::Errno;
 
 use crate::adopter::Adopter;
+use crate::droppers::Droppers;
 use crate::eligible::Seen;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
@@ -151,6 +152,8 @@ pub(crate) struct Managed {
     before: (u64, u64),
     growth: u64,
     is_refused: bool,
+    /// Threads that may still be dropping pages of which the kernel has told.
+    droppers: Option<Droppers>,
 }
 
 impl std::fmt::Debug for Managed {
@@ -229,6 +232,7 @@ impl Managed {
             before: (0, 0),
             growth: 0,
             is_refused: false,
+            droppers: None,
         };
         managed.start().map_err(|error| error.to_string())?;
         reader.look_after(&managed.window, &managed.bell).map_err(|error| error.to_string())?;
@@ -427,9 +431,27 @@ impl Managed {
             self.shared.layout.lock().confirm(range);
         }
         let seen = Seen::of(pid)?;
-        self.take_all(pid, seen)?;
+        let result = self.take_all(pid, seen);
+        if self.droppers.is_none() && self.window.ask_about_dropped() {
+            // After the question: a thread that comes later drops nothing of what was told before.
+            self.droppers = Droppers::of(pid).ok();
+        }
         self.bell.ring();
-        Ok(())
+        result
+    }
+
+    /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no thread may be dropping
+    /// them.
+    pub(crate) fn take_kept(&mut self) {
+        let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
+        if droppers.have_left(pid) {
+            self.droppers = None;
+            let kept = self.window.take_dropped();
+            let mut layout = self.shared.layout.lock();
+            kept.into_iter().for_each(|(start, end)| layout.adopt_again(start..end));
+            drop(layout);
+            self.bell.ring();
+        }
     }
 
     /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is divided, and the program
@@ -521,9 +543,11 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count.
+    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. Nobody knows how much the
+    /// program has kept of what it dropped.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
-        self.adopting_bytes().min(self.outside) > LEAST_OUTSIDE
+        let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
+        bytes.min(self.outside) > LEAST_OUTSIDE
     }
 
     /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does: a program that is let

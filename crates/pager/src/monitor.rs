@@ -283,6 +283,7 @@ impl Monitor {
         for (pid, managed) in &mut self.managed {
             let process = self.tree.processes.get(pid);
             managed.note_growth(process.map_or(0, |process| process.memory.anonymous));
+            managed.take_kept();
         }
         let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
         let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };

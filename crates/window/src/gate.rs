@@ -19,10 +19,8 @@
 //!
 //! Costs: one lock, taken shared, for a call of the kernel.
 
+use crate::dropped::Dropped;
 use crate::sync::{RwLock, RwLockReadGuard};
-
-/// The most ranges of dropped pages that are kept apart.
-const MOST_DROPPED: usize = 1024;
 
 /// What a program has told, of events `E`, and Octavo has not taken in.
 #[derive(Debug)]
@@ -32,13 +30,12 @@ pub(crate) struct Unsettled<E> {
     ranges: Vec<(u64, u64)>,
     /// A fork concerns all pages.
     is_all: bool,
-    /// Ranges whose pages the program has dropped at some time. Its event comes before the pages go.
-    dropped: Vec<(u64, u64)>,
+    dropped: Dropped,
 }
 
 impl<E> Default for Unsettled<E> {
     fn default() -> Self {
-        Self { told: Vec::new(), ranges: Vec::new(), is_all: false, dropped: Vec::new() }
+        Self { told: Vec::new(), ranges: Vec::new(), is_all: false, dropped: Dropped::default() }
     }
 }
 
@@ -71,21 +68,17 @@ impl<E> Unsettled<E> {
     /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at any time.
     pub(crate) fn add_dropped(&mut self, start: u64, end: u64) {
         self.add(start, end);
-        match self.dropped.iter_mut().find(|(from, to)| *from <= end && start <= *to) {
-            Some((from, to)) => (*from, *to) = ((*from).min(start), (*to).max(end)),
-            None => self.dropped.push((start, end)),
-        }
-        if self.dropped.len() > MOST_DROPPED {
-            // More pages than were dropped count as dropped, which keeps them outside only if something is found there.
-            let from = self.dropped.iter().map(|(from, _)| *from).min().unwrap_or(0);
-            let to = self.dropped.iter().map(|(_, to)| *to).max().unwrap_or(0);
-            self.dropped = vec![(from, to)];
-        }
+        self.dropped.add(start, end);
     }
 
     /// Returns whether a page that is found where none should be may be one that is about to go.
     pub(crate) fn may_be_dropped(&self, page: u64) -> bool {
-        self.dropped.iter().any(|(from, to)| *from <= page && page < *to)
+        self.dropped.has(page)
+    }
+
+    /// Returns the ranges whose pages the program has dropped. The event comes before the pages go.
+    pub(crate) fn dropped(&mut self) -> &mut Dropped {
+        &mut self.dropped
     }
 
     /// Notes a change of everything.

@@ -29,6 +29,7 @@ mod bell;
 mod blocks;
 mod changes;
 mod driver;
+mod dropped;
 mod gate;
 mod global;
 mod listener;

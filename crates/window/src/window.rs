@@ -73,6 +73,18 @@ impl<R: Reach> Window<R> {
         self.gate.is_known_settled()
     }
 
+    /// Begins to ask which pages are still there of those that the target has dropped. Returns whether it has dropped any since they
+    /// were [taken](Self::take_dropped) last. The caller then sees that every thread has left such a call.
+    pub fn ask_about_dropped(&self) -> bool {
+        self.gate.alone(|unsettled| unsettled.dropped().ask())
+    }
+
+    /// Returns the ranges that were asked about, from address to address. What is there now was not dropped by calls before that
+    /// question.
+    pub fn take_dropped(&self) -> Vec<(u64, u64)> {
+        self.gate.alone(|unsettled| unsettled.dropped().take())
+    }
+
     pub(crate) fn gate(&self) -> &Gate<Event> {
         &self.gate
     }

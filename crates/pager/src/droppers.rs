@@ -1,0 +1,95 @@
+//! Threads that may be in a call which drops pages (`madvise`).
+//!
+//! The kernel tells of such a call before it takes the pages. Until the thread has left the call, a page that is there may go at any
+//! moment. The kernel tells of a thread that sleeps in which call it is, and a thread that was stopped is in none. Of one that runs it
+//! tells nothing, so that one is asked again.
+//!
+//! Costs some 10 µs a thread, until it has answered.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+use octavo_platform::threads::{of_process, stat_field};
+
+/// `madvise` and `process_madvise` of x86-64.
+const CALLS: [&str; 2] = ["28", "440"];
+
+/// The threads of a process that were there when its pages were dropped, and may still be dropping them.
+#[derive(Debug)]
+pub(crate) struct Droppers(BTreeSet<u32>);
+
+impl Droppers {
+    /// # Errors
+    /// The kernel's: the process has ended, or there are no descriptors left.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        // Threads that end while the kernel tells of the others may hide one.
+        Ok(Self(of_process(pid)?.into_iter().chain(of_process(pid)?).collect()))
+    }
+
+    /// Asks those that are left. Returns whether each has been seen outside of such a call.
+    pub(crate) fn have_left(&mut self, pid: u32) -> bool {
+        self.0.retain(|thread| may_drop(pid, *thread));
+        self.0.is_empty()
+    }
+}
+
+fn may_drop(pid: u32, thread: u32) -> bool {
+    let read = |file| fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}"));
+    let stat = match read("stat") {
+        Ok(stat) => stat,
+        Err(error) => return !has_ended(&error),
+    };
+    // A thread that stands still, by a signal or a debugger, does so on its way out of the call.
+    if matches!(stat_field(stat.as_bytes(), 3), Some(b"T" | b"t" | b"Z" | b"X")) {
+        return false;
+    }
+    match read("syscall") {
+        Ok(call) => {
+            let number = call.split_ascii_whitespace().next().unwrap_or_default();
+            number == "running" || CALLS.contains(&number)
+        }
+        Err(error) => !has_ended(&error),
+    }
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    let error = rustix::io::Errno::from_io_error(error);
+    matches!(error, Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::managed::tests::wait_until;
+
+    #[test]
+    fn a_thread_that_sleeps_elsewhere_has_left_and_one_that_runs_may_have_not() {
+        let pid = std::process::id();
+        let (tell, told) = mpsc::channel();
+        let may_end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let end = &may_end;
+            scope.spawn(move || {
+                let own = fs::read_link("/proc/thread-self").unwrap();
+                tell.send(own.file_name().unwrap().to_str().unwrap().parse().unwrap()).unwrap();
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let runs = told.recv().unwrap();
+            assert!((0..1000).all(|_| may_drop(pid, runs)));
+            assert!(!Droppers::of(pid).unwrap().have_left(pid));
+            may_end.store(true, Ordering::Relaxed);
+        });
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let mut droppers = Droppers::of(child.id()).unwrap();
+        wait_until(|| droppers.have_left(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!may_drop(child.id(), child.id()), "it has ended");
+    }
+}
