@@ -228,9 +228,12 @@ pub(crate) async fn reclaim(
         if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
             break;
         }
-        if !waiter.blocks() {
-            // The thread that polls has others to serve.
+        if !waiter.blocks() && done.total() < target {
+            // The thread that polls has others to serve. Meanwhile nothing is in hand here, for which they would wait.
+            let asks = scan.asks;
+            drop(scan);
             waiter.give_way().await;
+            scan = Scan { asks, ..Scan::begin(engine, who) };
         }
     }
     done
