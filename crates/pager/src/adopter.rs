@@ -2,7 +2,8 @@
 //! forks in, and keeps the layout true to the changes of mappings.
 //!
 //! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages and the adoption of what it
-//! has found. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
+//! has found. A range of which others have read a change is not looked at before that is taken in: what is there may be another mapping,
+//! while pages of the space are still to move, or to be a child's. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
 //! Pages are adopted as far as there is room. The rest waits until the driver has made some.
 
 use std::ops::Range;
@@ -71,7 +72,12 @@ impl<'a> Adopter<'a> {
     fn adopt(&self, start: u64, end: u64) -> octavo::Result<u64> {
         // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
         // went between the look and the question whether it is watched would get zeros there in place of its bytes.
-        let found = self.window.hold_still(|| self.look(start, end));
+        let found = self.window.hold_settled(start, end - start, || self.look(start, end));
+        let Some(found) = found else {
+            // Others have read of a change there. It is taken in first.
+            self.shared.layout.lock().adopt_again(start..end);
+            return Ok(end);
+        };
         for (from, to) in found.changing {
             self.shared.layout.lock().adopt(from..to);
         }
@@ -80,11 +86,13 @@ impl<'a> Adopter<'a> {
             self.space.forget_mapping(from, to - from)?;
         }
         for (from, to) in found.present {
-            self.shared.ledger.take_over(&self.shared.manager, to - from);
-            let reached = self.adopt_run(from, to)?;
-            if reached < to {
-                self.shared.ledger.leave(&self.shared.manager, to - reached);
-                return Ok(reached);
+            let Shared { ledger, manager, .. } = self.shared;
+            let moved = ledger.take_over(manager, to - from);
+            let adopted = self.adopt_run(from, to);
+            let left = to - *adopted.as_ref().unwrap_or(&from);
+            if left > 0 {
+                ledger.leave(manager, left.min(moved));
+                return adopted;
             }
         }
         Ok(end)
@@ -289,7 +297,7 @@ impl Listener for Adopter<'_> {
         drop(layout);
         match self.adopt(piece.start, piece.end) {
             Ok(reached) if reached < piece.end => {
-                self.shared.layout.lock().adopt(reached..piece.end);
+                self.shared.layout.lock().adopt_again(reached..piece.end);
                 Work::Waits(piece.end - reached)
             }
             Ok(_) if has_more => Work::More,

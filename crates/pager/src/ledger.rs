@@ -73,20 +73,20 @@ impl Ledger {
         outside_bytes
     }
 
-    /// Moves bytes from what is outside to what the manager is about to own.
-    pub(crate) fn take_over(&self, manager: &Manager, bytes: u64) {
-        self.change_outside(manager, |outside_bytes| outside_bytes.saturating_sub(bytes));
+    /// Moves bytes from what is outside to what the manager is about to own. Returns how many were moved.
+    pub(crate) fn take_over(&self, manager: &Manager, bytes: u64) -> u64 {
+        let _measuring = self.measuring.lock().expect("nobody panics here");
+        let Ok(stats) = manager.stats() else { return 0 };
+        let moved = bytes.min(stats.outside_bytes);
+        let _ = manager.set_outside_bytes(stats.outside_bytes - moved);
+        moved
     }
 
     /// Moves bytes back that the manager does not own after all.
     pub(crate) fn leave(&self, manager: &Manager, bytes: u64) {
-        self.change_outside(manager, |outside_bytes| outside_bytes + bytes);
-    }
-
-    fn change_outside(&self, manager: &Manager, change: impl FnOnce(u64) -> u64) {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         if let Ok(stats) = manager.stats() {
-            let _ = manager.set_outside_bytes(change(stats.outside_bytes));
+            let _ = manager.set_outside_bytes(stats.outside_bytes + bytes);
         }
     }
 }

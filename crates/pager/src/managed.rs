@@ -214,6 +214,7 @@ impl Managed {
             forks: Mutex::default(),
         });
         let bell = Bell::new().map_err(|error| error.to_string())?;
+        reader.look_after(&window, &bell).map_err(|error| error.to_string())?;
         let mut managed = Self {
             stack,
             parent: 0,
@@ -235,7 +236,6 @@ impl Managed {
             droppers: None,
         };
         managed.start().map_err(|error| error.to_string())?;
-        reader.look_after(&managed.window, &managed.bell).map_err(|error| error.to_string())?;
         Ok(managed)
     }
 

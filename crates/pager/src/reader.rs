@@ -3,7 +3,8 @@
 //! A driver reads at each of its turns. A turn may take long: a fork may copy pages, and reclaim may wait for the mover of another
 //! process. Until its event is read, a thread that unmaps, drops or forks stands still, and the kernel lets no page of its process go.
 //! So one thread comes by every few milliseconds. Where a driver neither sleeps nor has begun a turn since, this thread reads, and
-//! the driver takes in later what was read. An event is unread for two looks at most, and for the batch of pages that is on its way.
+//! the driver takes in later what was read. While a batch of pages is on its way, nothing can be read: it is not waited for, as others are
+//! to be looked after, and the thread that moves it reads by itself where it is refused.
 //!
 //! Costs: two loads for each driver and look. A lock and a system call for each that is busy. The thread is there while processes are
 //! managed.
@@ -15,7 +16,7 @@ use octavo_window::{Bell, Target, Window};
 
 use crate::priority;
 
-/// Two looks and a batch take less than 10 ms.
+/// Two looks take less than 10 ms.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
 
 /// The thread, and the drivers that it looks after.

@@ -63,6 +63,8 @@ const UNDISTURBED: Duration = Duration::from_micros(100);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long the driver sleeps before faults look again at pages that others hold, and at most.
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
+/// How long the driver sleeps where nothing could go.
+const WITHOUT_ROOM: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often in a row a fault may fail at one page before that is the target's end.
 const MOST_FAILURES: u32 = 1000;
@@ -115,6 +117,8 @@ pub struct Driver<'a, R, L> {
     attended: Option<Instant>,
     /// `None`: it stays where the kernel puts it.
     placement: Option<Placement>,
+    /// A lack of room is to be tried again.
+    lacks_room: bool,
     served: Served,
     changes: Changes,
 }
@@ -148,6 +152,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             attends: false,
             attended: None,
             placement: None,
+            lacks_room: false,
             served,
             changes: Changes::default(),
         }
@@ -168,8 +173,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     pub fn run(mut self) -> std::io::Result<()> {
         let result = self.serve_until_its_end();
         // A child of the target may go on, and wants what its parent had.
-        let mut events = Vec::new();
-        let _ = self.window.take_events(&mut events);
+        let mut events = self.window.take_last_events();
         events.retain(|event| !matches!(event, Event::Fault { .. }));
         events.into_iter().for_each(|change| self.take_change(change));
         self.changes.rest().into_iter().for_each(|change| self.take_in(change));
@@ -200,7 +204,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             // That may be a fault that wants to look again at a page which somebody holds.
             let asks_again = is_idle && self.bell.is_rung();
             self.wake_all();
-            self.window.take_events(&mut events)?;
+            let read = self.window.take_events(&mut events);
             let is_alone = events.len() == 1 && waiting.is_empty();
             is_idle &= events.is_empty();
             let mut rest = events.len();
@@ -208,6 +212,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 rest -= 1;
                 again.extend(self.take(event, rest));
             }
+            // A fork that others have read is taken in first.
+            read?;
             self.window.reach().add_wanted(&mut wanted);
             again.extend(wanted.drain(..).filter_map(|page| self.bring(page)));
             self.settle();
@@ -240,6 +246,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 self.space.drive();
             }
             let has_work = self.changes.are_settled() && self.work(&mut making_room, &mut context);
+            if std::mem::take(&mut self.lacks_room) {
+                // Nothing can go just now. Whoever holds pages, or tells of something, comes first.
+                self.bell.nap(self.events, &WITHOUT_ROOM)?;
+            }
             if !is_idle || has_work || !self.bell.is_rung() && self.stay_awake(!waiting.is_empty())? {
                 asked_again = false;
                 continue;
@@ -283,6 +293,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         };
         let Poll::Ready(result) = making.as_mut().poll(context) else { return false };
         *making_room = None;
+        self.lacks_room |= result.is_err();
         self.listener.made_room(result);
         true
     }
@@ -594,7 +605,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                     return self.listener.failed(fault.page, error);
                 }
             }
-            _ => return self.listener.failed(fault.page, error),
+            _ => {
+                self.lacks_room |= error.kind() == ErrorKind::OutOfMemory;
+                return self.listener.failed(fault.page, error);
+            }
         }
         self.wake_later(fault.page, PAGE);
         false

@@ -15,33 +15,33 @@
 //! the engine, which asks again later. A retry in place would come after the event was read.
 //!
 //! **Reading is not taking in.** Any thread may read, and the program's call goes on. Only the driver takes changes in, in the order in
-//! which they were read. Nothing settles before it has taken all of them.
+//! which they were read.
+//!
+//! ```text
+//!   read ─► told ─► the driver takes it ─► taken ─► it has taken all of these in ─► settled
+//! ```
+//!
+//! A change concerns its range from the moment when it is read until it is settled. What settles is what the driver has taken: others may
+//! have read more meanwhile.
 //!
 //! Costs: one lock, taken shared, for a call of the kernel.
 
 use crate::dropped::Dropped;
 use crate::sync::{RwLock, RwLockReadGuard};
 
-/// What a program has told, of events `E`, and Octavo has not taken in.
-#[derive(Debug)]
-pub(crate) struct Unsettled<E> {
-    /// What was read and the driver has not taken, in order.
-    told: Vec<E>,
+/// The most events that others read. A program that tells of more waits for its driver.
+const MOST_TOLD: usize = 4096;
+
+/// The pages that changes concern.
+#[derive(Debug, Default)]
+struct Concerns {
     ranges: Vec<(u64, u64)>,
     /// A fork concerns all pages.
     is_all: bool,
-    dropped: Dropped,
 }
 
-impl<E> Default for Unsettled<E> {
-    fn default() -> Self {
-        Self { told: Vec::new(), ranges: Vec::new(), is_all: false, dropped: Dropped::default() }
-    }
-}
-
-impl<E> Unsettled<E> {
-    /// Returns whether a change that Octavo has not taken in concerns the range.
-    pub(crate) fn concerns(&self, start: u64, len: u64) -> bool {
+impl Concerns {
+    fn has(&self, start: u64, len: u64) -> bool {
         self.is_all || self.ranges.iter().any(|(from, to)| *from < start + len && start < *to)
     }
 
@@ -49,10 +49,50 @@ impl<E> Unsettled<E> {
         self.ranges.is_empty() && !self.is_all
     }
 
-    /// No change concerns anything any more.
+    fn append(&mut self, others: &mut Self) {
+        self.ranges.append(&mut others.ranges);
+        self.is_all |= std::mem::take(&mut others.is_all);
+    }
+
     fn clear(&mut self) {
         self.ranges.clear();
         self.is_all = false;
+    }
+}
+
+/// What a program has told, of events `E`, and Octavo has not taken in.
+#[derive(Debug)]
+pub(crate) struct Unsettled<E> {
+    /// What was read and the driver has not taken, in order.
+    told: Vec<E>,
+    told_of: Concerns,
+    /// Of the changes that the driver has taken, and not settled.
+    taken: Concerns,
+    dropped: Dropped,
+    /// The driver has ended.
+    is_closed: bool,
+}
+
+impl<E> Default for Unsettled<E> {
+    fn default() -> Self {
+        Self {
+            told: Vec::new(),
+            told_of: Concerns::default(),
+            taken: Concerns::default(),
+            dropped: Dropped::default(),
+            is_closed: false,
+        }
+    }
+}
+
+impl<E> Unsettled<E> {
+    /// Returns whether a change that Octavo has not taken in concerns the range.
+    pub(crate) fn concerns(&self, start: u64, len: u64) -> bool {
+        self.told_of.has(start, len) || self.taken.has(start, len)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.told_of.is_empty() && self.taken.is_empty()
     }
 
     /// Returns what was read and not taken, to which more may be added.
@@ -60,9 +100,31 @@ impl<E> Unsettled<E> {
         &mut self.told
     }
 
+    /// Returns whether others may read for the driver.
+    pub(crate) fn takes_more(&self) -> bool {
+        !self.is_closed && self.told.len() < MOST_TOLD
+    }
+
+    /// The driver takes what was read.
+    pub(crate) fn take(&mut self, events: &mut Vec<E>) {
+        events.append(&mut self.told);
+        self.taken.append(&mut self.told_of);
+    }
+
+    /// The driver takes what was read before it ends. Nobody reads for it any more: the program's next call waits.
+    pub(crate) fn take_last(&mut self, events: &mut Vec<E>) {
+        self.is_closed = true;
+        self.take(events);
+    }
+
+    /// All that was taken is taken in.
+    fn settle(&mut self) {
+        self.taken.clear();
+    }
+
     /// Notes a change of a range.
     pub(crate) fn add(&mut self, start: u64, end: u64) {
-        self.ranges.push((start, end));
+        self.told_of.ranges.push((start, end));
     }
 
     /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at any time.
@@ -83,7 +145,7 @@ impl<E> Unsettled<E> {
 
     /// Notes a change of everything.
     pub(crate) fn add_all(&mut self) {
-        self.is_all = true;
+        self.told_of.is_all = true;
     }
 }
 
@@ -108,12 +170,14 @@ impl<E> Gate<E> {
         act(&mut self.0.write().expect("nobody panics here"))
     }
 
-    /// The driver has taken in all that it took, unless others have read more meanwhile.
+    /// As [`Gate::alone`], without waiting for anybody. `None`: something is under way.
+    pub(crate) fn try_alone<T>(&self, act: impl FnOnce(&mut Unsettled<E>) -> T) -> Option<T> {
+        self.0.try_write().ok().map(|mut unsettled| act(&mut unsettled))
+    }
+
+    /// The driver has taken in all that it took.
     pub(crate) fn settle(&self) {
-        let mut unsettled = self.0.write().expect("nobody panics here");
-        if unsettled.told.is_empty() {
-            unsettled.clear();
-        }
+        self.alone(Unsettled::settle);
     }
 
     /// Returns whether Octavo has taken in all that was read.

@@ -63,6 +63,12 @@ impl<R: Reach> Window<R> {
         self.gate.alone(|_| look())
     }
 
+    /// As [`Window::hold_still`], at a range. `None`: a change that was told of, and is not taken in, concerns it. What is there now may
+    /// be something else than the space has.
+    pub fn hold_settled<T>(&self, start: u64, len: u64, look: impl FnOnce() -> T) -> Option<T> {
+        self.gate.alone(|unsettled| (!unsettled.concerns(start, len)).then(look))
+    }
+
     /// Returns whether a change that was told of, and is not taken in, concerns a range.
     pub fn is_unsettled(&self, start: u64, len: u64) -> bool {
         self.gate.hold().concerns(start, len)
@@ -89,30 +95,50 @@ impl<R: Reach> Window<R> {
         &self.gate
     }
 
-    /// Has a driver hear of what others read.
+    /// Has the driver hear of what others read. A window has one driver.
     pub(crate) fn set_bell(&self, bell: Arc<Bell>) {
-        // Another driver of the same window takes the place of one that has ended.
         let _ = self.bell.set(bell);
     }
 
-    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The program's calls go on. It waits
-    /// for the batch of pages that is on its way at most.
-    ///
-    /// An error is left to the driver, too: the kernel keeps what could not be read.
+    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The program's calls go on. Nothing is
+    /// read while a batch of pages is on its way: a thread that is refused its pages reads by itself.
     pub fn read_for_driver(&self) {
-        let Some(bell) = self.bell.get() else { return };
-        if self.gate.alone(|unsettled| self.read(unsettled).is_ok_and(|count| count > 0)) {
-            bell.ring();
-        }
+        let told = self.gate.try_alone(|unsettled| self.read_more(unsettled));
+        self.ring_if(told == Some(true));
     }
 
-    /// Reads what the program tells, and takes it together with what others have read before.
+    /// As [`Window::read_for_driver`], by a thread that was refused pages.
+    fn read_after_refusal(&self) {
+        let told = self.gate.alone(|unsettled| self.read_more(unsettled));
+        self.ring_if(told);
+    }
+
+    fn ring_if(&self, is_told: bool) {
+        self.bell.get().filter(|_| is_told).into_iter().for_each(|bell| bell.ring());
+    }
+
+    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it.
+    fn read_more(&self, unsettled: &mut Unsettled<Event>) -> bool {
+        if self.bell.get().is_some() && unsettled.takes_more() {
+            let _ = self.read(unsettled);
+        }
+        !unsettled.told().is_empty()
+    }
+
+    /// Reads what the program tells, and takes it together with what others have read before, also where it cannot read all.
     pub(crate) fn take_events(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.gate.alone(|unsettled| {
             let result = self.read(unsettled);
-            events.append(unsettled.told());
+            unsettled.take(events);
             result.map(|_| ())
         })
+    }
+
+    /// Takes what others have read, before the driver ends.
+    pub(crate) fn take_last_events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.gate.alone(|unsettled| unsettled.take_last(&mut events));
+        events
     }
 
     /// Reads events, and notes what they change. Returns how many there were.
@@ -252,7 +278,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
         drop((unsettled, batch));
         if outcomes.contains(&Taken::Unread) {
             // These pages are asked for again later, and not before the driver has taken the events in.
-            self.read_for_driver();
+            self.read_after_refusal();
         }
         for (index, taken) in asked.into_iter().zip(outcomes) {
             runs[index].answer = match taken {
@@ -380,10 +406,16 @@ mod tests {
         let mut events = Vec::new();
         window.gate().settle();
         assert!(!window.is_settled(), "the driver has not taken it");
+        assert_eq!(window.hold_settled(TOLD.0, PAGE, || 1), None);
+        assert_eq!(window.hold_settled(at, PAGE, || 1), Some(1));
         window.take_events(&mut events).unwrap();
         assert!(matches!(events[..], [Event::Remove { .. }]));
         window.gate().settle();
         assert!(window.is_settled());
+        assert!(window.take_last_events().is_empty());
+        window.reach().has_told.store(false, Ordering::Relaxed);
+        window.read_for_driver();
+        assert!(window.is_settled(), "nobody reads for a driver that has ended");
         drop(space);
     }
 }

@@ -4,7 +4,8 @@
 
 use ::loom::sync::MutexGuard;
 
-use super::world::{Answer, Event, Fault, Told, World};
+use super::super::Unsettled;
+use super::world::{Answer, Event, Fault, PAGE, Told, World, address};
 
 /// The place of a page that was written since it came.
 pub(super) const DIRTY: Option<u8> = None;
@@ -220,16 +221,23 @@ impl World {
     }
 
     /// Looks whether a page is there and watched, and takes it over if it is nobody's yet. The kernel is asked to put zeros
-    /// there, and finds the page.
+    /// there, and finds the page. One that is there and not watched is none of the engine's.
     pub(super) fn adopt(&self, page: usize) {
         let look = || {
             let is_there = self.kernel().pages[page].value.is_some();
-            is_there && self.put_zeros(page)
+            if is_there { self.put_zeros(page) } else { None }
         };
-        let is_watched = if self.rules.looks_alone { self.gate.alone(|_| look()) } else { look() };
+        let look_settled = |unsettled: &mut Unsettled<Told>| {
+            let is_settled = !unsettled.concerns(address(page), PAGE) || !self.rules.adopts_settled;
+            if is_settled { look() } else { None }
+        };
+        let is_watched = if self.rules.looks_alone { self.gate.alone(look_settled) } else { look() };
         let mut engine = self.settled(page);
-        if is_watched && engine.entries[page] == Empty {
-            engine.entries[page] = Away(DIRTY);
+        match is_watched {
+            Some(true) if engine.entries[page] == Empty => engine.entries[page] = Away(DIRTY),
+            // Something else is mapped there.
+            Some(false) => engine.entries[page] = Empty,
+            _ => {}
         }
     }
 

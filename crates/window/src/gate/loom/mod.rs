@@ -46,6 +46,8 @@ struct Rules {
     looks_alone: bool,
     /// Nothing settles before all that others have read is taken in.
     settles_last: bool,
+    /// A range of which others have read a change is not looked at for pages to adopt.
+    adopts_settled: bool,
 }
 
 const ALL: Rules = Rules {
@@ -64,6 +66,7 @@ const ALL: Rules = Rules {
     waits_for_late_events: true,
     looks_alone: true,
     settles_last: true,
+    adopts_settled: true,
 };
 
 /// A page that is watched, and there.
@@ -478,4 +481,30 @@ fn loom_a_page_that_goes_out_beside_adoption_keeps_its_bytes() {
 #[should_panic(expected = "the page got zeros in place of its bytes")]
 fn loom_where_a_page_goes_out_between_the_look_and_the_question_it_gets_zeros() {
     adopted_again(Rules { looks_alone: false, ..ALL });
+}
+
+/// A page is out when the program forks. Then something else is mapped in its place, which is looked at for pages to adopt.
+fn forked_and_adopted(rules: Rules) {
+    let program: &[Side] = &[|world| {
+        world.fork();
+        world.unmap(0);
+        world.store(0, 2);
+    }];
+    let adopter: Side = |world| {
+        world.read_for_driver();
+        world.read_for_driver();
+        world.adopt(0);
+    };
+    check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, Some(adopter), |world| child_has(world, 1));
+}
+
+#[test]
+fn loom_a_child_keeps_pages_in_whose_place_its_parent_has_others() {
+    forked_and_adopted(ALL);
+}
+
+#[test]
+#[should_panic(expected = "the child has its page twice, or another one")]
+fn loom_where_an_unsettled_range_is_looked_at_a_child_loses_its_page() {
+    forked_and_adopted(Rules { adopts_settled: false, ..ALL });
 }

@@ -18,7 +18,7 @@ use super::Rules;
 use super::engine::{Engine, Entry};
 
 /// Bytes of a page, by which the gate counts.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Page {
@@ -257,7 +257,9 @@ impl World {
         self.gate.alone(|unsettled| {
             self.read_alone(unsettled);
             self.kernel().has_told = false;
-            std::mem::take(unsettled.told())
+            let mut told = Vec::new();
+            unsettled.take(&mut told);
+            told
         })
     }
 
@@ -298,7 +300,13 @@ impl World {
         if self.rules.settles_last {
             self.gate.settle();
         } else {
-            self.gate.alone(Unsettled::clear);
+            // As if all that was told were taken.
+            self.gate.alone(|unsettled| {
+                let mut told = Vec::new();
+                unsettled.take(&mut told);
+                unsettled.told().append(&mut told);
+                unsettled.settle();
+            });
         }
     }
 
@@ -408,15 +416,15 @@ impl World {
         Some(taken.unwrap_or(0))
     }
 
-    /// Puts zeros where nothing is. Returns whether the page is watched.
-    pub(super) fn put_zeros(&self, page: usize) -> bool {
+    /// Puts zeros where nothing is. Returns whether the page is watched. `None`: a change is unread.
+    pub(super) fn put_zeros(&self, page: usize) -> Option<bool> {
         let mut kernel = self.kernel();
         let is_changing = kernel.changing > 0;
         let there = &mut kernel.pages[page];
         if !is_changing && there.is_registered {
             there.value.get_or_insert(0);
         }
-        !is_changing && there.is_registered
+        (!is_changing).then_some(there.is_registered)
     }
 
     pub(super) fn register(&self, page: usize) {
@@ -424,7 +432,7 @@ impl World {
     }
 }
 
-fn address(page: usize) -> u64 {
+pub(super) fn address(page: usize) -> u64 {
     page as u64 * PAGE
 }
 
