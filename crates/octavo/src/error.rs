@@ -247,6 +247,6 @@ mod tests {
             assert_eq!(ErrorKind::from_number(kind.number()), Some(kind));
             assert_eq!(format!("{kind:?}"), kind.name());
         }
-        assert_eq!((ErrorKind::from_number(0), ErrorKind::from_number(20)), (None, None));
+        assert_eq!((ErrorKind::from_number(0), ErrorKind::from_number(21)), (None, None));
     }
 }

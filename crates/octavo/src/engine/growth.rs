@@ -8,7 +8,7 @@
 //!
 //! Threads that look at the same moment may each take a page more. The least sum has room for that.
 //!
-//! After failures of a device, free slots do not count: it may have no room for them.
+//! A device that fails may have no room for slots that are free. Pages stay in memory then, and what is out may not come in.
 //!
 //! Cost: a load of a word that hardly ever changes, while slots are not few.
 
@@ -24,9 +24,9 @@ impl Engine {
     /// The new pages that there is room for, where slots are few. Less than 0: so many are missing of what is kept.
     #[cold]
     pub(crate) fn spare_pages(&self) -> i64 {
-        let (slots, has_away) = (self.swap.free_slots(), self.has_translations());
-        let kept = self.swap.slots.kept(has_away && slots.is_some());
-        let room = u64::from(slots.unwrap_or(0)) + self.frames.allocatable_frames(has_away);
+        let has_away = self.has_translations();
+        let kept = self.swap.slots.kept(has_away);
+        let room = u64::from(self.swap.free_slots()) + self.frames.allocatable_frames(has_away);
         room as i64 - i64::from(kept)
     }
 }

@@ -209,9 +209,9 @@ impl Swap {
         self.slots.is_crowded() || self.pool().is_some_and(Pool::is_short) && takes_room()
     }
 
-    /// Returns how many slots pages may have. `None`: that is not known, since a device has failed.
-    pub(crate) fn free_slots(&self) -> Option<u32> {
-        self.slots.count_free(!self.areas.are_cautious())
+    /// Returns how many slots pages may have.
+    pub(crate) fn free_slots(&self) -> u32 {
+        self.slots.count_free()
     }
 
     // --- how the areas do ---

@@ -31,7 +31,7 @@ pub(crate) struct Slots {
     unwritable: Unwritable,
     /// Fewer than are kept were free when slots were last counted.
     few: AtomicBool,
-    /// New pages may have to leave room, since slots are few or a device has failed.
+    /// New pages may have to leave room, since slots are few.
     guarded: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl Slots {
     /// clusters that were never used if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let run = self.allocate_some(count, ask);
-        self.note_taken(ask);
+        self.note_taken();
         run
     }
 
@@ -84,14 +84,14 @@ impl Slots {
     /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
     pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
         let first = self.clusters.allocate_huge(ask);
-        self.note_taken(ask);
+        self.note_taken();
         first
     }
 
     /// Notes whether slots are few by now.
-    fn note_taken(&self, ask: Ask<'_>) {
-        if !ask.may_grow || self.are_guarded() || self.clusters.may_be_fewer_than(self.kept(true)) {
-            self.count_free(ask.may_grow);
+    fn note_taken(&self) {
+        if self.are_guarded() || self.clusters.may_be_fewer_than(self.kept(true)) {
+            self.count_free();
         }
     }
 
@@ -113,17 +113,17 @@ impl Slots {
         kept.min(self.clusters.capacity() / KEPT_SHARE)
     }
 
-    /// Counts the slots that pages may have. A device that failed may have no room for any.
-    pub(super) fn count_free(&self, may_grow: bool) -> Option<u32> {
-        let (free, most_kept) = (self.clusters.free_slots(), self.kept(true));
-        let (few, guarded) = (free < self.kept(false), free < most_kept || !may_grow && most_kept > 0);
+    /// Counts the slots that pages may have.
+    pub(super) fn count_free(&self) -> u32 {
+        let free = self.clusters.free_slots();
+        let (few, guarded) = (free < self.kept(false), free < self.kept(true));
         // Written only where it changes: all new pages read it.
         for (flag, now) in [(&self.few, few), (&self.guarded, guarded)] {
             if flag.load(Ordering::Relaxed) != now {
                 flag.store(now, Ordering::Relaxed);
             }
         }
-        may_grow.then_some(free)
+        free
     }
 
     /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there were any.
