@@ -221,7 +221,7 @@ impl Listener for Adopter<'_> {
                 match space.fork_from(self.space).and_then(|()| wiped.iter().try_for_each(forget)) {
                     // The parent's pages cannot go out now, but writes may end, and other processes make room.
                     Err(error)
-                        if error.kind() == ErrorKind::OutOfMemory
+                        if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::SwapFull)
                             && began.elapsed() < FORK_PATIENCE
                             && !held.has_ended() =>
                     {

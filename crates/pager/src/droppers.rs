@@ -4,9 +4,9 @@
 //! moment. The kernel tells of a thread that sleeps in which call it is, and a thread that was stopped is in none. Of one that runs it
 //! tells nothing, so that one is asked again.
 //!
-//! Costs some 10 µs a thread, until it has answered.
+//! Costs some 10 µs a thread, until it has answered. A few are asked at a time.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 
@@ -17,19 +17,28 @@ const CALLS: [&str; 2] = ["28", "440"];
 
 /// The threads of a process that were there when its pages were dropped, and may still be dropping them.
 #[derive(Debug)]
-pub(crate) struct Droppers(BTreeSet<u32>);
+pub(crate) struct Droppers(VecDeque<u32>);
+
+/// The most threads that are asked at a time.
+const AT_ONCE: usize = 32;
 
 impl Droppers {
     /// # Errors
     /// The kernel's: the process has ended, or there are no descriptors left.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         // Threads that end while the kernel tells of the others may hide one.
-        Ok(Self(of_process(pid)?.into_iter().chain(of_process(pid)?).collect()))
+        let mut all: Vec<u32> = of_process(pid)?.into_iter().chain(of_process(pid)?).collect();
+        all.sort_unstable();
+        all.dedup();
+        Ok(Self(all.into()))
     }
 
-    /// Asks those that are left. Returns whether each has been seen outside of such a call.
+    /// Asks some of those that are left. Returns whether each has been seen outside of such a call.
     pub(crate) fn have_left(&mut self, pid: u32) -> bool {
-        self.0.retain(|thread| may_drop(pid, *thread));
+        for _ in 0..self.0.len().min(AT_ONCE) {
+            let asked = self.0.pop_front().filter(|thread| may_drop(pid, *thread));
+            self.0.extend(asked);
+        }
         self.0.is_empty()
     }
 }

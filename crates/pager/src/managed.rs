@@ -151,6 +151,8 @@ pub(crate) struct Managed {
     /// What it had at the last note of its growth, and what of that was outside.
     before: (u64, u64),
     growth: u64,
+    /// What its space had there at the last note.
+    resident: u64,
     is_refused: bool,
     /// Threads that may still be dropping pages of which the kernel has told.
     droppers: Option<Droppers>,
@@ -232,6 +234,7 @@ impl Managed {
             outside: 0,
             before: (0, 0),
             growth: 0,
+            resident: 0,
             is_refused: false,
             droppers: None,
         };
@@ -446,8 +449,9 @@ impl Managed {
         let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
         if droppers.have_left(pid) {
             self.droppers = None;
-            let kept = self.window.take_dropped();
+            // While the layout is held, no change is taken in: what is dropped from now on leaves it again.
             let mut layout = self.shared.layout.lock();
+            let kept = self.window.take_dropped();
             kept.into_iter().for_each(|(start, end)| layout.adopt_again(start..end));
             drop(layout);
             self.bell.ring();
@@ -510,10 +514,11 @@ impl Managed {
     }
 
     /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and what it got there since
-    /// the last note.
-    pub(crate) fn note_growth(&mut self, anonymous: u64) {
+    /// the last note. Returns whether what its space has there has changed.
+    pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
         self.growth = 0;
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
+        let has_changed = std::mem::replace(&mut self.resident, resident) != resident;
         self.outside = anonymous.saturating_sub(resident);
         if self.is_settled() {
             self.outside_at_look = self.outside_at_look.min(self.outside);
@@ -521,6 +526,7 @@ impl Managed {
             let before = std::mem::replace(&mut self.before, now);
             self.growth = now.0.saturating_sub(before.0).min(now.1.saturating_sub(before.1));
         }
+        has_changed
     }
 
     /// Returns whether it got much outside of management between the last two notes.

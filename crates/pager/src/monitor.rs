@@ -114,6 +114,8 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
+    /// Programs are left that would read zeros without the runner's descriptors.
+    has_survivors: bool,
     standstill: Standstill,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
@@ -219,6 +221,7 @@ impl Monitor {
             room: 0,
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
+            has_survivors: false,
             standstill: Standstill::default(),
             stops_none: false,
             forks: Vec::new(),
@@ -280,11 +283,17 @@ impl Monitor {
         let limit = self.ledger.limit_bytes();
         self.say_if_impossible();
         let coming = self.growth.take_in(Instant::now(), total);
+        let mut moved = Vec::new();
         for (pid, managed) in &mut self.managed {
             let process = self.tree.processes.get(pid);
-            managed.note_growth(process.map_or(0, |process| process.memory.anonymous));
+            if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
+            {
+                // The manager knows already, and what it has is subtracted from what the process has.
+                moved.push(*pid);
+            }
             managed.take_kept();
         }
+        moved.into_iter().for_each(|pid| self.tree.ask_again(pid));
         let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
         let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };
         if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
@@ -314,7 +323,7 @@ impl Monitor {
             // What cannot go out need not stand still again and again.
             self.stops_none = !fits && (self.stops_none || is_too_long);
             if fits || is_too_long {
-                self.standstill.end(self.guardian.as_ref());
+                self.let_go_on();
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
             let grows = outside > self.outside + LEAST_GROWTH;
@@ -322,7 +331,7 @@ impl Monitor {
             self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
         } else {
             // Those that were to be taken over have ended, or could not be looked at.
-            self.standstill.end(self.guardian.as_ref());
+            self.let_go_on();
         }
         self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
@@ -630,6 +639,14 @@ impl Monitor {
             process.is_some_and(|process| process.stack == *stack) && !self.managed.contains_key(pid)
         });
         self.summary.processes = self.tree.seen;
+    }
+
+    /// Lets those go on that stand still.
+    fn let_go_on(&mut self) {
+        if self.standstill.has_any() {
+            self.tree.ask_all();
+        }
+        self.standstill.end(self.guardian.as_ref());
     }
 
     /// Returns whether processes are left that need the runner.

@@ -68,6 +68,11 @@ impl Standstill {
         self.stopped.iter().any(|stopped| stopped.pid == pid)
     }
 
+    /// Returns whether processes stand still.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.stopped.is_empty()
+    }
+
     /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
         if is_stopped(pid) || proc::stat(pid).is_none() {

@@ -323,6 +323,16 @@ impl Tree {
         !self.families.is_empty()
     }
 
+    /// Has all processes asked at the next looks: those that stood still go on.
+    pub(crate) fn ask_all(&mut self) {
+        self.turns.ask_all();
+    }
+
+    /// Has a process asked at the next looks, though it was calm.
+    pub(crate) fn ask_again(&mut self, pid: u32) {
+        self.turns.answered(pid, true);
+    }
+
     /// Measures the processes, and returns their anonymous memory together. `has_copies` tells of a process whether its shared pages
     /// count as copies already, so that stores to them are not looked for.
     pub(crate) fn measure(&mut self, has_copies: impl Fn(u32) -> bool) -> u64 {

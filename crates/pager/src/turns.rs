@@ -14,8 +14,9 @@ const CALM: u32 = 32;
 const AT_ONCE: usize = 8;
 /// Free memory may shrink by so much more than the tree was seen to grow.
 const LEAST_FALL: u64 = 4 << 20;
-/// All are asked out of turn for one part in so many of the time.
+/// All are asked out of turn for one part in so many of the time. That is not put off for longer than if it had taken so long.
 const ALL_SHARE: u32 = 100;
+const MOST_TOOK: Duration = Duration::from_millis(1);
 
 /// Whose turn it is.
 #[derive(Debug, Default)]
@@ -61,7 +62,7 @@ impl Turns {
         if let Some(alarm) = &mut self.alarm
             && alarm.took.is_zero()
         {
-            alarm.took = now - alarm.at;
+            alarm.took = (now - alarm.at).min(MOST_TOOK);
         }
     }
 
@@ -79,6 +80,11 @@ impl Turns {
     pub(crate) fn answered(&mut self, pid: u32, has_changed: bool) {
         let calm = self.calm.entry(pid).or_default();
         *calm = if has_changed { 0 } else { calm.saturating_add(1) };
+    }
+
+    /// Any of them may have begun to change.
+    pub(crate) fn ask_all(&mut self) {
+        self.calm.values_mut().for_each(|calm| *calm = 0);
     }
 
     /// Returns whether a process waits for its turn.

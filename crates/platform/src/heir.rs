@@ -117,8 +117,12 @@ impl Heir<'_> {
     /// Makes the descriptors its own, has the program inherit those that are to be kept, and closes the others. There is room for the one
     /// that this takes: this process's pidfd is no longer needed.
     fn take_descriptors(&self) {
-        // SAFETY: the table is not shared any more with anybody whose descriptors are in use.
-        unsafe { libc::unshare(libc::CLONE_FILES) };
+        // The other heir has the same table, and goes by its descriptors still.
+        // SAFETY: the table is not shared any more with anybody else, and there are no descriptors to be polled.
+        while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+            // SAFETY: as above.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) };
+        }
         close(self.of.as_raw_fd());
         let folder = loop {
             match rustix::fs::open(c"/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {

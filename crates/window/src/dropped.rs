@@ -9,6 +9,8 @@
 //!
 //! Until then a page that is found there is none of Octavo's.
 
+use rangemap::RangeSet;
+
 /// The most ranges that are kept apart.
 const MOST: usize = 1024;
 
@@ -45,9 +47,12 @@ impl Dropped {
         !self.asked.is_empty()
     }
 
-    /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done so.
+    /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done so. What was dropped once
+    /// more since is left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut self.asked)
+        let asked: RangeSet<u64> = self.asked.drain(..).map(|(start, end)| start..end).collect();
+        let told: RangeSet<u64> = self.told.iter().map(|(start, end)| *start..*end).collect();
+        asked.iter().flat_map(|range| told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()
     }
 }
 
@@ -64,7 +69,7 @@ mod tests {
         assert!(dropped.ask());
         assert!(dropped.has(10) && dropped.has(29) && !dropped.has(30));
         dropped.add(15, 25);
-        assert_eq!(dropped.take(), [(10, 30)]);
+        assert_eq!(dropped.take(), [(10, 15), (25, 30)]);
         assert!(dropped.has(15) && !dropped.has(10) && !dropped.has(25));
         assert!(dropped.ask());
         assert_eq!(dropped.take(), [(15, 25)]);

@@ -100,9 +100,10 @@ impl<E> Unsettled<E> {
         &mut self.told
     }
 
-    /// Returns whether others may read for the driver.
+    /// Returns whether others may read for the driver. Behind a fork they may not: the program would go on, and what the child has got
+    /// could no longer be told by what its parent has.
     pub(crate) fn takes_more(&self) -> bool {
-        !self.is_closed && self.told.len() < MOST_TOLD
+        !self.is_closed && !self.told_of.is_all && self.told.len() < MOST_TOLD
     }
 
     /// The driver takes what was read.

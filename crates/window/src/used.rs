@@ -321,10 +321,9 @@ mod tests {
         }
     }
 
-    /// Tries for a minute: the kernel may hold a page for a moment, another test's fork may share pages, and somebody else on the machine may
-    /// look at the same bits.
+    /// Tries for a while: the kernel may hold a page for a moment, and another test's fork may share pages.
     fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-        (0..6000).any(|_| {
+        (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             holds()
         })
@@ -348,16 +347,25 @@ mod tests {
 
     #[test]
     fn a_sweep_tells_of_pages_that_nobody_has_asked_about() {
-        let Some(mut pages) = Pages::new() else { return };
-        let is_told = eventually(|| {
-            // Both blocks, if there are two.
-            pages.ask(0..1);
-            pages.ask(PAGES - 1..PAGES);
-            pages.sweep();
-            [7, 50, 110].iter().for_each(|page| pages.touch(*page));
-            let asked = pages.ask(50..51);
-            let told = pages.sweep();
-            (asked, told) == (vec![50], vec![7, 110]) && pages.ask(0..PAGES).is_empty()
+        let sweeps_tell = |pages: &mut Pages| {
+            eventually(|| {
+                // Both blocks, if there are two.
+                pages.ask(0..1);
+                pages.ask(PAGES - 1..PAGES);
+                pages.sweep();
+                [7, 50, 110].iter().for_each(|page| pages.touch(*page));
+                let asked = pages.ask(50..51);
+                let told = pages.sweep();
+                (asked, told) == (vec![50], vec![7, 110]) && pages.ask(0..PAGES).is_empty()
+            })
+        };
+        // Somebody else on the machine may look at the same bits, and does so at some places for long. The tries are at different ones.
+        let mut tried = Vec::new();
+        let is_told = (0..12).any(|_| {
+            let Some(mut pages) = Pages::new() else { return true };
+            let told = sweeps_tell(&mut pages);
+            tried.push(pages);
+            told
         });
         assert!(is_told);
     }

@@ -482,9 +482,9 @@ impl<'a> Fault<'a> {
         if protection.both(region.options.protection) != protection {
             return Step::End(Outcome::Failed(self.allows_less()));
         }
-        let pages = u64::from(order.frames());
-        if let Some(lack) = self.check_quota(pages).or_else(|| self.check_growth(pages)) {
-            return lack;
+        // The memory is there already, so no room is left for pages that come in.
+        if let Some(over) = self.check_quota(u64::from(order.frames())) {
+            return over;
         }
         let Some(block) = self.alloc_away(order) else {
             return self.lacks_away(order);

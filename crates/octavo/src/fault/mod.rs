@@ -560,7 +560,7 @@ pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what:
     let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
     let mut polled = fault.poll(Waker::noop());
-    if let Poll::Ready(Outcome::OverQuota(2..) | Outcome::NeedsRoom(2..)) = polled {
+    if let Poll::Ready(Outcome::OverQuota(2..)) = polled {
         // A page may fit where a block does not.
         fault.give_blocks_up();
         polled = fault.poll(Waker::noop());

@@ -146,7 +146,7 @@ impl FileDevice {
         if !options.overwrite && !header::may_take_file(&file, len).map_err(|error| refused(&error))? {
             return Err(header::not_empty(path, "a file that is not there yet"));
         }
-        header::write(&file).map_err(|error| {
+        header::write(&file).and_then(|()| file.sync_data()).map_err(|error| {
             // A part of the header would be taken for something else later.
             let _ = if len == 0 { file.set_len(0) } else { Ok(()) };
             refused(&error)

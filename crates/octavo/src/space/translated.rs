@@ -253,9 +253,6 @@ async fn make_room_for_adoption(engine: &Engine, space: &SpaceState, len: u64) -
     engine.check_process()?;
     let mut waiter = Waiter::driven(engine);
     make_room_under_quota(engine, space, 1, &mut waiter).await?;
-    if !engine.may_grow(1) {
-        make_room_to_grow(engine, &mut waiter).await?;
-    }
     make_room_for_node(engine, &mut waiter).await?;
     make_room_for_away(engine, len >> PAGE_SHIFT, &mut waiter).await?;
     // Where the entry was in other hands, these have the CPU.

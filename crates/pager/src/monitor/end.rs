@@ -8,7 +8,7 @@ use super::{Monitor, PATIENCE};
 use crate::guardian::Guardian;
 use crate::managed::Managed;
 use crate::summary::Summary;
-use crate::{proc, signals};
+use crate::{priority, proc, signals};
 
 /// How often the processes of a tree are killed at least: a process may fork meanwhile.
 const LEAST_ROUNDS: u32 = 8;
@@ -33,6 +33,7 @@ impl Monitor {
             }
             if began.elapsed() > PATIENCE {
                 self.guardian.iter().for_each(Guardian::leave_survivors);
+                self.has_survivors = true;
                 self.tree.helpers.clear();
                 return;
             }
@@ -41,6 +42,7 @@ impl Monitor {
 
     /// Ends the management of all processes, after the program's end.
     pub(crate) fn finish(mut self) -> Summary {
+        priority::starts_others();
         // A program that has ended early does not care whether it could have been served.
         let _ = self.making.take().map(std::thread::JoinHandle::join);
         self.standstill.end(self.guardian.as_ref());
@@ -48,6 +50,11 @@ impl Monitor {
         let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
         let all: Vec<_> = managed.chain(ending).collect();
+        if self.has_survivors {
+            // The guardians go by descriptors that are open until the runner's end. Those who are left wait for their pages until then.
+            std::mem::forget((all, self.manager.take()));
+            return self.summary;
+        }
         // Each may have to wait for a device, or for room. They do so at the same time.
         all.iter().for_each(Managed::stop);
         all.into_iter().for_each(|managed| self.summary.add(managed));
