@@ -143,7 +143,8 @@ impl<'e> Scan<'e> {
 
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
-        self.engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
+        let before = self.engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a scan was counted once");
     }
 }
 
@@ -233,7 +234,8 @@ pub(crate) async fn reclaim(
             let asks = scan.asks;
             drop(scan);
             waiter.give_way().await;
-            scan = Scan { asks, ..Scan::begin(engine, who) };
+            scan = Scan::begin(engine, who);
+            scan.asks = asks;
         }
     }
     done
