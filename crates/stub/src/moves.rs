@@ -14,6 +14,7 @@ use octavo_platform::userfaultfd::{MoveRequest, Progress, wire};
 use rustix::io::Errno;
 
 use crate::error::MoverError;
+use crate::layout::PAGE;
 use crate::mailbox::{CALLS, Call};
 use crate::mover::Mover;
 
@@ -120,13 +121,33 @@ impl Mover {
         Ok(Progress::of_answers(calls[0].result().err(), requests[0].moved))
     }
 
-    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. The pages are there, and
-    /// not protected: the mover must not wait for a fault.
-    pub fn unshare(&self, run: Run) -> Result<(), MoverError> {
-        let call = Call::new(libc::SYS_madvise, [run.address, run.len, libc::MADV_POPULATE_WRITE as u64]);
-        let mut calls = [call];
-        self.call(&mut calls)?;
-        calls[0].result().map(drop).map_err(MoverError::System)
+    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. Returns how many bytes are, from the
+    /// start: up to a page that is missing, protected or read-only.
+    ///
+    /// Each page gets a zero bit by a futex operation: the one access for which the kernel does not wait for a fault's answer. The mover
+    /// would wait for the thread that waits for the mover. Costs 0.2 µs a page, 2.5 µs where it is copied, and two wake-ups for 127 pages.
+    pub fn unshare(&self, run: Run) -> Result<u64, MoverError> {
+        let mut done = 0;
+        while done < run.len {
+            let pages = (done..run.len).step_by(PAGE as usize).take(CALLS);
+            let mut calls: Vec<_> = pages.map(|offset| self.unshare_call(run.address + offset)).collect();
+            self.call(&mut calls)?;
+            let own = calls.iter().take_while(|call| call.result().is_ok()).count();
+            done += own as u64 * PAGE;
+            if own < calls.len() {
+                break;
+            }
+        }
+        Ok(done.min(run.len))
+    }
+
+    /// The call that adds no bit to the word at `address`, and wakes nobody: none waits in the scratch memory, and none at the word unless
+    /// that has the lowest value which a call can name.
+    fn unshare_call(&self, address: u64) -> Call {
+        let (scratch, _) = self.request_address();
+        let how = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u64;
+        let add_nothing = libc::FUTEX_OP(libc::FUTEX_OP_OR, 0, libc::FUTEX_OP_CMP_EQ, LOWEST) as u32;
+        Call::new(libc::SYS_futex, [scratch, how, 0, 0, address, add_nothing.into()])
     }
 
     /// Gives the pages of staging range 2 back to the kernel.
@@ -150,4 +171,6 @@ impl Mover {
     }
 }
 
+/// The lowest value that a futex operation can compare with: 12 bits, of which the first is the sign.
+const LOWEST: i32 = 0x800;
 const DONE: Progress = Progress { done_bytes: 0, error: None };

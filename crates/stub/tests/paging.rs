@@ -188,3 +188,17 @@ fn runs_that_do_not_fit_are_refused_as_a_whole() {
     assert_eq!(refused(&vec![run(0); 200]).unwrap().runs.len(), 0);
     assert!(refused(&[]).unwrap().is_whole());
 }
+
+#[test]
+fn a_mover_waits_for_no_page_that_it_makes_the_programs_own() {
+    let program = Program::start("idle-pages");
+    let pager = Pager::new(&program);
+    let own = |page, pages| {
+        pager.mover.unshare(Run { address: pager.start + page * PAGE, len: pages * PAGE }).unwrap()
+    };
+    // The program touched its pages 0 and 1 only, and nobody answers its faults.
+    assert_eq!([own(0, 200), own(1, 1), own(2, 1)], [2 * PAGE, PAGE, 0]);
+    pager.mover.faults().write_protect(pager.start + PAGE, PAGE, true).unwrap();
+    assert_eq!([own(0, 200), own(1, 1)], [PAGE, 0]);
+    assert!(!pager.mover.has_ended());
+}

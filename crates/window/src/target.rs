@@ -452,12 +452,11 @@ impl Target {
                     next = run.end;
                 }
             });
-        // A missing page would keep the mover waiting for a fault, so only pages that are there are touched. Pages that the program drops
-        // stay there until the event is read, which nobody does meanwhile. But it may put another mapping in their place.
+        // A page that leaves meanwhile, by `mremap` for instance, is none of those that are made movable.
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
-        // A refusal leaves the pages where they are.
-        (is_open && equipment.mover.unshare(Run { address: start, len }).is_ok()).then_some(start..next)
+        let own = if is_open { equipment.mover.unshare(Run { address: start, len }).ok()? } else { 0 };
+        (own > 0).then_some(start..start + own)
     }
 }
 
