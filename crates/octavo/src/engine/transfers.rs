@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
 use crate::io::{Direction, Host, Job, Urgency, Waited};
 use crate::lru::IsolatedFrame;
-use crate::policy::{Place, Shadow};
+use crate::policy::{Arrival, Place, Shadow};
 use crate::sizes::ISOLATED;
 use crate::store::{Begun, Evicted, Frames, Going, Reference, Unread};
 use crate::sync::park::block_until_driven;
@@ -375,10 +375,12 @@ impl Engine {
 
     /// Tells the reclaim policy that a page is about to be read into this frame, which only the caller has. The
     /// policy decides by the page's shadow where the frame will be put.
-    pub(crate) fn admit(&self, frame: FrameId, shadow: Option<Shadow>) {
-        let Some(shadow) = shadow else { return };
+    pub(crate) fn admit(&self, frame: FrameId, arrival: Arrival) {
+        if arrival == Arrival::Fresh {
+            return;
+        }
         self.counters.count(Counter::WorkingsetRefault);
-        if self.lru.admit(&self.frames, frame, shadow) == Place::Hot {
+        if self.lru.admit(&self.frames, frame, arrival) == Place::Hot {
             self.counters.count(Counter::WorkingsetActivate);
         }
     }

@@ -53,14 +53,26 @@ pub(super) struct Departing<'e> {
     pub(super) cargo: Cargo,
 }
 
+/// A page of a run of so many costs little, as all of them share one fault.
+const LONG: u64 = 8;
+
 /// Whether a fault is one of a run.
 #[derive(Debug)]
 pub(super) enum Company<'e> {
     /// The fault asks about its page alone.
     None,
     /// The fault prepares its page, and leaves it here.
-    Run,
+    Run {
+        is_long: bool,
+    },
     Departing(Departing<'e>),
+}
+
+impl Company<'_> {
+    /// Returns whether the page comes along with so many that it costs little.
+    pub(super) fn is_along(&self) -> bool {
+        matches!(self, Self::Run { is_long: true })
+    }
 }
 
 /// The pages of one run.
@@ -240,11 +252,12 @@ pub(crate) fn show_run(
     let _inside = engine.enter()?;
     let Some(translation) = space.translation.as_deref() else { return Ok(0) };
     let (mut departures, mut usable) = (Departures::new(), 0);
+    let is_long = range.end.0 - range.start.0 >= LONG;
     for page in (range.start.0..range.end.0).map(PageNumber) {
         if !is_at_hand(engine, space, page) {
             break;
         }
-        let (departing, is_usable) = prepare(engine, space, page, access);
+        let (departing, is_usable) = prepare(engine, space, page, access, is_long);
         if departing.is_none() && !is_usable {
             break;
         }
@@ -269,9 +282,10 @@ fn prepare<'e>(
     space: &'e SpaceState,
     page: PageNumber,
     access: Access,
+    is_long: bool,
 ) -> (Option<Departing<'e>>, bool) {
     let mut fault = Fault::new(Waiter::never(engine), engine, space, page.address(), access);
-    (fault.via, fault.company) = (Via::Translation, Company::Run);
+    (fault.via, fault.company) = (Via::Translation, Company::Run { is_long });
     fault.counted = true;
     let polled = fault.poll(Waker::noop());
     match std::mem::replace(&mut fault.company, Company::None) {
@@ -302,7 +316,7 @@ impl<'a> Fault<'a> {
         translation: &dyn Translation,
         waker: &Waker,
     ) -> Step {
-        if let Company::Run = self.company {
+        if let Company::Run { .. } = self.company {
             self.company = Company::Departing(departing);
             return Step::End(Outcome::Usable);
         }

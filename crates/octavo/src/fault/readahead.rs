@@ -10,6 +10,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, Figure, SpaceState, Waiter, Window, in_place};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
+use crate::policy::Arrival;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::Region;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
@@ -166,7 +167,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
-    engine.admit(frame, shadow);
+    engine.admit(frame, Arrival::of(shadow, engine.has_translations()));
     // The content is asked again, since the first answer was a guess. While the frame is in the cache, no other bytes can come
     // there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {

@@ -35,6 +35,7 @@ use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::latency::{self, Latency};
+use crate::policy::Arrival;
 use crate::region::Region;
 use crate::store::{Begun, PageStore, Reference, Unread};
 use crate::swap::{self, Brought, Pool, Wanted};
@@ -182,7 +183,7 @@ impl<'a> Fault<'a> {
             }
         };
         let frame = transfer.frame();
-        engine.admit(frame, shadow);
+        engine.admit(frame, Arrival::of(shadow, self.company.is_along()));
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
         let mut reading = Reading::new(slot, pin, ends);

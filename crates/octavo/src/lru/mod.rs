@@ -316,11 +316,11 @@ impl Lru {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// Admits a page that comes back, and that left this shadow when it went. Its frame is not listed yet. Returns the place where
-    /// the page belongs; [`Lru::arrive`] puts it there once it has been read.
-    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, shadow: Shadow) -> Place {
+    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs; [`Lru::arrive`] puts it
+    /// there once it has been read.
+    pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
         let mut policy = self.policy.lock();
-        let tag = policy.admit(Arrival::Back(shadow));
+        let tag = policy.admit(arrival);
         if tag == 0 {
             return Place::Cold;
         }

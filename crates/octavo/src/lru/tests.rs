@@ -183,7 +183,7 @@ fn a_freed_frame_leaves_its_batch_its_queue_and_its_admission() {
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
         let frame = fixture.frames.alloc(Order::ZERO).unwrap().into_frame();
         fixture.frames.words(frame).holds.begin(false);
-        fixture.lru.admit(&fixture.frames, frame, fixture.lru.shadow());
+        fixture.lru.admit(&fixture.frames, frame, Arrival::Back(fixture.lru.shadow()));
         fixture.release(frame);
         assert_eq!(fixture.listed(), left - 1, "{policy:?}");
     }
@@ -233,7 +233,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     for (index, frame) in going.into_iter().enumerate() {
         let frame = frame.into_pin().into_frame();
         if index % 2 == 0 {
-            assert_eq!(fixture.lru.admit(&fixture.frames, frame, shadow), Place::Hot);
+            assert_eq!(fixture.lru.admit(&fixture.frames, frame, Arrival::Back(shadow)), Place::Hot);
         }
         fixture.lru.arrive(&fixture.frames, frame);
     }

@@ -67,7 +67,11 @@ impl Generations {
 impl Policy for Generations {
     fn admit(&mut self, arrival: Arrival) -> u8 {
         match arrival {
-            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.total() => TO_YOUNGEST,
+            Arrival::Back(shadow) | Arrival::Along(shadow)
+                if shadow.distance(self.evictions) <= self.total() =>
+            {
+                TO_YOUNGEST
+            }
             _ => 0,
         }
     }

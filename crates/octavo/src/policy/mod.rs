@@ -89,6 +89,27 @@ pub enum Arrival {
     Fresh,
     /// The page returns after it was evicted.
     Back(Shadow),
+    /// The page returns along with one that is wanted, as the next of a run does. To bring it back once more costs little.
+    Along(Shadow),
+}
+
+impl Arrival {
+    /// Makes the arrival of a page that left this shadow, if it left one.
+    pub(crate) fn of(shadow: Option<Shadow>, along: bool) -> Self {
+        match shadow {
+            None => Self::Fresh,
+            Some(shadow) if along => Self::Along(shadow),
+            Some(shadow) => Self::Back(shadow),
+        }
+    }
+
+    /// Returns the shadow that the page left.
+    pub fn shadow(self) -> Option<Shadow> {
+        match self {
+            Self::Fresh => None,
+            Self::Back(shadow) | Self::Along(shadow) => Some(shadow),
+        }
+    }
 }
 
 /// Whether a [`Policy`] means to keep a page.

@@ -103,7 +103,7 @@ impl Returns {
 
 impl Policy for Returns {
     fn admit(&mut self, arrival: Arrival) -> u8 {
-        let Arrival::Back(shadow) = arrival else { return 0 };
+        let Some(shadow) = arrival.shadow() else { return 0 };
         let distance = shadow.distance(self.evictions);
         self.questions.note_return(self.evictions.saturating_sub(distance));
         if distance <= self.window { two_queues::main_tag(self.rounds(distance)) } else { 0 }

@@ -36,6 +36,12 @@
 //! `workingset.c`, so a test period is a comparison of numbers and not a hand. Second, hot pages are kept in
 //! generations. Each generation knows when it was closed, so the disuse of an unmarked page has a length.
 //!
+//! **Pages that come along.** A page that comes back with others, as the next of a run, costs a fraction of a fault. A program that
+//! goes through its memory in order is fast, so that its pages have short distances, and could keep out a page that costs its thread a
+//! whole fault each time. So distances are weighed by what a return costs, as GreedyDual does (Young, Algorithmica 1994): a page that
+//! came for a fault of its own beats one that came along whose distance is not [`ALONG_COST`] times shorter. For as long as the
+//! challenger's own distance its challenge *weighs*: looks make pages that came along cold, used or not, and none of them becomes hot.
+//!
 //! Pages go through the cold queue twice, because the fault itself leaves a mark: only a mark found the
 //! second time says that a page was used again. A page without even the fault's mark was read ahead. It goes
 //! round a few times more, and the cold queue grows for as long as there are such pages.
@@ -60,6 +66,10 @@ const STALE: u32 = 600;
 const UNUSED_SCALE: u32 = 1024;
 /// Each look forgets one part in so many of what earlier looks found.
 const UNUSED_MEMORY: u32 = 32;
+/// A page that comes along costs one in so many parts of a fault.
+const ALONG_COST: u64 = 8;
+/// One in so many parts of the distance of pages that come along is the latest one's.
+const ALONG_MEMORY: u64 = 64;
 /// At most one page in so many may wait for its first use, beside the cold queue's share.
 const WAITING_SHARE: u64 = 2;
 /// Evictions until the policy expects one page fewer to wait.
@@ -73,6 +83,10 @@ const HOT: u8 = 8;
 const USED: u8 = 16;
 /// The page is cold, and its first mark has been cleared.
 const SEEN: u8 = 16;
+/// The page is hot, and came along the last time.
+const HOT_ALONG: u8 = 32;
+/// The page is cold, and came along the last time.
+const COLD_ALONG: u8 = 4;
 /// The page is cold, and has challenged.
 const CHALLENGER: u8 = 32;
 /// The page is cold and not used yet: how many looks it has had.
@@ -98,6 +112,20 @@ pub struct Reuse {
     /// Pages by which the cold queue is longer than its share, so that pages that were read ahead last until
     /// they are used.
     waiting: u64,
+    /// The distance of pages that come along: the latest ones count most.
+    along: u64,
+    /// Until so many evictions, a challenge weighs.
+    weighs_until: u64,
+}
+
+/// Returns whether the page of this tag came along the last time.
+fn came_along(tag: u8) -> bool {
+    tag & if tag & HOT != 0 { HOT_ALONG } else { COLD_ALONG } != 0
+}
+
+/// Returns the tag of a cold page.
+fn cold_tag(tag: u8, along: bool) -> u8 {
+    if along { tag | COLD_ALONG } else { tag }
 }
 
 fn index(number: u64) -> usize {
@@ -122,13 +150,14 @@ impl Reuse {
         Place::Cold
     }
 
-    fn push_hot(&mut self, links: &dyn Links, frame: u32, tag: u8) -> Place {
+    fn push_hot(&mut self, links: &dyn Links, frame: u32, tag: u8, along: bool) -> Place {
         let is_full = self.hot[index(self.youngest)].pages() * GENERATION_SHARE > self.hot_pages;
         if is_full && self.youngest - self.oldest + 1 < GENERATIONS as u64 {
             self.closed_at[index(self.youngest)] = self.evictions;
             self.youngest += 1;
         }
         let youngest = index(self.youngest);
+        let tag = if along { tag | HOT_ALONG } else { tag };
         self.hot[youngest].push(links, frame, HOT | youngest as u8 | tag);
         self.hot_pages += links.pages(frame);
         Place::Hot
@@ -163,40 +192,57 @@ impl Reuse {
         }
     }
 
+    /// Returns whether a challenge counts more than pages that come along.
+    fn weighs(&self) -> bool {
+        self.evictions < self.weighs_until
+    }
+
     fn judge_hot(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Place {
+        let along = came_along(tag);
         self.unused -= self.unused / UNUSED_MEMORY;
-        if accessed {
-            return self.push_hot(links, frame, USED);
+        if accessed && !(along && self.weighs()) {
+            return self.push_hot(links, frame, USED, along);
         }
-        self.unused += UNUSED_SCALE / UNUSED_MEMORY;
-        if tag & USED != 0 && !self.is_stale() {
-            self.push_hot(links, frame, 0)
-        } else {
-            self.push_cold(links, frame, SEEN)
+        if !accessed {
+            self.unused += UNUSED_SCALE / UNUSED_MEMORY;
+            if tag & USED != 0 && !self.is_stale() {
+                return self.push_hot(links, frame, 0, along);
+            }
         }
+        self.push_cold(links, frame, cold_tag(SEEN, along))
     }
 }
 
 impl Policy for Reuse {
     fn admit(&mut self, arrival: Arrival) -> u8 {
-        let Arrival::Back(shadow) = arrival else { return 0 };
-        let distance = shadow.distance(self.evictions) + self.cold.pages();
+        let Some(shadow) = arrival.shadow() else { return 0 };
+        let (distance, along) =
+            (shadow.distance(self.evictions) + self.cold.pages(), matches!(arrival, Arrival::Along(_)));
+        if along {
+            self.along = self.along - self.along / ALONG_MEMORY + distance / ALONG_MEMORY;
+            if self.weighs() {
+                return COLD_ALONG;
+            }
+        }
         // While the hot pages are fewer than they might be, every page that returns is hot. Otherwise the
         // room was made for pages that were away no longer than the challenger.
         let is_filling = self.cold.pages() > 2 * self.cold_target();
         if is_filling || self.has_room() && distance <= self.challenge {
-            return HOT;
+            return if along { HOT | HOT_ALONG } else { HOT };
         }
         if !self.is_beaten_by(distance) {
-            return 0;
+            return cold_tag(0, along);
         }
         self.challenge(distance);
-        CHALLENGER
+        if !along && distance < ALONG_COST * self.along {
+            self.weighs_until = self.evictions + distance;
+        }
+        cold_tag(CHALLENGER, along)
     }
 
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
         match self.place(tag) {
-            Place::Hot => self.push_hot(links, frame, 0),
+            Place::Hot => self.push_hot(links, frame, 0, came_along(tag)),
             Place::Cold => self.push_cold(links, frame, tag),
         };
     }
@@ -225,13 +271,14 @@ impl Policy for Reuse {
         if tag & HOT != 0 {
             return Verdict::Keep(self.judge_hot(links, frame, tag, accessed));
         }
-        let is_used_again = accessed && tag & SEEN != 0;
-        if (is_used_again || tag & CHALLENGER != 0) && self.has_room() {
-            return Verdict::Keep(self.push_hot(links, frame, 0));
+        let (is_used_again, along) = (accessed && tag & SEEN != 0, came_along(tag));
+        let may_challenge = !(along && self.weighs());
+        if may_challenge && (is_used_again || tag & CHALLENGER != 0) && self.has_room() {
+            return Verdict::Keep(self.push_hot(links, frame, 0, along));
         }
-        if is_used_again {
+        if is_used_again && may_challenge {
             self.challenge(self.cold.pages());
-            return Verdict::Keep(self.push_cold(links, frame, SEEN | CHALLENGER));
+            return Verdict::Keep(self.push_cold(links, frame, cold_tag(SEEN | CHALLENGER, along)));
         }
         if accessed {
             return Verdict::Keep(self.push_cold(links, frame, tag | SEEN));
@@ -251,9 +298,10 @@ impl Policy for Reuse {
 
     fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
-            Place::Hot => self.push_hot(links, frame, 0),
+            Place::Hot => self.push_hot(links, frame, 0, came_along(tag)),
             // The page is no newcomer any more.
-            Place::Cold => self.push_cold(links, frame, tag & CHALLENGER | SEEN),
+            Place::Cold if tag & HOT != 0 => self.push_cold(links, frame, cold_tag(SEEN, came_along(tag))),
+            Place::Cold => self.push_cold(links, frame, tag & (CHALLENGER | COLD_ALONG) | SEEN),
         };
     }
 

@@ -31,7 +31,11 @@ impl S3Fifo {
 impl Policy for S3Fifo {
     fn admit(&mut self, arrival: Arrival) -> u8 {
         match arrival {
-            Arrival::Back(shadow) if shadow.distance(self.evictions) <= self.both.main.pages() => MAIN,
+            Arrival::Back(shadow) | Arrival::Along(shadow)
+                if shadow.distance(self.evictions) <= self.both.main.pages() =>
+            {
+                MAIN
+            }
             _ => 0,
         }
     }

@@ -118,7 +118,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
                     (Model::Free, _) => {
                         memory.words(frame).pages.set(if random.below(10) == 0 { 512 } else { 1 });
                         let back = shadows.pop().filter(|_| random.below(2) == 0);
-                        policy.arrive(&memory, frame, back.map_or(Arrival::Fresh, Arrival::Back));
+                        policy.arrive(&memory, frame, Arrival::of(back, random.below(3) == 0));
                         *at = Model::Listed;
                     }
                     (Model::Listed, 0 | 1) => *at = Model::Held(policy.remove(&memory, frame)),
@@ -212,6 +212,11 @@ impl Replay {
 
     /// Brings a page into memory. Returns false if it was there already.
     fn bring(&mut self, policy: &mut dyn Policy, page: u32, marked: bool) -> bool {
+        self.bring_as(policy, page, marked, false)
+    }
+
+    /// As [`bring`](Self::bring), maybe along with another page.
+    fn bring_as(&mut self, policy: &mut dyn Policy, page: u32, marked: bool, along: bool) -> bool {
         if self.at.contains_key(&page) {
             return false;
         }
@@ -228,8 +233,7 @@ impl Replay {
         let frame = self.free.pop().expect("just made");
         (self.page_of[frame as usize], self.marked[frame as usize]) = (page, marked);
         self.at.insert(page, frame);
-        let arrival = self.shadows.remove(&page).map_or(Arrival::Fresh, Arrival::Back);
-        policy.arrive(&self.memory, frame, arrival);
+        policy.arrive(&self.memory, frame, Arrival::of(self.shadows.remove(&page), along));
         true
     }
 }
@@ -387,6 +391,52 @@ fn lost_ahead(policy: &mut dyn Policy) -> usize {
 fn pages_read_ahead_last_until_they_are_used() {
     let lost = lost_ahead(&mut Reuse::default());
     assert!(lost < 5, "{lost} in a hundred pages were read for nothing");
+}
+
+/// Two threads, each as fast as its faults let it be: one goes round a loop as large as memory, and its faults bring fifteen pages along;
+/// the other uses a quarter of memory at random. Returns the rounds of the first, the accesses of the second and how many of these were
+/// faults, of the second half.
+fn loop_beside_random(policy: &mut dyn Policy, tells_along: bool) -> (u64, u64, u64) {
+    const RUN: u32 = 16;
+    let (frames, small, end, mut random) = (1000, 250, 40_000_000, Random(11));
+    let mut memory = Replay::new(frames);
+    let (mut round, mut at, mut clocks) = (0, 0, [0_u64; 2]);
+    let (mut accesses, mut faults) = (0, 0);
+    while clocks[0].min(clocks[1]) < end {
+        let counts = u64::from(clocks[0] > end / 2);
+        if clocks[0] < clocks[1] {
+            clocks[0] += 10;
+            if !memory.access(small + at) {
+                clocks[0] += 400;
+                for next in 0..RUN.min(frames - at) {
+                    clocks[0] += 50;
+                    memory.bring_as(policy, small + at + next, true, tells_along && next > 0);
+                }
+            }
+            at = (at + 1) % frames;
+            round += counts * u64::from(at == 0);
+        } else {
+            let page = random.below(small);
+            clocks[1] += 40;
+            accesses += counts;
+            if !memory.access(page) {
+                clocks[1] += 450;
+                memory.bring(policy, page, true);
+                faults += counts;
+            }
+        }
+    }
+    validate(policy, &memory.memory);
+    (round, accesses, faults)
+}
+
+#[test]
+fn pages_that_cost_a_fault_each_are_kept_beside_a_fast_loop_whose_pages_come_along() {
+    let run = |tells| loop_beside_random(&mut Reuse::default(), tells);
+    let ((rounds, accesses, faults), before) = (run(true), run(false));
+    assert!(faults * 50 < accesses, "{faults} of {accesses}, {rounds} rounds; untold {before:?}");
+    assert!(rounds * 4 > before.0, "the loop goes on: {rounds} rounds; untold {before:?}");
+    assert!(before.2 * 5 > before.1, "the threads tell: {before:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::engine::{Engine, Figure};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::io::test_device::{EIO, Manner, TestDevice};
+use crate::policy::Arrival;
 use crate::reclaim::Migrated;
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
@@ -95,7 +96,7 @@ impl Shown {
         let (engine, page) = (self.engine(), self.page(index));
         let (pin, shadow) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap())?;
         assert!(shadow.is_some(), "a page that went left something behind");
-        engine.admit(pin.frame(), shadow);
+        engine.admit(pin.frame(), Arrival::of(shadow, false));
         let (ours, _) = PinnedFrame::take(pin.frame(), engine.frames.words(pin.frame()));
         engine.start_read(page, [pin], Urgency::Now);
         let holds = engine.frames.words(ours.frame()).holds.load();
