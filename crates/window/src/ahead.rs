@@ -2,8 +2,10 @@
 //! memory in order.
 //!
 //! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits behind another halves what that one
-//! brings along, down to [`LEAST_OF_MANY`] pages.
+//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits behind
+//! another halves what that one brings along, down to [`LEAST_OF_MANY`] pages. While another thread often wants
+//! single pages, a run brings [`LONGEST_BESIDE_OTHERS`] at most: that thread waits for a quarter of a millisecond
+//! and not for two, and the run pushes fewer of its pages out.
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
@@ -15,6 +17,12 @@ const RUNS: usize = 64;
 const LONGEST: u64 = 256;
 /// A run goes on with so many pages however many faults wait behind it: they cost less than the thread's next fault.
 const LEAST_OF_MANY: u64 = 16;
+
+const LONGEST_BESIDE_OTHERS: u64 = 32;
+/// Single pages are wanted often where that is one fault in so many of late. The latest fault counts for one in `SINGLE_MEMORY`.
+const OFTEN: u32 = 8;
+const SINGLE_MEMORY: u32 = 16;
+const SINGLE_SCALE: u32 = 1024;
 
 /// Pages shown for reading, after which the shares of the past are halved.
 const MEMORY: u32 = 256;
@@ -63,6 +71,9 @@ impl Run {
 pub(crate) struct Ahead {
     runs: Box<[Run; RUNS]>,
     now: u64,
+    /// The share of faults that continue no run, in `SINGLE_SCALE`ths, and the thread of the last one.
+    singles: u32,
+    single_of: Option<u32>,
     /// Of the pages shown for reading of late, and how many of them were stored to.
     read: u32,
     stored: u32,
@@ -70,7 +81,14 @@ pub(crate) struct Ahead {
 
 impl Default for Ahead {
     fn default() -> Self {
-        Self { runs: Box::new([Run::default(); RUNS]), now: 0, read: 0, stored: 0 }
+        Self {
+            runs: Box::new([Run::default(); RUNS]),
+            now: 0,
+            singles: 0,
+            single_of: None,
+            read: 0,
+            stored: 0,
+        }
     }
 }
 
@@ -86,8 +104,15 @@ pub(crate) struct Advice {
 }
 
 impl Ahead {
-    /// Advises on a fault at `page`, which is missing or, if `protected`, is there for reading. So many faults wait `behind` it.
-    pub(crate) fn advise(&mut self, page: u64, protected: bool, behind: usize) -> Advice {
+    /// Advises on a fault of a thread at `page`, which is missing or, if `protected`, is there for reading. So many faults wait `behind`
+    /// it.
+    pub(crate) fn advise(
+        &mut self,
+        page: u64,
+        protected: bool,
+        behind: usize,
+        thread: Option<u32>,
+    ) -> Advice {
         self.now += 1;
         if protected {
             self.stored += 1;
@@ -102,11 +127,18 @@ impl Ahead {
             self.runs[index] = Run::default();
             (index, Way::Either)
         });
+        self.singles -= self.singles / SINGLE_MEMORY;
+        if found.is_none() {
+            self.singles += SINGLE_SCALE / SINGLE_MEMORY;
+            self.single_of = thread;
+        }
+        let has_others = self.singles * OFTEN > SINGLE_SCALE && self.single_of != thread;
         let stores_follow = self.stores_follow();
         let run = &mut self.runs[index];
         run.used_at = self.now;
         run.way = way;
-        let longest = (LONGEST >> behind.min(LONGEST.ilog2() as usize)).max(LEAST_OF_MANY);
+        let longest = if has_others { LONGEST_BESIDE_OTHERS } else { LONGEST };
+        let longest = (longest >> behind.min(LONGEST.ilog2() as usize)).max(LEAST_OF_MANY);
         run.pages = if found.is_some() { (run.pages * 2).min(longest) } else { 1 };
         let (pages, first) = match way {
             Way::Down => (run.pages.min(page + 1), page + 1 - run.pages.min(page + 1)),
@@ -145,7 +177,7 @@ mod tests {
     use super::*;
 
     fn fault(ahead: &mut Ahead, page: u64) -> (u64, u64) {
-        let advice = ahead.advise(page, false, 0);
+        let advice = ahead.advise(page, false, 0, None);
         ahead.came(advice, advice.first, advice.pages, advice.writes);
         (advice.first, advice.pages)
     }
@@ -155,7 +187,7 @@ mod tests {
         let mut ahead = Ahead::default();
         let mut next = 0;
         let mut brings = |behind| {
-            let advice = ahead.advise(next, false, behind);
+            let advice = ahead.advise(next, false, behind, None);
             ahead.came(advice, advice.first, advice.pages, true);
             next += advice.pages;
             advice.pages
@@ -164,6 +196,26 @@ mod tests {
         assert_eq!(alone.last(), Some(&LONGEST));
         assert_eq!([1, 3, 100].map(&mut brings), [LONGEST / 2, LONGEST / 8, LEAST_OF_MANY]);
         assert_eq!(brings(0), 2 * LEAST_OF_MANY, "it grows again");
+    }
+
+    #[test]
+    fn a_run_brings_less_along_while_another_thread_often_wants_single_pages() {
+        let brought = |single_of: u32, every: u64| {
+            let (mut ahead, mut next, mut pages) = (Ahead::default(), 0, 0);
+            for turn in 0..200_u64 {
+                let advice = ahead.advise(next, false, 0, Some(1));
+                ahead.came(advice, next, advice.pages, true);
+                (next, pages) = (next + advice.pages, advice.pages);
+                if turn % every == 0 {
+                    let single = (1 << 40) + 1000 * turn;
+                    let advice = ahead.advise(single, false, 0, Some(single_of));
+                    ahead.came(advice, single, 1, true);
+                }
+            }
+            pages
+        };
+        assert_eq!(brought(2, 2), LONGEST_BESIDE_OTHERS);
+        assert_eq!([brought(1, 2), brought(2, 50)], [LONGEST; 2], "its own, and seldom");
     }
 
     #[test]
@@ -209,11 +261,11 @@ mod tests {
     #[test]
     fn stores_to_a_run_that_was_shown_for_reading_make_the_next_one_for_writing() {
         let mut ahead = Ahead::default();
-        let advice = ahead.advise(10, false, 0);
+        let advice = ahead.advise(10, false, 0, None);
         assert!(!advice.writes);
         ahead.came(advice, 10, 4, false);
-        ahead.advise(11, true, 0);
-        let next = ahead.advise(14, false, 0);
+        ahead.advise(11, true, 0, None);
+        let next = ahead.advise(14, false, 0, None);
         assert!(next.writes && next.pages == 2, "{next:?}");
     }
 
@@ -223,11 +275,11 @@ mod tests {
         let mut writes = 0;
         for turn in 0..400_u64 {
             let page = 1000 * turn;
-            let advice = ahead.advise(page, false, 0);
+            let advice = ahead.advise(page, false, 0, None);
             ahead.came(advice, page, 1, advice.writes);
             writes += u64::from(advice.writes);
             if !advice.writes {
-                let advice = ahead.advise(page, true, 0);
+                let advice = ahead.advise(page, true, 0, None);
                 ahead.came(advice, page, 1, true);
             }
         }
@@ -235,7 +287,7 @@ mod tests {
         // And back again.
         let mut reads = 0;
         for turn in 0..4000_u64 {
-            let advice = ahead.advise(1000 * turn + 500, false, 0);
+            let advice = ahead.advise(1000 * turn + 500, false, 0, None);
             ahead.came(advice, advice.first, 1, advice.writes);
             reads += u64::from(!advice.writes);
         }

@@ -99,6 +99,8 @@ pub struct Driver<'a, R, L> {
     bell: Arc<Bell>,
     listener: L,
     ahead: Ahead,
+    /// What the last long run is to have beforehand.
+    beforehand: Option<(Advice, u64, Access)>,
     recent: [u64; RECENT],
     failing: (u64, u32),
     /// Pages whose last reads have failed, and how often.
@@ -142,6 +144,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             bell,
             listener,
             ahead,
+            beforehand: None,
             recent,
             failing,
             unread,
@@ -214,6 +217,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             // A fork that others have read is taken in first.
             read?;
+            if is_idle {
+                self.show_beforehand();
+            }
             self.window.reach().add_wanted(&mut wanted);
             again.extend(wanted.drain(..).filter_map(|page| self.bring(page)));
             self.settle();
@@ -377,7 +383,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 placement.note(thread);
                 self.served.beside += u64::from(placement.is_beside());
             }
-            return self.serve(address & !(PAGE - 1), write, protected, behind);
+            return self.serve(address & !(PAGE - 1), write, protected, (behind, thread));
         }
         // The change may take its time.
         self.wake_all();
@@ -389,6 +395,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Takes a change in that was told of, and those that have waited for it. Or it waits itself.
     fn take_change(&mut self, change: Event) {
         self.served.changes += 1;
+        self.beforehand = None;
         let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
         if let Some(change) = self.changes.told(change, is_mapped) {
             self.take_in(change);
@@ -455,14 +462,21 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    fn serve(&mut self, page: u64, write: bool, is_protected: bool, behind: usize) -> Option<Fault> {
+    /// Serves a fault, behind which so many others wait and which a thread has met. Returns it where it has to wait.
+    fn serve(
+        &mut self,
+        page: u64,
+        write: bool,
+        is_protected: bool,
+        among: (usize, Option<u32>),
+    ) -> Option<Fault> {
         let count = if is_protected { &mut self.served.stores } else { &mut self.served.missing };
         *count += 1;
         let access = if write || is_protected { Access::Write } else { Access::Read };
         let fault = Fault { page, access, is_protected, is_met: true };
         let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
         let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
-        if self.waiting.contains(&fault) || !is_suspicious && self.show(fault, behind) {
+        if self.waiting.contains(&fault) || !is_suspicious && self.show(fault, among) {
             return None;
         }
         self.waiting.push(fault);
@@ -490,9 +504,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Shows the page of a fault, and those that come next, as far as they are at hand.
-    fn show(&mut self, fault: Fault, behind: usize) -> bool {
+    fn show(&mut self, fault: Fault, (behind, thread): (usize, Option<u32>)) -> bool {
         let Fault { page, access, is_protected, .. } = fault;
-        let advice = self.ahead.advise(page / PAGE, is_protected, behind);
+        let advice = self.ahead.advise(page / PAGE, is_protected, behind, thread);
         if advice.pages >= LEAST_BEFOREHAND {
             // Those who wait for a page do not wait for so many of others.
             self.wake_all();
@@ -517,9 +531,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.ahead.came(advice, came.0, came.1, is_open);
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
-        if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND && behind == 0 {
-            self.wake_all();
-            self.show_beforehand(advice, (came.0 + pages) * PAGE, access);
+        if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
+            self.beforehand = Some((advice, (came.0 + pages) * PAGE, access));
         }
         true
     }
@@ -554,8 +567,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Shows pages that a program in order wants soon, while it uses those that it has just got.
-    fn show_beforehand(&mut self, advice: Advice, start: u64, access: Access) {
+    /// Shows pages that a program in order wants soon, while it uses those that it has just got. Whoever waits for a page comes first.
+    fn show_beforehand(&mut self) {
+        let Some((advice, start, access)) = self.beforehand.take() else { return };
         if let Ok(shown @ 1..) = self.space.show(start, advice.pages * PAGE, access) {
             self.ahead.came_beforehand(advice, shown);
             self.served.along += shown;
