@@ -173,6 +173,48 @@ fn a_fork_gets_what_its_parent_had_and_each_writes_its_own() {
 }
 
 #[test]
+fn after_a_fork_handles_store_to_their_own_pages_only() {
+    let pair = small();
+    (0..96).for_each(|page| pair.store(page, page + 1));
+    pair.evict_all();
+    let target = Target::new(Able::ALL);
+    let child = pair.manager.translated_space("child", target.clone()).unwrap();
+    child.fork_from(&pair.space).unwrap();
+    let whole = 7_u64.to_ne_bytes().repeat(PAGE as usize / 8);
+    for page in 0..96 {
+        let at = pair.page(page);
+        let (from, to) = if page % 2 == 0 { (&pair.space, &child) } else { (&child, &pair.space) };
+        // The one has looked at the page, or holds it, when the other stores to it.
+        let pin = (page % 3 == 0).then(|| from.pin_exact(at, PAGE as usize, Access::Read).unwrap());
+        if page % 3 == 1 {
+            assert_eq!(from.load::<u64>(at).unwrap(), page + 1);
+            from.protect(at, PAGE, Protection::READ).unwrap();
+            from.protect(at, PAGE, Protection::READ_WRITE).unwrap();
+        }
+        match page % 4 {
+            0 => to.write(at, &whole).unwrap(),
+            _ => to.store(at, 1000 + page).unwrap(),
+        }
+        let mut word = [0; 8];
+        pin.iter().for_each(|pin| {
+            pin.copy_out(0, &mut word).unwrap();
+            assert_eq!(u64::from_ne_bytes(word), page + 1, "page {page}");
+        });
+        assert_eq!(from.load::<u64>(at).unwrap(), page + 1, "page {page}");
+    }
+    pair.manager.validate();
+    pair.evict_all();
+    for page in 0..96 {
+        let stored = if page % 4 == 0 { 7 } else { 1000 + page };
+        let (parents, childs) = if page % 2 == 0 { (page + 1, stored) } else { (stored, page + 1) };
+        assert_eq!(pair.load(page), parents, "page {page}");
+        assert_eq!(target.load(&child, pair.page(page)).unwrap(), childs, "page {page}");
+    }
+    drop(child);
+    pair.end();
+}
+
+#[test]
 fn a_fault_that_takes_one_read_at_most_is_served_at_once_and_others_are_not() {
     let pair = small();
     (0..64).for_each(|page| pair.store(page, page + 1));

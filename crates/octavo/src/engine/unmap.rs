@@ -204,7 +204,12 @@ impl<'a> Changing<'a> {
                 }
                 self.make_busy(word, seen, level, page, Some(narrowed))
             }
-            State::Present(_) => word.change(seen, seen.with_protection(protection)).is_ok(),
+            State::Present(_) => {
+                // In a space with a translation, the next access asks whether the frame is the page's alone.
+                let is_known = self.space.translation.is_none();
+                let protection = if is_known { protection } else { Protection::NONE };
+                word.change(seen, seen.with_protection(protection)).is_ok()
+            }
             State::Zero if !protection.read && seen.is_away() => {
                 self.make_busy(word, seen, level, page, None)
             }

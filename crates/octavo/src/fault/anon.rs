@@ -83,6 +83,26 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
+    /// Installs a frame with the bytes of one that others show, or may find, as well.
+    pub(super) fn install_copy(&mut self, walk: &Walk<'_>, region: &Region, shared: FrameId) -> Step {
+        if let Some(first) = self.comes_first(0, 1) {
+            return first;
+        }
+        let frames = &self.engine.frames;
+        let Some(block) = frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
+        let (word, entry) = (walk.word(), walk.entry());
+        let busy = entry.to_busy();
+        if word.change(entry, busy).is_err() {
+            frames.give_back(block);
+            return Step::Again;
+        }
+        frames.bytes().copy_within(shared.home_offset(), block.frame().home_offset(), PAGE_BYTES);
+        let frame = self.take(block, self.page, region);
+        self.engine.publish(word, busy.to_present(frame, region.options.entry_protection()));
+        self.engine.disown(shared, self.owner(self.page));
+        Step::End(Outcome::Usable)
+    }
+
     /// The frame has its bytes already, so the entry need not be busy meanwhile.
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, block: Block) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));

@@ -86,7 +86,7 @@ impl<'a> Fault<'a> {
             return self.refuse_in_place(entry);
         }
         match self.via {
-            Via::Handle if !entry.is_away() => None,
+            Via::Handle if !entry.is_away() => self.unshare(walk, region),
             // No space with a translation has guarded regions.
             Via::Handle | Via::Guard => self.step_for_handle(walk, translation, waker),
             Via::Translation | Via::Missing => self.step_for_translation(walk, region, translation, waker),
@@ -96,6 +96,19 @@ impl<'a> Fault<'a> {
     }
 
     // --- for handles ---
+
+    /// Has a page at home that a handle wants show a frame of its own, where after a fork others have the same frame. `None`: it
+    /// has. What the handle stores, and what a pin shows, is this page's alone then.
+    fn unshare(&mut self, walk: &Walk<'a>, region: &Region) -> Option<Step> {
+        let entry = walk.entry();
+        let State::Present(shared) = entry.state() else { return None };
+        if entry.protection() != Protection::NONE
+            || !self.engine.swap.cache.is_shared(&self.engine.frames, shared)
+        {
+            return None;
+        }
+        Some(self.install_copy(walk, region, shared))
+    }
 
     fn step_for_handle(
         &mut self,

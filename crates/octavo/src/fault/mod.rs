@@ -282,6 +282,8 @@ impl<'a> Fault<'a> {
         match self.step_at_home(walk, region, waker) {
             // The page is usable for handles. Next it goes away.
             Step::End(Outcome::Usable | Outcome::Written) if self.via != Via::Handle => Step::Again,
+            // It has come in, and may be others' as well.
+            Step::End(Outcome::Usable) if matches!(walk.entry().state(), State::Swapped(_)) => Step::Again,
             step => step,
         }
     }

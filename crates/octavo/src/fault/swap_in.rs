@@ -41,7 +41,7 @@ use crate::store::{Begun, PageStore, Reference, Unread};
 use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
-use crate::table::Walk;
+use crate::table::{Protection, Walk};
 use crate::units::{FrameId, Order, SwapSlot};
 
 /// A window is at most one page in so many of the budget.
@@ -330,7 +330,10 @@ impl<'a> Fault<'a> {
         if walk.word().load() != entry || !self.own(frame) {
             return Step::Again;
         }
-        if walk.word().change(entry, entry.to_present(frame, region.options.entry_protection())).is_err() {
+        // In a space with a translation, the frame may be others' as well (`Fault::unshare`).
+        let is_exclusive = self.space.translation.is_none();
+        let protection = if is_exclusive { region.options.entry_protection() } else { Protection::NONE };
+        if walk.word().change(entry, entry.to_present(frame, protection)).is_err() {
             engine.disown(frame, self.owner(self.page));
             return Step::Again;
         }

@@ -231,6 +231,18 @@ impl Cache {
         words.set_references(references + 1);
     }
 
+    /// Returns whether a frame at home is more than one page's: after a fork, other entries show it, or lead to its slot. The caller
+    /// has an entry that shows it. A frame that is one page's alone stays so while that entry shows it, since only entries that share
+    /// a frame or a slot make more of their kind. A frame may look shared while others are about to leave it.
+    pub(crate) fn is_shared(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
+        let words = frames.words(frame);
+        // An entry counts its new use or reference before it drops the old one, and references change under this lock.
+        match self.lock_cached(words) {
+            Some((_lock, slot)) => self.words(slot).references() != 0 || words.uses.get() > 2,
+            None => words.uses.get() > 1,
+        }
+    }
+
     /// Counts one entry less.
     pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
         let (lock, words) = (self.lock(slot), self.words(slot));
