@@ -215,6 +215,20 @@ fn after_a_fork_handles_store_to_their_own_pages_only() {
 }
 
 #[test]
+fn a_fork_gets_blocks_that_handles_have_made() {
+    let pair = pair(HugePolicy::Always, 2 * 2 * MIB);
+    (0..1024).for_each(|page| pair.space.store(pair.page(page), page + 1).unwrap());
+    let target = Target::new(Able::ALL);
+    let child = pair.manager.translated_space("child", target.clone()).unwrap();
+    child.fork_from(&pair.space).unwrap();
+    for page in 0..1024 {
+        assert_eq!(target.load(&child, pair.page(page)).unwrap(), page + 1, "page {page}");
+    }
+    drop(child);
+    pair.end();
+}
+
+#[test]
 fn a_fault_that_takes_one_read_at_most_is_served_at_once_and_others_are_not() {
     let pair = small();
     (0..64).for_each(|page| pair.store(page, page + 1));

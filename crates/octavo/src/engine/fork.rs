@@ -3,7 +3,7 @@
 //! ```text
 //!   the parent's entry    the child's entry
 //!   Swapped               Swapped: one more reference of the page's place
-//!   Present, at home      Present, at home: a copy of the bytes
+//!   Present, at home      Present, at home: a copy of the bytes; a block is split first
 //!   Present, AWAY         nothing: the other side shows the page to both, and knows when one of them writes it
 //!   Empty, Zero           nothing
 //! ```
@@ -13,7 +13,7 @@
 //!
 //! Costs: a walk and a slot's lock for each page that is out.
 
-use crate::engine::{Engine, SpaceState};
+use crate::engine::{Engine, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;
 use crate::table::entry::{Entry, State};
 use crate::table::{Grown, PageNumberRange, Protection, Walk};
@@ -26,6 +26,8 @@ pub(crate) enum Lack {
     Frame,
     /// The frames that there are, are kept for pages that come in.
     Room,
+    /// The block that starts here is pinned just now, and cannot be split.
+    Unpinned(PageNumber),
 }
 
 /// Gives the child what the parent has. Pages that the child has already are left alone, so this may be
@@ -50,7 +52,12 @@ pub(crate) fn fork_range(
             {
                 walks.go_on_from(page);
             }
-            // Blocks of a space with a translation are away, or are split before they come home.
+            // A handle has made it.
+            State::Present(_) if walk.level > 0 => match split_leaf(engine, parent.id, page, &walk, 0) {
+                Split::Done | Split::Changed => walks.go_on_from(page),
+                Split::NoNode => return Err(Lack::Node),
+                Split::Pinned => return Err(Lack::Unpinned(page.huge_start())),
+            },
             _ => {}
         }
     }

@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::ops::Deref;
 
-use crate::engine::{Engine, Lack, SpaceState, Waiter, forget_range, fork_range, in_place, relocate_range};
+use crate::engine::{
+    Engine, Lack, Obstacle, SpaceState, Waiter, forget_range, fork_range, in_place, relocate_range,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{InPlace, Via, resolve_async, resolve_now, show_run, take_over};
 use crate::reclaim::{
@@ -59,18 +61,19 @@ impl TranslatedSpace {
 
     /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is
     /// the child's. It gets the parent's regions and those of its pages that are not at the other side. Pages there are
-    /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile.
+    /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile. What a pin of the parent's
+    /// that is held meanwhile writes later may show in both.
     ///
     /// # Errors
-    /// `Unsupported` where the parent is a space of another manager. `OutOfMemory` and others of reclaim, where there is no room for the child's regions
-    /// and pages. The child has a part then, and the call may be made again.
+    /// `Unsupported` where the parent is a space of another manager. `Busy` where a block stays pinned. `OutOfMemory` and others of reclaim,
+    /// where there is no room for the child's regions and pages. The child has a part then, and the call may be made again.
     pub fn fork_from(&self, parent: &Self) -> Result<()> {
         let _inside = self.engine.enter()?;
         if !Arc::ptr_eq(&self.engine, &parent.engine) {
             let message = "the parent is a space of another manager; make the child by the parent's";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let all = PageNumberRange::from(PageNumber(0));
+        let (all, mut give_up_at) = (PageNumberRange::from(PageNumber(0)), None);
         let regions = parent.state.regions.writer().overlapping(all.start, all.end);
         for region in regions {
             match self.with_room(|| self.state.regions.writer().insert(region)) {
@@ -81,13 +84,14 @@ impl TranslatedSpace {
             let range = PageNumberRange { start: region.start, end: region.end };
             while let Err(lack) = fork_range(&self.engine, &parent.state, &self.state, range) {
                 let mut waiter = Waiter::thread(&self.engine);
-                in_place(async {
-                    match lack {
-                        Lack::Node => make_room_for_node(&self.engine, &mut waiter).await,
-                        Lack::Frame => make_room(&self.engine, &mut waiter).await,
-                        Lack::Room => make_room_to_grow(&self.engine, &mut waiter).await,
+                match lack {
+                    Lack::Node => self.remove_obstacle(Obstacle::NoNode, &mut give_up_at)?,
+                    Lack::Unpinned(block) => {
+                        self.remove_obstacle(Obstacle::Pinned(block), &mut give_up_at)?;
                     }
-                })?;
+                    Lack::Frame => in_place(make_room(&self.engine, &mut waiter))?,
+                    Lack::Room => in_place(make_room_to_grow(&self.engine, &mut waiter))?,
+                }
             }
         }
         Ok(())
