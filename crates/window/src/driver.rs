@@ -421,6 +421,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 forgotten
             }
             Event::Remap { from, to, len } => {
+                self.window.move_dropped(from..from + len, to);
                 self.listener.moved(from, len, to);
                 self.space.relocate(from, len, to)
             }

@@ -9,6 +9,8 @@
 //!
 //! Until then a page that is found there is none of Octavo's.
 
+use std::ops::Range;
+
 use rangemap::RangeSet;
 
 /// The most ranges that are kept apart.
@@ -17,43 +19,59 @@ const MOST: usize = 1024;
 /// The ranges of one program.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
-    told: Vec<(u64, u64)>,
-    asked: Vec<(u64, u64)>,
+    told: RangeSet<u64>,
+    asked: RangeSet<u64>,
 }
 
 impl Dropped {
     /// Notes that the pages of a range are about to go, or may stay.
     pub(crate) fn add(&mut self, start: u64, end: u64) {
-        match self.told.iter_mut().find(|(from, to)| *from <= end && start <= *to) {
-            Some((from, to)) => (*from, *to) = ((*from).min(start), (*to).max(end)),
-            None => self.told.push((start, end)),
-        }
-        if self.told.len() > MOST {
-            // More pages than were dropped count as dropped, which keeps them outside for a while, if something is found there.
-            let from = self.told.iter().map(|(from, _)| *from).min().unwrap_or(0);
-            let to = self.told.iter().map(|(_, to)| *to).max().unwrap_or(0);
-            self.told = vec![(from, to)];
+        self.told.insert(start..end);
+        join_nearest(&mut self.told);
+    }
+
+    /// Takes note that a range has moved to the addresses from `to` on, and the pages with it that have stayed. Where it was, others may
+    /// have been dropped since.
+    pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
+        for ranges in [&mut self.told, &mut self.asked] {
+            let cut = |range: &Range<u64>| range.start.max(from.start)..range.end.min(from.end);
+            let moved: Vec<_> = ranges.overlapping(&from).map(cut).collect();
+            let there = |part: Range<u64>| part.start - from.start + to..part.end - from.start + to;
+            ranges.extend(moved.into_iter().map(there));
+            join_nearest(ranges);
         }
     }
 
     /// Returns whether a page that is found where none should be may be one that is about to go.
     pub(crate) fn has(&self, page: u64) -> bool {
-        self.told.iter().chain(&self.asked).any(|(from, to)| *from <= page && page < *to)
+        self.told.contains(&page) || self.asked.contains(&page)
     }
 
     /// Begins to ask about all that was told. Returns whether that is anything.
     pub(crate) fn ask(&mut self) -> bool {
-        self.asked.append(&mut self.told);
+        self.asked.extend(std::mem::take(&mut self.told));
+        join_nearest(&mut self.asked);
         !self.asked.is_empty()
     }
 
     /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done so. What was dropped once
     /// more since is left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
-        let asked: RangeSet<u64> = self.asked.drain(..).map(|(start, end)| start..end).collect();
-        let told: RangeSet<u64> = self.told.iter().map(|(start, end)| *start..*end).collect();
-        asked.iter().flat_map(|range| told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()
+        let asked = std::mem::take(&mut self.asked);
+        asked.iter().flat_map(|range| self.told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()
     }
+}
+
+/// Where there are too many ranges, joins a quarter of them to those that are nearest. What lies between counts as dropped, which keeps pages
+/// outside for a while that are found there and should not be.
+fn join_nearest(ranges: &mut RangeSet<u64>) {
+    if ranges.len() <= MOST {
+        return;
+    }
+    let neighbours = ranges.iter().zip(ranges.iter().skip(1));
+    let mut between: Vec<_> = neighbours.map(|(one, next)| one.end..next.start).collect();
+    between.sort_unstable_by_key(|gap| gap.end - gap.start);
+    ranges.extend(between.into_iter().take(MOST / 4));
 }
 
 #[cfg(test)]
@@ -77,9 +95,35 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_become_one() {
+    fn of_many_ranges_the_nearest_are_joined() {
         let mut dropped = Dropped::default();
-        (0..=MOST as u64).for_each(|index| dropped.add(index * 3, index * 3 + 1));
-        assert!(dropped.has(1) && dropped.has(MOST as u64 * 3) && !dropped.has(MOST as u64 * 3 + 1));
+        const PAIRS: u64 = MOST as u64 * 5 / 8;
+        let range = |index: u64| (index * 100, index * 100 + 10);
+        // Pairs lie close together.
+        for (start, _) in (0..PAIRS).map(range) {
+            dropped.add(start, start + 10);
+            dropped.add(start + 12, start + 20);
+        }
+        assert!(dropped.told.len() <= MOST);
+        for (start, end) in (0..PAIRS).map(range) {
+            assert!(dropped.has(start) && dropped.has(end - 1) && dropped.has(start + 12));
+            assert!(
+                !dropped.has(start + 20) && !dropped.has(start + 99),
+                "what lies far between stays apart"
+            );
+        }
+    }
+
+    #[test]
+    fn what_stays_and_moves_is_asked_about_where_it_is_then() {
+        let mut dropped = Dropped::default();
+        dropped.add(10, 20);
+        assert!(dropped.ask());
+        dropped.add(30, 40);
+        dropped.relocate(15..35, 115);
+        assert!(dropped.has(115) && dropped.has(134) && !dropped.has(120) && dropped.has(15));
+        assert_eq!(dropped.take(), [(10, 20), (115, 120)]);
+        assert!(dropped.ask());
+        assert_eq!(dropped.take(), [(30, 40), (130, 135)]);
     }
 }

@@ -19,6 +19,7 @@
 //! A call costs the gate, and one system call for pages that lie together at both sides.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
@@ -89,6 +90,11 @@ impl<R: Reach> Window<R> {
     /// question.
     pub fn take_dropped(&self) -> Vec<(u64, u64)> {
         self.gate.alone(|unsettled| unsettled.dropped().take())
+    }
+
+    /// Takes note that a range of the target was moved, with pages that it has dropped and that are there still.
+    pub(crate) fn move_dropped(&self, from: Range<u64>, to: u64) {
+        self.gate.alone(|unsettled| unsettled.dropped().relocate(from, to));
     }
 
     pub(crate) fn gate(&self) -> &Gate<Event> {
