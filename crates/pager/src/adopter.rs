@@ -146,18 +146,6 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns the ranges whose bytes a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The
-    /// mover has the memory that was forked also where the program has ended since, or runs another one.
-    fn wiped_in_children(&self) -> Vec<Range<u64>> {
-        let told = self.window.reach().mover_pid().map(proc::wiped_in_children);
-        let told = told.and_then(Result::ok).unwrap_or_default();
-        if told.is_empty() {
-            return told;
-        }
-        let layout = self.shared.layout.lock();
-        told.iter().flat_map(|range| layout.mapped_in(range)).collect()
-    }
-
     /// Returns whether what finds no room is to be tried again: pages have gone out lately, on a slow device perhaps. In a tree with
     /// forks, pages are made movable one batch after the other, and children end.
     fn has_patience(&mut self) -> bool {
@@ -203,7 +191,7 @@ impl<'a> Adopter<'a> {
 impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
         let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
-        let layout = self.shared.layout.of_fork();
+        let (layout, wiped) = (self.shared.layout.of_fork(), self.window.reach().take_wiped());
         let Shared { manager, ledger, guardian, reader, .. } = self.shared;
         let common = Common { manager, ledger, guardian, reader };
         let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
@@ -213,7 +201,13 @@ impl Listener for Adopter<'_> {
             // What is wrong with the parent's memory would be wrong with the child's.
             return unserved(held);
         }
-        let wiped = self.wiped_in_children();
+        let wiped: Vec<_> = match wiped {
+            Ok(wiped) => wiped.iter().flat_map(|range| layout.lock().mapped_in(range)).collect(),
+            Err(error) => {
+                unserved(held);
+                return self.give_up(format!("what a fork of it has not got cannot be asked: {error}"));
+            }
+        };
         let forked = Managed::serve(common, program, &held, layout, |space| {
             let began = Instant::now();
             loop {

@@ -3,12 +3,13 @@
 //! A look at a process's memory costs one system call on a kept descriptor.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 use octavo::PAGE_BYTES;
+use octavo_platform::smaps::flagged;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
 use rustix::io::Errno;
@@ -144,9 +145,12 @@ impl FileId {
 /// # Errors
 /// The kernel's, where the process has ended or may not be looked at.
 pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
-    let mut text = String::new();
-    File::open(format!("/proc/{pid}/maps"))?.read_to_string(&mut text)?;
-    Ok(text.lines().filter_map(parse_mapping).collect())
+    Ok(parse_mappings(&fs::read(format!("/proc/{pid}/maps"))?))
+}
+
+/// Names of files are bytes of any kind, and say nothing here.
+fn parse_mappings(text: &[u8]) -> Vec<Mapping> {
+    String::from_utf8_lossy(text).lines().filter_map(parse_mapping).collect()
 }
 
 /// Returns whether a process has memory still. One that is ending has none.
@@ -339,32 +343,8 @@ static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAG
 /// # Errors
 /// The kernel's, for want of descriptors.
 pub(crate) fn is_watched(pid: u32) -> io::Result<bool> {
-    Ok(answer(flagged(pid, "um"))?.is_some_and(|mut watched| watched.next().is_some()))
-}
-
-/// Returns the mappings of a process that a fork's child gets without their bytes (`MADV_WIPEONFORK`). Costs some 14 ms a GiB.
-///
-/// # Errors
-/// The kernel's, where the process has ended or may not be looked at.
-pub(crate) fn wiped_in_children(pid: u32) -> io::Result<Vec<Range<u64>>> {
-    Ok(flagged(pid, "wf")?.collect())
-}
-
-/// Returns the mappings of a process that have this flag, by the kernel's name of two letters.
-fn flagged(pid: u32, flag: &str) -> io::Result<impl Iterator<Item = Range<u64>>> {
-    let lines = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?).lines().map_while(Result::ok);
-    let mut mapping = 0..0;
-    Ok(lines.filter_map(move |line| {
-        let mut words = line.split_ascii_whitespace();
-        let first = words.next()?;
-        if first == "VmFlags:" {
-            return words.any(|word| word == flag).then(|| mapping.clone());
-        }
-        if let Some(range) = parse_range(first) {
-            mapping = range;
-        }
-        None
-    }))
+    let first = flagged(pid, "um").and_then(|mut watched| watched.next().transpose());
+    Ok(answer(first)?.flatten().is_some())
 }
 
 /// Returns the name of a process's program, for people.
@@ -405,6 +385,14 @@ mod tests {
         let stack = maps.iter().find(|map| map.start <= here && here < map.end).unwrap();
         assert!(stack.is_writable && stack.is_private && stack.file.is_none() && !stack.is_executable);
         assert!(maps.iter().any(|map| map.file.is_some() && map.is_executable && map.name.starts_with('/')));
+    }
+
+    #[test]
+    fn mappings_are_read_whatever_the_names_of_their_files() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \n2000-3000 r--p 00000000 08:01 7    /a/\xff b\n3000-5000 rw-p 00000000 00:00 0 [heap]\n";
+        let mappings = parse_mappings(text);
+        assert_eq!(mappings.iter().map(Mapping::len).collect::<Vec<_>>(), [0x1000, 0x1000, 0x2000]);
+        assert!(mappings[1].file.is_some() && mappings[2].name == "[heap]");
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! | `usage` | the memory and the CPUs that the kernel reports |
 //! | `userfaultfd` | the memory of a process, this or another, paged through a descriptor |
 //! | `pagemap` | what the kernel knows about each page of a process |
+//! | `smaps` | what a program has told the kernel about its mappings |
 //! | `process_memory` | copies between this process's memory and another's |
 //! | `threads` | threads of other processes: signals to them, and their lists of robust mutexes |
 
@@ -49,6 +50,7 @@ pub mod rseq;
 mod seccomp;
 mod secret;
 mod size_limit;
+pub mod smaps;
 pub mod threads;
 pub mod uring;
 pub mod usage;

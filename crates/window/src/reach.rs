@@ -92,6 +92,10 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
+    /// The event of a fork was just read, and the target goes on. Asks what has to be known of the memory as it was, of which the event
+    /// tells nothing.
+    fn has_forked(&self) {}
+
     /// Returns whether the target's memory is known to be gone. Costs a load.
     fn is_gone(&self) -> bool;
 

@@ -22,6 +22,7 @@
 //! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes two more round
 //! trips, and a scan and a change of protection for each stretch of them.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use octavo_platform::process_memory::read_process;
+use octavo_platform::smaps::flagged;
 use octavo_platform::userfaultfd::{Event, Mode, Progress, Userfaultfd};
 use octavo_stub::{Mover, Run, Staging};
 use rustix::io::Errno;
@@ -59,6 +61,8 @@ pub struct Target {
     /// Pages with mutexes that could not be made usable.
     unusable: Mutex<Vec<u64>>,
     used: Mutex<Used>,
+    /// For each fork that was read: the ranges whose bytes its child has not got.
+    wiped: Mutex<VecDeque<io::Result<Vec<Range<u64>>>>>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -119,6 +123,7 @@ impl Target {
             has_moved: AtomicBool::new(false),
             unusable: Mutex::default(),
             used: Mutex::default(),
+            wiped: Mutex::default(),
             is_gone: AtomicBool::new(false),
             failure: OnceLock::new(),
         }
@@ -171,6 +176,26 @@ impl Target {
     pub fn watch(&self, start: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is another process's.
         unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
+    }
+
+    /// Returns the ranges whose bytes the child of the next fork has not got (`MADV_WIPEONFORK`), as they were when its event was read.
+    /// Forks come in the order of their events.
+    ///
+    /// # Errors
+    /// The kernel's: nobody can say.
+    pub fn take_wiped(&self) -> io::Result<Vec<Range<u64>>> {
+        self.wiped.lock().expect("nobody panics here").pop_front().unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The mover has the
+    /// memory that was forked also where the program has ended since, or runs another one.
+    fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
+        let Some(mover) = self.mover_pid() else { return Ok(Vec::new()) };
+        match flagged(mover, "wf").and_then(Iterator::collect) {
+            // The memory has gone, with its mover, since the event was read.
+            Err(_) if self.is_gone() => Ok(Vec::new()),
+            told => told,
+        }
     }
 
     /// Gives back what is left in staging, after the last batch for a while.
@@ -540,6 +565,11 @@ impl Reach for Target {
 
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
         self.events.read(events)
+    }
+
+    fn has_forked(&self) {
+        let wiped = self.ask_wiped();
+        self.wiped.lock().expect("nobody panics here").push_back(wiped);
     }
 
     fn is_gone(&self) -> bool {

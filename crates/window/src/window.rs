@@ -155,7 +155,10 @@ impl<R: Reach> Window<R> {
         for event in &told[first..] {
             match *event {
                 Event::Fault { .. } => {}
-                Event::Fork(_) => unsettled.add_all(),
+                Event::Fork(_) => {
+                    self.reach.has_forked();
+                    unsettled.add_all();
+                }
                 Event::Remove { start, end } => unsettled.add_dropped(start, end),
                 Event::Unmap { start, end } => unsettled.add(start, end),
                 Event::Remap { from, to, len } => {
@@ -338,7 +341,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use octavo::{Access, FrameId, Manager, RegionOptions};
 
@@ -356,6 +359,8 @@ mod tests {
     #[derive(Default)]
     struct Telling {
         has_told: AtomicBool,
+        forks: Mutex<Vec<Event>>,
+        asked: AtomicUsize,
     }
 
     const TOLD: (u64, u64) = (PAGE, 2 * PAGE);
@@ -385,14 +390,36 @@ mod tests {
         fn wake(&self, _: u64, _: u64) {}
 
         fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+            if let Some(fork) = self.forks.lock().unwrap().pop() {
+                events.push(fork);
+                return Ok(1);
+            }
             let is_new = !self.has_told.swap(true, Ordering::Relaxed);
             events.extend(is_new.then_some(Event::Remove { start: TOLD.0, end: TOLD.1 }));
             Ok(usize::from(is_new))
         }
 
+        fn has_forked(&self) {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
+
         fn is_gone(&self) -> bool {
             false
         }
+    }
+
+    #[test]
+    fn what_a_forks_child_has_not_got_is_asked_before_the_driver_comes_by() {
+        let window = Window::new(Telling::default());
+        window.set_bell(Bell::new().unwrap());
+        let child = std::fs::File::open("/dev/null").unwrap().into();
+        window.reach().forks.lock().unwrap().push(Event::Fork(child));
+        window.read_for_driver();
+        assert_eq!(window.reach().asked.load(Ordering::Relaxed), 1);
+        let mut events = Vec::new();
+        window.take_events(&mut events).unwrap();
+        assert!(matches!(events[..], [Event::Fork(_), Event::Remove { .. }]));
+        assert_eq!(window.reach().asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]
