@@ -2,17 +2,18 @@
 //!
 //! A driver reads at each of its turns. A turn may take long: a fork may copy pages, and reclaim may wait for the mover of another
 //! process. Until its event is read, a thread that unmaps, drops or forks stands still, and the kernel lets no page of its process go.
-//! So one thread comes by every few milliseconds. Where a driver neither sleeps nor has begun a turn since, this thread reads, and
-//! the driver takes in later what was read. While a batch of pages is on its way, nothing can be read: it is not waited for, as others are
+//! So one thread comes by every few milliseconds. Where a driver has begun no turn since, and does not sleep or has something to read,
+//! this thread reads. A driver that was woken sleeps on until it gets a CPU. It takes in later what was read. While a batch of pages is on its way, nothing can be read: it is not waited for, as others are
 //! to be looked after, and the thread that moves it reads by itself where it is refused.
 //!
-//! Costs: two loads for each driver and look. A lock and a system call for each that is busy. The thread is there while processes are
-//! managed.
+//! Costs: two loads for each driver and look, and one system call that asks of all whether there is something to read. A lock and a
+//! system call for each that is late. The thread is there while processes are managed.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use octavo_window::{Bell, Target, Window};
+use octavo_window::{Bell, Lateness, Target, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::priority;
 
@@ -34,17 +35,7 @@ struct Drivers {
 struct Driver {
     window: Weak<Window<Target>>,
     bell: Arc<Bell>,
-    /// The turn in which it was at the last look, unless it slept.
-    turn: Option<u32>,
-}
-
-impl Driver {
-    /// Returns whether it is in the same turn as at the last look.
-    fn is_late(&mut self) -> bool {
-        let turn = self.bell.turn();
-        let before = std::mem::replace(&mut self.turn, turn);
-        turn.is_some() && before == turn
-    }
+    lateness: Lateness,
 }
 
 impl Reader {
@@ -65,23 +56,46 @@ impl Reader {
             })?;
             drivers.is_running = true;
         }
-        drivers.all.push(Driver { window: Arc::downgrade(window), bell: Arc::clone(bell), turn: None });
+        drivers.all.push(Driver {
+            window: Arc::downgrade(window),
+            bell: Arc::clone(bell),
+            lateness: Lateness::default(),
+        });
         Ok(())
     }
 
     /// Reads for the drivers that are late. Returns false where none is left, and the thread is to end.
     fn look(&self) -> bool {
-        let late: Vec<_> = {
+        let late = {
             let mut drivers = self.0.lock().expect("nobody panics here");
             drivers.all.retain(|driver| driver.window.strong_count() > 0);
             drivers.is_running = !drivers.all.is_empty();
             if !drivers.is_running {
                 return false;
             }
-            let late = drivers.all.iter_mut().filter_map(|driver| driver.is_late().then_some(&driver.window));
-            late.filter_map(Weak::upgrade).collect()
+            let windows: Vec<_> = drivers.all.iter().map(|driver| driver.window.upgrade()).collect();
+            let mut late = Vec::new();
+            for ((driver, has_events), window) in
+                drivers.all.iter_mut().zip(have_events(&windows)).zip(windows)
+            {
+                if driver.lateness.look(&driver.bell, has_events) {
+                    late.extend(window);
+                }
+            }
+            late
         };
         late.iter().for_each(|window| window.read_for_driver());
         true
     }
+}
+
+/// Asks of all windows at once whether there is something to read.
+fn have_events(windows: &[Option<Arc<Window<Target>>>]) -> Vec<bool> {
+    let there = windows.iter().flatten().map(|window| window.reach().events());
+    let mut polled: Vec<_> = there.map(|events| PollFd::new(events, PollFlags::IN)).collect();
+    // After an error nothing is known, and the next look asks again.
+    let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    let mut polled = polled.iter();
+    let mut next = || polled.next().is_some_and(|events| !events.revents().is_empty());
+    windows.iter().map(|window| window.is_some() && next()).collect()
 }

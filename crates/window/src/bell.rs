@@ -118,11 +118,6 @@ impl Bell {
         self.attention.is_asleep()
     }
 
-    /// Returns in which turn the driver is, unless it sleeps. In the course of a turn it may be away from events for long.
-    pub fn turn(&self) -> Option<u32> {
-        (!self.is_asleep()).then(|| self.turns.load(Ordering::Relaxed))
-    }
-
     /// The driver begins a turn. Returns whether it is to end instead.
     pub(crate) fn begin_turn(&self) -> bool {
         // Relaxed: nobody does more with it than to compare two looks. Only the driver counts.
@@ -162,6 +157,23 @@ impl Bell {
         let mut both = [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut both, Some(longest))?;
         Ok((!both[0].revents().is_empty(), !both[1].revents().is_empty()))
+    }
+}
+
+/// What somebody has seen of a driver who looks after it now and then.
+#[derive(Debug, Default)]
+pub struct Lateness {
+    /// The turn in which it was away from its events.
+    turn: Option<u32>,
+}
+
+impl Lateness {
+    /// Looks at the driver that a bell is for. Returns whether it keeps its events waiting since the last look: it has begun no turn, and
+    /// is busy, or sleeps on though it `has_events`. One that was woken may have to wait for a CPU.
+    pub fn look(&mut self, bell: &Bell, has_events: bool) -> bool {
+        let turn = (has_events || !bell.is_asleep()).then(|| bell.turns.load(Ordering::Relaxed));
+        let before = std::mem::replace(&mut self.turn, turn);
+        turn.is_some() && before == turn
     }
 }
 
@@ -231,13 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_sleep_is_in_the_same_turn_until_the_next_begins() {
-        let bell = Bell::new().unwrap();
+    fn a_driver_is_late_that_begins_no_turn_while_there_is_something_for_it() {
+        let (bell, mut lateness) = (Bell::new().unwrap(), Lateness::default());
+        let mut is_late = |has_events| lateness.look(&bell, has_events);
         bell.begin_turn();
-        let turn = bell.turn();
-        assert!(turn.is_some() && bell.turn() == turn);
-        assert!(bell.may_sleep() && bell.turn().is_none());
+        assert_eq!([is_late(false), is_late(false), is_late(true)], [false, true, true], "it is busy");
+        assert!(bell.may_sleep());
+        assert_eq!([is_late(false), is_late(false)], [false, false], "nothing has come");
+        assert_eq!([is_late(true), is_late(true)], [false, true], "it was woken, and has no CPU");
         bell.begin_turn();
-        assert!(bell.turn().is_some() && bell.turn() != turn);
+        assert!(!is_late(true));
+        bell.begin_turn();
+        assert!(bell.may_sleep() && !is_late(true) && !is_late(false) && !is_late(true));
     }
 }

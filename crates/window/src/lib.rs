@@ -45,7 +45,7 @@ mod window;
 mod windows;
 
 pub use allocator::LEAST_BYTES;
-pub use bell::Bell;
+pub use bell::{Bell, Lateness};
 pub use driver::Driver;
 pub use global::WindowAlloc;
 pub use listener::{Listener, Served, Work};
