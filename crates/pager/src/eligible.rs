@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
+use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use rangemap::RangeSet;
 
 use crate::bss;
@@ -48,8 +49,8 @@ impl Seen {
     /// A sentence: the process has ended, or cannot be looked at.
     pub(crate) fn of(pid: u32) -> Result<Self, String> {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| error.to_string())?;
-        let bss = bss::find(&mappings, |at, bytes| memory.read_exact_at(bytes, at).is_ok());
+        let memory = Memory::of(pid).map_err(|error| error.to_string())?;
+        let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
         // Last, so that the stack of a thread that has come meanwhile is told.
         let threads = Threads::of(pid).map_err(|error| error.to_string())?;
         Ok(Self { mappings, threads, bss })
@@ -111,6 +112,28 @@ impl Seen {
     }
 }
 
+/// The memory of a process, as far as it is there.
+struct Memory {
+    bytes: File,
+    pagemap: Pagemap,
+}
+
+impl Memory {
+    fn of(pid: u32) -> std::io::Result<Self> {
+        Ok(Self { bytes: File::open(format!("/proc/{pid}/mem"))?, pagemap: Pagemap::of(pid)? })
+    }
+
+    /// Reads bytes of one page. Returns false where the page is not there: to bring it, the kernel might wait for a file system that does
+    /// not answer, with the program's mappings locked meanwhile.
+    fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
+        let mut is_there = false;
+        let page = at & !(PAGE - 1);
+        let asked =
+            self.pagemap.scan(page, page + PAGE, Wanted::any(Categories::PRESENT), |_| is_there = true);
+        asked.is_ok() && is_there && self.bytes.read_exact_at(bytes, at).is_ok()
+    }
+}
+
 /// The pages of a descriptor. The number of its thread is right before the address that is known of it.
 fn around_descriptor(at: &u64) -> Range<u64> {
     let page = at & !(PAGE - 1);
@@ -157,6 +180,20 @@ mod tests {
 
     fn seen(mappings: &[Mapping], threads: &Threads) -> Seen {
         Seen { mappings: mappings.to_vec(), threads: threads.clone(), bss: RangeSet::new() }
+    }
+
+    /// Data of this program that nobody uses, so that the kernel has brought none of it but what lies beside other data.
+    static UNUSED: [u8; MIB as usize] = [1; MIB as usize];
+
+    #[test]
+    fn what_is_not_there_is_not_brought() {
+        let memory = Memory::of(std::process::id()).unwrap();
+        let middle = &raw const UNUSED[MIB as usize / 2];
+        let mut byte = [0];
+        assert!(!memory.read(middle as u64, &mut byte), "the kernel would have to read a file");
+        assert_eq!(std::hint::black_box(&UNUSED)[MIB as usize / 2], 1);
+        assert!(memory.read(middle as u64, &mut byte));
+        assert_eq!(byte, [1]);
     }
 
     #[test]
