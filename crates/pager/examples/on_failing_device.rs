@@ -21,12 +21,12 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use device::{Manner, Random, TestDevice, Whims};
+use device::{EIO, Manner, Random, TestDevice, Whims};
 use octavo::io::SwapArea;
 use octavo::{HugePolicy, Manager, ReclaimPolicy};
 use octavo_pager::{End, GUARDIAN};
 
-const USAGE: &str = "usage: on_failing_device [--seed S] [--rounds N] -- PROGRAM ARGS";
+const USAGE: &str = "usage: on_failing_device [--seed S] [--rounds N] [--no-writes-for MS] -- PROGRAM ARGS";
 const LIMIT_BYTES: u64 = 96 << 20;
 const DEVICE_PAGES: u32 = 1 << 18;
 /// A round that takes this long hangs.
@@ -37,6 +37,8 @@ const STOPPED: u8 = 99;
 struct Options {
     seed: u64,
     rounds: u64,
+    /// So long after the first, all writes fail.
+    no_writes_ms: u64,
     program: Vec<OsString>,
 }
 
@@ -56,12 +58,13 @@ fn main() -> ExitCode {
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { seed: 1, rounds: 1, program: Vec::new() };
+    let mut options = Options { seed: 1, rounds: 1, no_writes_ms: 0, program: Vec::new() };
     let mut arguments = env::args_os().skip(1);
     while let Some(argument) = arguments.next() {
         let field = match argument.to_str() {
             Some("--seed") => &mut options.seed,
             Some("--rounds") => &mut options.rounds,
+            Some("--no-writes-for") => &mut options.no_writes_ms,
             Some("--") => {
                 options.program = arguments.collect();
                 break;
@@ -78,7 +81,7 @@ fn options() -> Result<Options, String> {
 fn many_rounds(options: &Options) -> ExitCode {
     let (mut bad, mut stopped) = (0, 0);
     for seed in options.seed..options.seed + options.rounds {
-        match round_apart(seed, &options.program) {
+        match round_apart(seed, options) {
             Ok(Some(code)) if code == i32::from(STOPPED) => stopped += 1,
             Ok(Some(0)) => {}
             end => {
@@ -92,9 +95,10 @@ fn many_rounds(options: &Options) -> ExitCode {
 }
 
 /// Returns the exit code. `None`: ended by a signal, or by us since it hung.
-fn round_apart(seed: u64, program: &[OsString]) -> io::Result<Option<i32>> {
+fn round_apart(seed: u64, options: &Options) -> io::Result<Option<i32>> {
     let mut command = Command::new(env::current_exe()?);
-    command.args(["--seed", &seed.to_string(), "--"]).args(program);
+    command.args(["--seed", &seed.to_string(), "--no-writes-for", &options.no_writes_ms.to_string(), "--"]);
+    command.args(&options.program);
     let (mut child, began) = (command.spawn()?, Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
@@ -116,6 +120,17 @@ fn one_round(options: &Options) -> ExitCode {
     let whims = whims(options.seed);
     let file = tempfile::tempfile().expect("a temporary file");
     let device = TestDevice::simulated(DEVICE_PAGES, options.seed, Manner::Threads(2), whims).in_file(file);
+    if options.no_writes_ms > 0 {
+        device.writes().fail_every(1, EIO);
+        let (device, passes_after) = (device.clone(), Duration::from_millis(options.no_writes_ms));
+        thread::spawn(move || {
+            while device.happened().failed_writes == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(passes_after);
+            device.writes().fail_every(0, 0);
+        });
+    }
     let area = SwapArea::device(device.boxed());
     let make_manager = move |budget_bytes| {
         Manager::builder()

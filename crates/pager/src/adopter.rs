@@ -23,7 +23,7 @@ use crate::proc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
-/// How long no page may go out before the tree is stopped, where there is no room for a page.
+/// How long no page may go out before the tree is stopped, where there is no room for a page or a device fails.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -146,9 +146,13 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns whether what finds no room is to be tried again: pages have gone out lately, on a slow device perhaps. In a tree with
-    /// forks, pages are made movable one batch after the other, and children end.
-    fn has_patience(&mut self) -> bool {
+    /// Returns whether what has failed is to be tried again: the reason may pass, and pages have gone out lately, on a slow device
+    /// perhaps. In a tree with forks, pages are made movable one batch after the other, and children end. All that waits for room asks
+    /// here.
+    fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
+        if !may_pass(error) {
+            return false;
+        }
         let now = Instant::now();
         let counters = self.shared.manager.counters();
         let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
@@ -215,7 +219,7 @@ impl Listener for Adopter<'_> {
                 match space.fork_from(self.space).and_then(|()| wiped.iter().try_for_each(forget)) {
                     // The parent's pages cannot go out now, but writes may end, and other processes make room.
                     Err(error)
-                        if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::SwapFull)
+                        if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
                             && began.elapsed() < FORK_PATIENCE
                             && !held.has_ended() =>
                     {
@@ -271,9 +275,9 @@ impl Listener for Adopter<'_> {
     }
 
     fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
+        // What is adopted next can go out. Where it cannot be adopted, adoption gives up.
         let is_adopting = self.shared.layout.lock().is_adopting();
-        if error.kind() == ErrorKind::OutOfMemory && (is_adopting || self.has_patience()) {
-            // What is adopted next can go out, and so can pages that a fork has shared, once they have been refused.
+        if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
         }
         self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
@@ -305,7 +309,7 @@ impl Listener for Adopter<'_> {
 
     fn made_room(&mut self, result: octavo::Result<()>) {
         if let Err(error) = result
-            && (error.kind() != ErrorKind::OutOfMemory || !self.has_patience())
+            && !self.has_patience_with(&error)
         {
             self.give_up(format!("its memory cannot be taken over: {error}"));
         }
@@ -315,4 +319,13 @@ impl Listener for Adopter<'_> {
 /// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
 fn is_elsewhere(error: &octavo::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
+}
+
+/// Returns whether the reason of an error may pass by itself: others give memory back or let pages go, and a device that has failed is tried
+/// again. A full swap fills no less, and a page that could not be read has been asked for several times.
+fn may_pass(error: &octavo::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::OutOfMemory | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Busy
+    )
 }

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Builds a binary of the workspace beside this test.
 fn build(arguments: &[&str]) {
@@ -10,17 +10,31 @@ fn build(arguments: &[&str]) {
     assert!(Command::new(cargo).args(["build", "--quiet"]).args(arguments).status().unwrap().success());
 }
 
-#[test]
-fn a_device_that_fails_ends_a_program_or_it_passes_but_gives_it_no_wrong_byte() {
+/// Runs a program that writes all the time over devices that fail.
+fn on_failing_device(rounds: &[&str]) -> Output {
     build(&["--package", "octavo-torture"]);
     build(&["--package", "octavo-pager", "--example", "on_failing_device"]);
     let folder: PathBuf = env::current_exe().unwrap().ancestors().nth(2).unwrap().into();
     let mut command = Command::new(folder.join("examples/on_failing_device"));
-    command.args(["--seed", "1", "--rounds", "8", "--"]).arg(folder.join("octavo-torture"));
-    // The device of seed 5 takes no writes, and most reads of seed 6's fail.
+    command.args(rounds).arg("--").arg(folder.join("octavo-torture"));
     command.args(["--memory", "192M", "--seconds", "3", "--patience", "120", "--only", "writers,layout"]);
-    let output = command.output().unwrap();
+    command.output().unwrap()
+}
+
+#[test]
+fn a_device_that_fails_ends_a_program_or_it_passes_but_gives_it_no_wrong_byte() {
+    // The device of seed 5 takes no writes, and most reads of seed 6's fail.
+    let output = on_failing_device(&["--seed", "1", "--rounds", "8"]);
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(told.contains("stopped: process") && told.contains("exit status: 0"), "{told}");
+}
+
+/// A device with nothing else wrong.
+#[test]
+fn a_device_that_takes_no_writes_for_a_moment_ends_no_program() {
+    let output = on_failing_device(&["--seed", "7", "--no-writes-for", "5000"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!told.contains("failed_writes: 0, lies"), "{told}");
 }

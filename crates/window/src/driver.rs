@@ -119,7 +119,7 @@ pub struct Driver<'a, R, L> {
     attended: Option<Instant>,
     /// `None`: it stays where the kernel puts it.
     placement: Option<Placement>,
-    /// A lack of room is to be tried again.
+    /// A lack of room, or what else may pass, is to be tried again.
     lacks_room: bool,
     served: Served,
     changes: Changes,
@@ -617,16 +617,20 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
                 *times = if *page == fault.page { *times + 1 } else { 0 };
                 *page = fault.page;
                 if *times > MOST_FAILURES {
-                    return self.listener.failed(fault.page, error);
+                    return self.fail(fault.page, error);
                 }
             }
-            _ => {
-                self.lacks_room |= error.kind() == ErrorKind::OutOfMemory;
-                return self.listener.failed(fault.page, error);
-            }
+            _ => return self.fail(fault.page, error),
         }
         self.wake_later(fault.page, PAGE);
         false
+    }
+
+    /// A page cannot be had. Returns whether the fault is to be tried again, after a moment.
+    fn fail(&mut self, page: u64, error: octavo::Error) -> bool {
+        let again = self.listener.failed(page, error);
+        self.lacks_room |= again;
+        again
     }
 
     /// A page cannot be had that no thread waits for.
