@@ -2,9 +2,10 @@
 //! forks in, and keeps the layout true to the changes of mappings.
 //!
 //! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages and the adoption of what it
-//! has found. A range of which others have read a change is not looked at before that is taken in: what is there may be another mapping,
-//! while pages of the space are still to move, or to be a child's. A range that the program drops before it was adopted is not adopted any more: its event comes before its pages go.
-//! Pages are adopted as far as there is room. The rest waits until the driver has made some.
+//! has found. A range of which others have read a change is not looked at before that is taken in: what is there may be another
+//! mapping, while pages of the space are still to move, or to be a child's. A range that the program drops before it was adopted is
+//! not adopted any more: its event comes before its pages go. Pages are adopted as far as there is room. The rest waits until the
+//! driver has made some.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;

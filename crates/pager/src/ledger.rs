@@ -54,8 +54,9 @@ impl Ledger {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager what is outside, if the tree and the runner use `total_bytes`. Of that, `adopting_bytes` at most are going
-    /// to be pages of the manager. It gets room for their table, without which they could not become pages that may go out. Returns what it told.
+    /// Tells the manager what is outside, if the tree and the runner use `total_bytes`. Of that, `adopting_bytes` at most are going to
+    /// be pages of the manager. It gets room for their table, without which they could not become pages that may go out. Returns what
+    /// it told.
     pub(crate) fn tell(&self, manager: &Manager, total_bytes: u64, adopting_bytes: u64) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         // An error says that this is a forked child, which measures nothing.

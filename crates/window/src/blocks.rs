@@ -10,9 +10,9 @@
 //! Only the owner of a block changes its place. A window has its place before anybody has its address, and is out of it before its
 //! addresses go. Whoever gets the same addresses next got them from the kernel, whose lock of mappings stands between.
 //!
-//! A leaf is made once, and only that may block: a child that a thread forks meanwhile cannot make windows near it. A leaf takes 128 KiB once, for windows in 32 GiB of addresses.
-//! It is smaller than any block in a window, so it comes from the allocator below. Leaves are never freed. To look a block up costs
-//! two loads, or none where its address is not a window's.
+//! A leaf is made once, and only that may block: a child that a thread forks meanwhile cannot make windows near it. A leaf takes 128
+//! KiB once, for windows in 32 GiB of addresses. It is smaller than any block in a window, so it comes from the allocator below.
+//! Leaves are never freed. To look a block up costs two loads, or none where its address is not a window's.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
