@@ -93,6 +93,11 @@ fn bugs_of_the_swap_cache_are_found() {
 }
 
 #[test]
+fn a_fault_that_waits_for_its_own_pin_is_found() {
+    is_found("fault-waits-for-its-own-pin", Some(Workload::Family));
+}
+
+#[test]
 fn bugs_of_frames_tables_and_the_huge_zero_page_are_found() {
     is_found("unmap-leaves-empty-entries", None);
     is_found("fault-without-second-look", Some(Workload::Nodes));

@@ -1,5 +1,5 @@
-//! A program at the other side of a translation, which forks: every process has two threads with pages of their own, and knows
-//! every word of theirs.
+//! A program at the other side of a translation, which forks: every process has two threads that store to pages of their own and load
+//! from all, and knows every word. So two threads may want one page at a time, each for another access.
 //!
 //! Parents and children go on side by side, and write what they had in common. Beside them, pages go out all the time. A thread
 //! drops pages now and then, which Octavo is told of afterwards.
@@ -144,7 +144,10 @@ impl Process {
                     let value = 1 + step + (lane << 32) + (self.number << 40);
                     self.family.insist(|| self.other_side.store(&self.space, at, value));
                 }
-                4..=6 => self.family.insist(|| self.other_side.load(&self.space, at)),
+                4..=6 => {
+                    let any = START + random.below(2 * PAGES) * PAGE;
+                    self.family.insist(|| self.other_side.load(&self.space, any));
+                }
                 7 => {
                     let _changing = self.changing.lock();
                     self.other_side.drop_page(at);
