@@ -9,6 +9,7 @@ use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::config::{HugePolicy, ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
+use crate::engine::immovable::Immovable;
 use crate::engine::{Engine, PinShares, Policy, SpaceUse, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Latches;
@@ -90,6 +91,7 @@ impl Engine {
             swap,
             waits: WaitTable::new(),
             timer: Timer::new(config.machine.clock.clone()),
+            immovable: Immovable::new(config.machine.clock.now()),
             machine: config.machine,
             spaces: Mutex::new(BTreeMap::new()),
             any_translation: AtomicBool::new(false),

@@ -14,6 +14,7 @@
 //! | `fork` | a space gets what another has |
 //! | `growth` | new pages leave room for pages that are out |
 //! | `homecoming` | pages that are away come home |
+//! | `immovable` | pages that cannot go, and when they are tried again |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | tables, frames and slots against each other |
 //! | `space_use` | how much each space uses, and its quota |
@@ -34,6 +35,7 @@ mod edges;
 mod fork;
 mod growth;
 mod homecoming;
+mod immovable;
 mod pin_share;
 mod relocate;
 mod space_state;
@@ -142,6 +144,7 @@ pub struct Engine {
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,
     pub(crate) pin_shares: PinShares,
+    immovable: immovable::Immovable,
     /// The second store, in tests.
     #[cfg(all(test, not(loom)))]
     pub(crate) double: crate::store::double::Double,
@@ -458,18 +461,25 @@ impl Engine {
             .collect();
         let largest = if largest.is_empty() { "none".to_string() } else { largest.join(", ") };
         let tables = (self.table.nodes.in_use() * PAGE_BYTES) as u64;
+        let immovable = self.immovable_bytes();
         let remedy = if tables > self.budget.limit_bytes() / 2 {
             // Each page that is out needs an entry, and more where it is alone.
             "page tables take most of it, as they grow with what is out: unmap ranges or drop a space, or raise the budget to a hundredth of your data or more"
+        } else if immovable > self.budget.limit_bytes() / 2 {
+            "memory that cannot be moved takes most of it: have the program lock less, or raise the budget"
         } else if self.swap.is_available() {
             "drop pins, unmap ranges or drop a space, or raise the budget"
         } else {
             "configure a swap file, unmap ranges or drop a space, or raise the budget"
         };
+        let immovable = match immovable {
+            0 => String::new(),
+            bytes => format!("memory that cannot be moved, as locked memory: {}; ", bytes_for_people(bytes)),
+        };
         Error::new(
             ErrorKind::OutOfMemory,
             format!(
-                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; {remedy}",
+                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; {immovable}page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; {remedy}",
                 bytes_for_people(self.budget.limit_bytes()),
                 bytes_for_people(tables),
                 bytes_for_people(self.swap.pool().map_or(0, |pool| pool.stats().used_bytes)),

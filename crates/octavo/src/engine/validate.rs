@@ -44,7 +44,8 @@ fn contradiction(engine: &Engine) -> Option<String> {
             if words.state.load().kind() != Kind::Owned || !words.holds.load().is_live() {
                 continue;
             }
-            if !words.holds.load().is_held_by_others(0) && !engine.lru.knows(words) {
+            let holds = words.holds.load();
+            if !holds.is_held_by_others(0) && !holds.is_parked() && !engine.lru.knows(words) {
                 return Some(format!("{frame:?} is in use, on no list of reclaim, and in nobody's hand"));
             }
             if engine.frames.is_away(frame)

@@ -8,7 +8,8 @@
 //!
 //! NC (NO_COMPRESS): the page is not to be compressed on its way out, as its region says.
 //! ACCOUNTED: a pin of the frame was taken from the credit of its space (`engine/pin_share.rs`).
-//! PARKED: reclaim found the frame pinned, and left it off its lists. Whoever drops the last pin lists it again.
+//! PARKED: reclaim found the frame pinned, or its page cannot move, and left it off its lists. Whoever drops the last pin lists it
+//! again, or whoever tries again to move it.
 //!
 //!            begin                    release, pins = 0
 //!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
@@ -18,6 +19,9 @@
 //!
 //!             park, others have pins              drop_pin brings pins to 0
 //!   listed ──────────────────────────► PARKED ──────────────────────────────► the dropper's: pinned, to be listed
+//!                                        ▲ │
+//!             park_alone, no other pin   │ │ take_parked, no pins
+//!   in hand ─────────────────────────────┘ └───────────────────────────────► the taker's: pinned, to be listed
 //! ```
 //!
 //! The allocator's ownership word is another word. To allocate or free a frame never writes this one. So a
@@ -249,6 +253,28 @@ impl HoldWord {
             .is_ok()
     }
 
+    /// Parks a frame that the caller has in its hand with the only pin, which this drops. The frame is in nobody's hand then, until
+    /// [`HoldWord::take_parked`], or until a pin comes and goes. Returns whether it is parked.
+    pub(crate) fn park_alone(&self) -> bool {
+        // Release: what the caller did with the frame comes before its next hand, or its free.
+        self.0
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |seen| {
+                let is_alone = seen & (PINS | LIVE | READING | WRITEBACK) == 1 | LIVE;
+                is_alone.then_some((seen | PARKED) - 1)
+            })
+            .is_ok()
+    }
+
+    /// Takes a parked frame without pins in hand, with a pin for the caller, who lists it. Returns false where the frame is not so.
+    pub(crate) fn take_parked(&self) -> bool {
+        // Acquire: pairs with the release of the thread that had the frame in hand before.
+        self.0
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| {
+                (seen & (PARKED | PINS) == PARKED).then_some((seen & !PARKED) + 1)
+            })
+            .is_ok()
+    }
+
     /// Lets the frame go for its owner, who has removed every entry that led to it.
     #[inline]
     pub(crate) fn release(&self) -> Dropped {
@@ -407,6 +433,27 @@ mod tests {
         assert_eq!(word.drop_pin(), Dropped::Last);
         word.take_pin();
         assert_eq!(word.drop_pin(), Dropped::Kept);
+    }
+
+    #[test]
+    fn a_frame_that_is_parked_alone_is_taken_once_or_dies() {
+        let word = HoldWord::default();
+        word.begin(true);
+        word.take_pin();
+        word.take_pin();
+        assert!(!word.park_alone(), "another has it");
+        assert_eq!(word.drop_pin(), Dropped::Kept);
+        assert!(word.park_alone());
+        assert_eq!(word.load(), Holds(LIVE | DIRTY | PARKED));
+        assert!(word.take_parked() && !word.take_parked());
+        assert_eq!(word.load(), Holds(LIVE | DIRTY | 1));
+        assert!(word.park_alone());
+        word.take_pin();
+        assert!(!word.take_parked(), "whoever has the pin lists it");
+        assert_eq!(word.drop_pin(), Dropped::ToBeListed);
+        assert!(word.park_alone());
+        assert_eq!(word.release(), Dropped::Last);
+        assert!(!word.take_parked());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Nobody marks the entries of these pages when they are used. So the translation is asked before candidates
 //! are judged. A page that is to go comes home first, in batches by space (`engine/homecoming.rs`). Then it
-//! goes on as any page at home. A clean page that keeps its place in a store goes from where it is, unless the store
+//! goes on as any page at home. One that the translation never lets go leaves the lists (`engine/immovable.rs`). A clean page that keeps its place in a store goes from where it is, unless the store
 //! wants a copy.
 
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use crate::rmap::Owner;
 use crate::sizes::{FEW_TRANSLATED, TRANSLATED};
 use crate::table::SpaceId;
 use crate::table::entry::State;
-use crate::table::translation::{Touch, Translation};
+use crate::table::translation::{Answer, Touch, Translation};
 use crate::units::{FrameId, PageNumber, StoredPage};
 
 /// The frames of a batch.
@@ -75,6 +75,7 @@ fn bring_home(
 ) {
     let why = if clean { Homecoming::IfClean } else { Homecoming::ToGoOut };
     let mut left = SmallVec::<[FrameId; FEW_TRANSLATED]>::new();
+    let mut immovable = SmallVec::<[FrameId; FEW_TRANSLATED]>::new();
     if let Some(translation) = engine.translation(batch[0].0.space) {
         let pages = batch.iter().map(|(owner, frame)| (owner.page, frame.frame()));
         engine.bring_home(batch[0].0.space, &*translation, pages, why, |away, came| {
@@ -82,6 +83,7 @@ fn bring_home(
                 Came::Home(frame) => came_home.home.push(frame),
                 Came::Copy(page, frame) => came_home.copies.push((batch[0].0.space, page, frame)),
                 Came::Out => came_home.freed += 1,
+                Came::Refused(Answer::Unsupported) => return immovable.push(away),
                 Came::Dirty | Came::NoFrame | Came::Refused(_) => return came_home.obstructed = true,
                 Came::Changed => return,
             }
@@ -89,9 +91,12 @@ fn bring_home(
         });
     }
     left.sort_unstable();
+    immovable.sort_unstable();
     for (_, frame) in batch {
         if left.binary_search(&frame.frame()).is_ok() {
             engine.unpin(frame.into_pin());
+        } else if immovable.binary_search(&frame.frame()).is_ok() {
+            engine.park(frame);
         } else {
             engine.putback(frame, Place::Cold);
         }

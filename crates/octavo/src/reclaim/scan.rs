@@ -160,6 +160,7 @@ pub(crate) async fn reclaim(
     // Frames may only wait for a thread to take note of a completion. Where reads were given up, no other
     // thread may do so.
     engine.poll_transfers();
+    engine.try_immovable(true);
     let mut done = Reclaimed::default();
     if engine.huge_zero.shrinkable_frames() > 0 {
         done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));
@@ -195,7 +196,7 @@ pub(crate) async fn reclaim(
         let Some((looked, mut outcome)) = scan.evict_some(room, what) else {
             // The pages that are left may be on their way to a list, in some CPU's batch.
             engine.lru.drain_all(&engine.frames);
-            if listed_pages(engine) == 0 {
+            if listed_pages(engine) == 0 && (done.total() > 0 || !engine.try_immovable(false)) {
                 break;
             }
             in_vain += 32;

@@ -201,6 +201,55 @@ impl Parking {
     }
 }
 
+/// A reclaimer parks a frame that it has alone while another lists what is parked, a pin comes and goes, and the owner may let it go. Who
+/// lists a frame has it alone, and one that was let go is freed once.
+#[test]
+fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
+    for released in [false, true] {
+        bounded(3, move || {
+            let frame = Arc::new(Parking::default());
+            frame.holds.begin(true);
+            frame.holds.take_pin();
+            let reclaimer = {
+                let frame = Arc::clone(&frame);
+                thread::spawn(move || {
+                    frame.hand.with_mut(|_| ());
+                    if !frame.holds.park_alone() {
+                        frame.list();
+                        frame.drop_pin();
+                    }
+                })
+            };
+            let passer_by = {
+                let frame = Arc::clone(&frame);
+                thread::spawn(move || {
+                    frame.holds.take_pin();
+                    frame.drop_pin();
+                })
+            };
+            if frame.holds.take_parked() {
+                frame.list();
+                frame.drop_pin();
+            }
+            if released && frame.holds.release() == Dropped::Last {
+                frame.freed.fetch_add(1, Ordering::Relaxed);
+            }
+            reclaimer.join().unwrap();
+            passer_by.join().unwrap();
+            let (listed, freed) = (frame.listed.load(Ordering::Relaxed), frame.freed.load(Ordering::Relaxed));
+            assert!(listed <= 1, "it is listed twice");
+            if released {
+                assert_eq!((freed, frame.holds.load()), (1, Holds(0)));
+            } else {
+                assert_eq!(
+                    (freed, listed == 0, frame.holds.load().pins()),
+                    (0, frame.holds.load().is_parked(), 0)
+                );
+            }
+        });
+    }
+}
+
 /// A reclaimer parks a frame while its holder drops the last pin, another pin comes and goes, and the owner may let it go. A live
 /// frame ends on the list, once. One that was let go is freed once.
 #[test]
