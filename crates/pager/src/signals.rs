@@ -69,7 +69,8 @@ pub(crate) fn stop(pid: u32) {
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
-/// parent of any more. Returns how `program` ended, if it did, and tells of the others.
+/// parent of any more. Returns how `program` ended, if it did, and tells of the others. The stops of threads that another thread of the
+/// runner traces come by as well, and end nothing.
 pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
     // Movers end without a signal, and are seen by those only who ask for all.
@@ -77,6 +78,7 @@ pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatu
         wait(WaitOptions::NOHANG | WaitOptions::from_bits_retain(ALL_CHILDREN))
     {
         match pid.as_raw_nonzero().get() as u32 {
+            _ if status.stopped() => {}
             pid if pid == program => ended = Some(ExitStatus::from_raw(status.as_raw())),
             pid => other(pid),
         }

@@ -1,10 +1,11 @@
 //! What a mover may do: a filter of system calls, and no capabilities.
 
 /// The calls that the filter allows.
-const ALLOWED: [libc::c_long; 7] = [
+const ALLOWED: [libc::c_long; 8] = [
     libc::SYS_futex,
     libc::SYS_ioctl,
     libc::SYS_madvise,
+    libc::SYS_mprotect,
     libc::SYS_poll,
     libc::SYS_exit,
     libc::SYS_exit_group,

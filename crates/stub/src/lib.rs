@@ -17,13 +17,14 @@
 //! - [`Mover::inject`] stops one thread of the program for the time of one `clone`, by ptrace. All further
 //!   preparations happen in the new process. The program may be static, of another user, or stopped.
 //! - [`Mover::call`] makes a batch of system calls. [`Mover::move_out`] takes pages out of the program.
+//! - [`Still::hold`] has the program stand still, while the mover changes what the program may not see.
 //! - [`Mover::end`] ends the process. It leaves its address range (untouched, without pages) in the program.
 //!
 //! **What the program sees.** The mover is a process of its own, with neither the program's descriptors nor its
 //! signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays. A call
 //! that was waiting in the stopped thread goes on waiting (`resume.rs` names the exceptions).
 //!
-//! **What the mover may do.** It has no capabilities, and a filter leaves it `futex`, `ioctl`, `madvise`, `poll` and
+//! **What the mover may do.** It has no capabilities, and a filter leaves it `futex`, `ioctl`, `madvise`, `mprotect`, `poll` and
 //! its end. The program could write into the page of requests, and would gain nothing that it may not do itself.
 //!
 //! **Who ends it.** The mover keeps the memory alive after the program ended or ran `execve`. The runner watches
@@ -48,6 +49,7 @@ mod mover;
 mod moves;
 mod prepare;
 mod resume;
+mod still;
 mod target;
 mod tracee;
 
@@ -56,4 +58,5 @@ pub use mailbox::{CALLS, Call};
 pub use mover::{Injected, Mover};
 pub use moves::{Moved, Run, RunMoved, Staging};
 pub use prepare::Inherited;
+pub use still::Still;
 pub use target::is_traced;

@@ -8,12 +8,14 @@ use std::time::Duration;
 use octavo_platform::threads::{is_real_time, set_real_time};
 use octavo_platform::userfaultfd::{MoveRequest, Userfaultfd, wire};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::error::{InjectError, InjectErrorKind, MoverError};
 use crate::inject;
 use crate::layout::{Layout, MOST_STAGING_BYTES, PAGE};
 use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
+use crate::moves::Run;
 use crate::prepare::{Inherited, Parts};
 
 /// A new mover, and what it cost.
@@ -161,7 +163,7 @@ impl Mover {
 
     /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
     ///
-    /// Only `futex`, `ioctl`, `madvise` and `poll` are allowed to a mover; others answer `EPERM`. A call must not wait for the
+    /// Only `futex`, `ioctl`, `madvise`, `mprotect` and `poll` are allowed to a mover; others answer `EPERM`. A call must not wait for the
     /// runner: there is one mover, and it waits too.
     ///
     /// [`MoverError::Ended`] where the mover has ended, never a hang.
@@ -210,6 +212,27 @@ impl Mover {
     pub fn discard_call(&self) -> Call {
         let Layout { staging_2, staging_bytes, .. } = self.layout;
         Call::new(libc::SYS_madvise, [staging_2, staging_bytes, libc::MADV_DONTNEED as u64])
+    }
+
+    /// Makes both staging ranges executable, or not: the kernel moves pages only between memory of one kind.
+    /// Returns whether that was done.
+    pub fn set_staging_kind(&self, is_executable: bool) -> Result<bool, MoverError> {
+        let Layout { staging_1, staging_2, staging_bytes, .. } = self.layout;
+        let execute = if is_executable { ProtFlags::EXEC } else { ProtFlags::empty() };
+        let len = staging_2 + staging_bytes - staging_1;
+        let whole = (Run { address: staging_1, len }, ProtFlags::READ | ProtFlags::WRITE | execute);
+        Ok(self.protect(&[whole])? == [true])
+    }
+
+    /// Changes what may be done to ranges of the program's memory, each in one mapping. That raises no event. Returns for each whether
+    /// it was done.
+    pub fn protect(&self, ranges: &[(Run, ProtFlags)]) -> Result<Vec<bool>, MoverError> {
+        let call = |(Run { address, len }, protection): &(Run, ProtFlags)| {
+            Call::new(libc::SYS_mprotect, [*address, *len, u64::from(protection.bits())])
+        };
+        let mut calls: Vec<_> = ranges.iter().map(call).collect();
+        self.call(&mut calls)?;
+        Ok(calls.iter().map(|call| call.result().is_ok()).collect())
     }
 
     /// Returns whether the mover has ended.

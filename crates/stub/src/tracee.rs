@@ -43,6 +43,32 @@ pub struct Tracee {
 }
 
 impl Tracee {
+    /// Returns whether the tracee stands still. It waits for nothing, and does so too where another thread has taken note of the stop.
+    pub fn is_stopped(&self) -> bool {
+        self.held_signal().is_ok()
+    }
+
+    /// Lets a tracee that stands still go for good, with the signal that it was about to get.
+    pub fn let_go(&self) {
+        if let Ok(signal) = self.held_signal() {
+            let _ = self.resume(libc::PTRACE_DETACH, signal);
+        }
+    }
+
+    /// Returns the signal that a tracee which stands still is about to get, or 0.
+    fn held_signal(&self) -> Result<i32, Errno> {
+        // SAFETY: all-zero bytes are a valid value of the structure.
+        let mut information = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
+        match self.request(libc::PTRACE_GETSIGINFO, 0, &raw mut information as usize) {
+            // A stop that is no signal's has a code of its own.
+            Ok(()) if information.si_code >> 8 == libc::PTRACE_EVENT_STOP => Ok(0),
+            Ok(()) => Ok(information.si_signo),
+            // It takes part in a stop of its process.
+            Err(Errno::INVAL) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Starts to trace a thread, which runs on.
     pub fn seize(tid: u32, options: i32) -> Result<Self, Errno> {
         let tracee = Self { tid: tid as i32 };

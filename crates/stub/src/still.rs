@@ -1,0 +1,110 @@
+//! A process that stands still for a moment: all of its threads, by ptrace.
+//!
+//! Meanwhile nobody stores to its memory, changes its mappings or runs into a protection. Its parent hears nothing of it, as it would of a
+//! stop by a signal. A call that waits is made again, as after an injection. A program that already stood still goes on standing still.
+//!
+//! A process cannot be held while one of its threads is in a wait that only its cause ends (a disk, the child of a `vfork`, an event of a
+//! userfaultfd that nobody has read), is traced by another, or has a child that shares its memory.
+//!
+//! Tracing belongs to a thread. So each hold has a thread of its own: when that ends, and so where the runner does, all go on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU64;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use octavo_platform::process_memory::share_memory;
+use rustix::io::Errno;
+use rustix::thread::set_current_timer_slack;
+
+use crate::target;
+use crate::tracee::Tracee;
+
+/// How long the threads may take to stop. Those that have stopped wait for the others.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The first pause between two looks, and the longest. The kernel needs some microseconds for a stop.
+const FIRST_PAUSE: Duration = Duration::from_micros(2);
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
+
+/// A process that stands still as long as this lives.
+#[derive(Debug)]
+pub struct Still {
+    go_on: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Still {
+    /// Stops all threads of a process that has a mover. `None`: they could not be stopped just now, and go on.
+    pub fn hold(pid: u32, mover: u32) -> Option<Self> {
+        let ((has_stopped, stopped), (go_on, end)) = (channel(), channel());
+        let thread = std::thread::Builder::new()
+            .name("octavo-still".into())
+            .spawn(move || hold_until(pid, mover, &has_stopped, &end))
+            .ok()?;
+        let still = Self { go_on: Some(go_on), thread: Some(thread) };
+        stopped.recv().is_ok_and(|is_still| is_still).then_some(still)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        drop(self.go_on.take());
+        // A panic in it has been printed, and its end lets all go on.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The work of the thread that traces.
+fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
+    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
+    let mut threads = BTreeMap::new();
+    let is_still = stop_all(pid, &mut threads) && !shares_memory(pid, mover, threads.keys());
+    if has_stopped.send(is_still).is_ok() && is_still {
+        // Until the other end is dropped.
+        let _ = end.recv();
+    }
+    // A thread that did not stop goes on when this one ends.
+    threads.values().for_each(Tracee::let_go);
+}
+
+/// Stops all threads, also those that others start meanwhile. Returns false where that took too long.
+fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
+    let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let found = target::threads(pid);
+        if found.is_empty() {
+            return false;
+        }
+        let known = threads.len();
+        for tid in found.iter().filter(|tid| !threads.contains_key(tid)).collect::<Vec<_>>() {
+            // A thread that is just ending is refused, and gone at the next look.
+            if let Ok(thread) = Tracee::seize(*tid, 0)
+                && matches!(thread.interrupt(), Ok(()) | Err(Errno::SRCH))
+            {
+                threads.insert(*tid, thread);
+            }
+        }
+        let is_stopped = |tid| threads.get(tid).is_some_and(Tracee::is_stopped);
+        // Who has stopped before the look starts no other thread behind it.
+        if threads.len() == known && found.iter().all(is_stopped) {
+            return true;
+        }
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Returns whether a child shares the memory of the process. It would not stand still.
+fn shares_memory<'a>(pid: u32, mover: u32, mut threads: impl Iterator<Item = &'a u32>) -> bool {
+    threads.any(|tid| {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        let mut children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
+        children.any(|child| child != mover && share_memory(pid, child))
+    })
+}
