@@ -1,13 +1,13 @@
 //! Which of a program's mappings are taken over.
 //!
-//! Private anonymous memory that the program reads and writes, wherever it came from: the heap, `mmap`, any
+//! Private anonymous memory that the program reads and writes, executable or not, wherever it came from: the heap, `mmap`, any
 //! allocator. It is taken unless something shows that it is one of these:
 //!
 //! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
 //!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
 //! - mappings below [`LEAST_BYTES`], which are not worth the while, but for what a taken one has grown by;
-//! - what the kernel refuses to move: read-only, inaccessible, executable and locked memory.
+//! - read-only and inaccessible memory, which holds few bytes as a rule. What becomes so later stays taken.
 //!
 //! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make guards as stacks have
 //! them. `docs/pager.md` has what a wrong guess costs.
@@ -147,7 +147,7 @@ fn behind_stack_pointer(at: &u64) -> Range<u64> {
 
 /// Private memory without a file that the program reads and writes.
 fn is_plain(mapping: &Mapping) -> bool {
-    let is_used = mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable;
+    let is_used = mapping.is_private && mapping.is_readable && mapping.is_writable;
     let is_named = !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
     is_used && mapping.file.is_none() && !is_named
 }
@@ -218,9 +218,9 @@ mod tests {
         let threads = Threads { descriptors: vec![90 * MIB - 0x660], ..Threads::default() };
         let taken = |seen: &Seen| seen.eligible().iter().map(|(start, _)| start / MIB).collect::<Vec<_>>();
         let mut seen = seen(&all, &threads);
-        assert_eq!(taken(&seen), [3, 7, 10, 20, 65, 70]);
+        assert_eq!(taken(&seen), [3, 7, 10, 20, 50, 65, 70]);
         seen.bss.insert(3 * MIB..5 * MIB);
-        assert_eq!(taken(&seen), [5, 7, 10, 20, 65, 70], "memory behind bss is no bss");
+        assert_eq!(taken(&seen), [5, 7, 10, 20, 50, 65, 70], "memory behind bss is no bss");
     }
 
     #[test]

@@ -370,12 +370,12 @@ impl Managed {
         Ok(found)
     }
 
-    /// Returns addresses that the descriptor should watch, each in a mapping of its own.
+    /// Returns addresses that the descriptor should watch, each in a mapping of its own, and in memory of staging's kind.
     fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
         let layout = self.shared.layout.lock();
-        let usable = mappings
-            .iter()
-            .filter(|mapping| mapping.is_private && mapping.is_readable && mapping.is_writable);
+        let usable = mappings.iter().filter(|mapping| {
+            mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable
+        });
         let first = |mapping: &proc::Mapping| {
             let watched = layout.mapped.overlapping(&(mapping.start..mapping.end)).next();
             watched.map(|range| range.start.max(mapping.start))

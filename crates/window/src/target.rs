@@ -19,15 +19,19 @@
 //! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's own, by a copy where it is still
 //! shared. The copy has taken memory, so it moves within the same batch.
 //!
+//! Memory that may not be written, and executable memory, moves in its own ways (`target/refused.rs`).
+//!
 //! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes two more round
 //! trips, and a scan and a change of protection for each stretch of them.
+
+mod refused;
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use octavo_platform::process_memory::read_process;
@@ -78,6 +82,10 @@ struct Process {
 struct Moving {
     /// The second staging range holds pages that have been read.
     is_staged: bool,
+    /// The staging ranges are executable.
+    is_executable: bool,
+    /// Until then nobody tries to have the program stand still.
+    left_alone_until: Option<Instant>,
     /// `None`: the process is not known yet.
     mutexes: Option<RobustMutexes>,
 }
@@ -115,7 +123,12 @@ impl Target {
     /// Makes a target of whatever process the descriptor is for. Its faults can be served. Until it is
     /// [equipped](Self::equip) with a mover, nothing can be taken out.
     pub fn new(events: Userfaultfd) -> Self {
-        let moving = Mutex::new(Moving { is_staged: true, mutexes: None });
+        let moving = Mutex::new(Moving {
+            is_staged: true,
+            is_executable: false,
+            left_alone_until: None,
+            mutexes: None,
+        });
         Self {
             events,
             process: OnceLock::new(),
@@ -291,29 +304,6 @@ impl Target {
         true
     }
 
-    /// Takes a run out page by page that the kernel has refused as a whole: it may lie in several mappings. `None`: as for a batch.
-    ///
-    /// # Safety
-    /// As [`Reach::take_out`].
-    unsafe fn take_singly(&self, equipment: &mut Equipment<'_>, run: Taking) -> Option<Taken> {
-        let (mut done, mut outcomes) = (0, Vec::new());
-        while done < run.len {
-            let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
-            let page = Taking { address: run.address + done, len: PAGE, to, ..run };
-            outcomes.clear();
-            // SAFETY: as of this call.
-            if !unsafe { self.take_batch(equipment, &[page], &mut outcomes) } {
-                return None;
-            }
-            match outcomes[..] {
-                [Taken::All] => done += PAGE,
-                [outcome @ (Taken::Never | Taken::Unread)] if done == 0 => return Some(outcome),
-                _ => return Some(Taken::Part(done)),
-            }
-        }
-        Some(Taken::All)
-    }
-
     /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or its mover.
     ///
     /// # Safety
@@ -440,15 +430,9 @@ impl Target {
             // SAFETY: as of this call.
             let mut is_taken = count > 0 && unsafe { self.take_batch(equipment, batch, outcomes) };
             let first = outcomes.len().saturating_sub(count);
-            for (index, run) in batch.iter().enumerate() {
-                let is_single = batch.len() == 1 && run.len == PAGE;
-                if is_taken && outcomes[first + index] == Taken::Never && !is_single {
-                    // SAFETY: as of this call.
-                    match unsafe { self.take_singly(equipment, *run) } {
-                        Some(outcome) => outcomes[first + index] = outcome,
-                        None => is_taken = false,
-                    }
-                }
+            if is_taken && outcomes[first..].contains(&Taken::Never) {
+                // SAFETY: as of this call.
+                is_taken = unsafe { self.take_refused(equipment, batch, &mut outcomes[first..]) };
             }
             if !is_taken {
                 self.fail("pages on their way out of it were lost: its mover has ended or does not answer");

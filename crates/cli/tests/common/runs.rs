@@ -35,6 +35,11 @@ pub fn heaps() -> PathBuf {
     torture().with_file_name("octavo-heaps")
 }
 
+/// The program whose memory changes its kind, which is built beside `octavo`.
+pub fn kinds() -> PathBuf {
+    torture().with_file_name("octavo-kinds")
+}
+
 pub fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -> Command {
     let mut command = Command::new(OCTAVO);
     command.arg("run").args(options).arg("--").arg(program.as_ref()).args(arguments);

@@ -1,0 +1,266 @@
+//! Pages that the kernel refuses to move as they are, and what is put out of their way.
+//!
+//! The kernel moves pages within one mapping at either side. Both are written to, and both are executable or none is.
+//!
+//! | refused | way |
+//! |---|---|
+//! | a run that lies in several mappings | its part in the first of them moves. The rest is asked for again |
+//! | executable memory | staging becomes executable, and stays so until other memory is refused |
+//! | read-only and inaccessible memory | the program stands still, and the mover makes the memory writable until the pages have moved |
+//! | locked memory, or with a protection key | none: it stays |
+//!
+//! **Why the program stands still.** While memory is writable that should not be, a store to it must not succeed. And a change of
+//! protection raises no event. One that the program makes meanwhile would be lost when the mover gives the old protection back. While all
+//! threads stand still, no event is unread either, as whoever made the change waits for that in a call. So what the mappings say is true.
+//! The move refuses pinned pages as ever: a copy would lose what a device writes.
+//!
+//! Where the runner ends in between, the program goes on, and is killed by the guardian as ever.
+//!
+//! Costs: to look at the mappings takes some 10 µs, and some 0.5 µs for each of them. A standstill takes two changes of
+//! threads for each thread, and twice a walk over the page tables from the first page to the last one.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use octavo_stub::{Run, Still};
+use rustix::mm::ProtFlags;
+
+use super::{Equipment, Target};
+use crate::reach::{Taken, Taking};
+
+/// How long a program is left alone that did not come to stand still.
+const PAUSE: Duration = Duration::from_millis(100);
+const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// A private mapping without a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    protection: ProtFlags,
+}
+
+impl Mapping {
+    fn all_of(pid: u32) -> io::Result<Vec<Self>> {
+        Ok(fs::read_to_string(format!("/proc/{pid}/maps"))?.lines().filter_map(Self::parse).collect())
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let (range, permissions, inode) = (fields.next()?, fields.next()?.as_bytes(), fields.nth(2)?);
+        let (start, end) = range.split_once('-')?;
+        let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let letters = [(b'r', ProtFlags::READ), (b'w', ProtFlags::WRITE), (b'x', ProtFlags::EXEC)];
+        let held = letters.into_iter().zip(permissions).filter(|((letter, _), has)| letter == *has);
+        let protection = held.map(|((_, flag), _)| flag).collect();
+        let is_anonymous = permissions.get(3) == Some(&b'p') && inode == "0";
+        is_anonymous.then_some(Self { start: hex(start)?, end: hex(end)?, protection })
+    }
+
+    fn is_open(self) -> bool {
+        self.protection.contains(OPEN)
+    }
+
+    fn is_executable(self) -> bool {
+        self.protection.contains(ProtFlags::EXEC)
+    }
+}
+
+/// The start of a refused run, as far as it lies in one mapping.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Of the run.
+    index: usize,
+    taking: Taking,
+    mapping: Mapping,
+}
+
+/// Returns a piece of each run that was refused, if the program has memory there.
+fn pieces(runs: &[Taking], outcomes: &[Taken], mappings: &[Mapping]) -> Vec<Piece> {
+    let refused = outcomes.iter().enumerate().filter(|(_, outcome)| **outcome == Taken::Never);
+    let piece = |(index, _)| {
+        let run: Taking = runs[index];
+        let mapping = *mappings.get(mappings.partition_point(|mapping| mapping.end <= run.address))?;
+        let len = run.len.min(mapping.end - run.address);
+        (mapping.start <= run.address).then_some(Piece { index, taking: Taking { len, ..run }, mapping })
+    };
+    refused.filter_map(piece).collect()
+}
+
+/// Returns the range of each mapping from its first piece to its last one, with the protection that it has.
+fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
+    let of_one = pieces.chunk_by(|one, next| one.mapping == next.mapping);
+    let span = |pieces: &[Piece]| {
+        let (address, last) = (pieces[0].taking.address, pieces[pieces.len() - 1].taking);
+        (Run { address, len: last.address + last.len - address }, pieces[0].mapping.protection)
+    };
+    of_one.map(span).collect()
+}
+
+impl Target {
+    /// Takes out of a batch what the kernel has refused as it was. `outcomes` has an outcome for each run, and gets the new ones. Returns
+    /// false where the program has ended, or its mover, or where it must not go on.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`](crate::Reach::take_out).
+    pub(super) unsafe fn take_refused(
+        &self,
+        equipment: &mut Equipment<'_>,
+        runs: &[Taking],
+        outcomes: &mut [Taken],
+    ) -> bool {
+        let Some(mappings) = self.pid().and_then(|pid| Mapping::all_of(pid).ok()) else { return true };
+        let tried = equipment.moving.is_executable;
+        let (mut open, closed): (Vec<_>, Vec<_>) =
+            pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
+        // The others were refused as they are.
+        open.retain(|Piece { index, taking, mapping }| {
+            taking.len < runs[*index].len || mapping.is_executable() != tried
+        });
+        // SAFETY: as of this call.
+        let is_taken = unsafe { self.take_pieces(equipment, runs, &open, outcomes) };
+        // SAFETY: as of this call.
+        is_taken && (closed.is_empty() || unsafe { self.take_closed(equipment, runs, outcomes) })
+    }
+
+    /// Takes out what may not be written, while the program stands still. Returns as above.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn take_closed(
+        &self,
+        equipment: &mut Equipment<'_>,
+        runs: &[Taking],
+        outcomes: &mut [Taken],
+    ) -> bool {
+        let now = Instant::now();
+        let Some(pid) =
+            self.pid().filter(|_| equipment.moving.left_alone_until.is_none_or(|until| until < now))
+        else {
+            return true;
+        };
+        let Some(still) = Still::hold(pid, equipment.mover.pid()) else {
+            equipment.moving.left_alone_until = Some(now + PAUSE);
+            return true;
+        };
+        let Ok(mappings) = Mapping::all_of(pid) else { return true };
+        let mut closed = pieces(runs, outcomes, &mappings);
+        closed.retain(|piece| !piece.mapping.is_open());
+        let spans = spans(&closed);
+        let opened: Vec<_> = spans.iter().map(|(run, protection)| (*run, *protection | OPEN)).collect();
+        let Ok(is_opened) = equipment.mover.protect(&opened) else { return false };
+        // SAFETY: as of this call. What was not opened is refused again.
+        let is_taken = unsafe { self.take_pieces(equipment, runs, &closed, outcomes) };
+        let changed: Vec<_> =
+            spans.into_iter().zip(is_opened).filter_map(|(span, is)| is.then_some(span)).collect();
+        let is_as_it_was =
+            equipment.mover.protect(&changed).is_ok_and(|closed| closed.into_iter().all(|is| is));
+        if !is_as_it_was {
+            self.fail("memory of it that may not be written could not be protected again");
+        }
+        drop(still);
+        is_taken && is_as_it_was
+    }
+
+    /// Takes pieces out, each kind by a staging of its own. Returns as above.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn take_pieces(
+        &self,
+        equipment: &mut Equipment<'_>,
+        runs: &[Taking],
+        pieces: &[Piece],
+        outcomes: &mut [Taken],
+    ) -> bool {
+        for is_executable in [false, true] {
+            let of_kind = pieces.iter().filter(|piece| piece.mapping.is_executable() == is_executable);
+            let (indices, takings): (Vec<_>, Vec<_>) =
+                of_kind.map(|piece| (piece.index, piece.taking)).unzip();
+            // Where staging cannot be such, the pages stay.
+            if takings.is_empty() || !equipment.stage(is_executable) {
+                continue;
+            }
+            let mut taken = Vec::with_capacity(takings.len());
+            // SAFETY: as of this call; these are parts of its runs.
+            if !unsafe { self.take_batch(equipment, &takings, &mut taken) } {
+                return false;
+            }
+            for ((index, piece), taken) in indices.into_iter().zip(takings).zip(taken) {
+                outcomes[index] = match taken {
+                    Taken::All if piece.len < runs[index].len => Taken::Part(piece.len),
+                    taken => taken,
+                };
+            }
+        }
+        true
+    }
+}
+
+impl Equipment<'_> {
+    /// Has staging be executable or not. Returns whether it is so.
+    fn stage(&mut self, is_executable: bool) -> bool {
+        let is_so = self.moving.is_executable == is_executable
+            || self.mover.set_staging_kind(is_executable) == Ok(true);
+        if is_so {
+            self.moving.is_executable = is_executable;
+        }
+        is_so
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_memory_without_a_file_is_told_with_its_protection() {
+        let parse =
+            |line| Mapping::parse(line).map(|mapping| (mapping.start, mapping.end, mapping.protection));
+        let all = OPEN | ProtFlags::EXEC;
+        assert_eq!(parse("1000-3000 rwxp 00000000 00:00 0"), Some((0x1000, 0x3000, all)));
+        assert_eq!(
+            parse("1000-3000 r--p 00000000 00:00 0   [anon:heap]"),
+            Some((0x1000, 0x3000, ProtFlags::READ))
+        );
+        assert_eq!(parse("1000-3000 ---p 00000000 00:00 0"), Some((0x1000, 0x3000, ProtFlags::empty())));
+        assert_eq!(parse("1000-3000 rw-s 00000000 00:01 7   /dev/zero (deleted)"), None);
+        assert_eq!(parse("1000-3000 r-xp 00000000 fe:00 99  /bin/true"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn a_refused_run_is_cut_at_the_end_of_its_first_mapping() {
+        const NONE: ProtFlags = ProtFlags::empty();
+        let mapping = |start, end, protection| Mapping { start, end, protection };
+        let mappings = [
+            mapping(0x1000, 0x3000, OPEN),
+            mapping(0x3000, 0x9000, NONE),
+            mapping(0xa000, 0xb000, ProtFlags::READ),
+        ];
+        let run = |address, len| Taking { address, len, to: std::ptr::null_mut(), is_clean: false };
+        let runs = [
+            run(0x2000, 0x2000),
+            run(0x4000, 0x1000),
+            run(0x7000, 0x2000),
+            run(0x9000, 0x1000),
+            run(0xa000, 0x1000),
+        ];
+        let mut outcomes = [Taken::Never; 5];
+        let found = |outcomes: &[Taken]| -> Vec<_> {
+            let cut = pieces(&runs, outcomes, &mappings);
+            cut.iter().map(|piece| (piece.index, piece.taking.len, piece.mapping.protection)).collect()
+        };
+        assert_eq!(
+            found(&outcomes),
+            [(0, 0x1000, OPEN), (1, 0x1000, NONE), (2, 0x2000, NONE), (4, 0x1000, ProtFlags::READ)]
+        );
+        outcomes[1] = Taken::Part(0);
+        assert_eq!(found(&outcomes)[1], (2, 0x2000, NONE));
+        outcomes[1] = Taken::Never;
+        let spans = spans(&pieces(&runs, &outcomes, &mappings)[1..]);
+        let span = |address, len, protection| (Run { address, len }, protection);
+        assert_eq!(spans, [span(0x4000, 0x5000, NONE), span(0xa000, 0x1000, ProtFlags::READ)]);
+    }
+}
