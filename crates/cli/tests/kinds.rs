@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use common::runs::{assert_passed, kinds, octavo};
+use common::runs::{assert_passed, kinds, octavo, text};
 
 /// Runs a program in half of the memory that it needs. All of it is managed, and goes out and comes back.
 #[track_caller]
@@ -63,4 +63,11 @@ fn memory_of_all_kinds_in_turn_goes_out() {
 #[test]
 fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
+}
+
+#[test]
+fn a_program_that_locks_more_than_the_limit_is_told_why_it_ends() {
+    let output = octavo(&["--memory", "48M"], kinds(), &["all-locked", "96"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("memory that cannot be moved"), "{}", text(&output.stderr));
 }

@@ -251,6 +251,16 @@ impl Manager {
         Ok(freed)
     }
 
+    /// Returns how much memory in windows and the like ([`crate::translation`]) cannot be moved out, such as memory that a program has
+    /// locked. Takes time linear in what is there.
+    ///
+    /// # Errors
+    /// `ForkedChild` in a forked child.
+    pub fn immovable_bytes(&self) -> Result<u64> {
+        let _inside = self.engine().enter()?;
+        Ok(self.engine().immovable_bytes())
+    }
+
     /// For tests: takes 2^order frames out of the budget, to see how a program does with less, or with memory in pieces. Their bytes are
     /// not reachable. The block counts against the budget, and is neither moved
     /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page blocks at speed,

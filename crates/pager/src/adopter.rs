@@ -285,6 +285,19 @@ impl Listener for Adopter<'_> {
         false
     }
 
+    /// Pages come and go, and none stays long enough: what cannot be moved leaves no room for them.
+    fn stuck(&mut self, address: u64) {
+        let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
+        let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
+        if immovable > budget / 2 {
+            let (immovable, budget) = (immovable >> 20, budget >> 20);
+            self.give_up(format!(
+                "the page at {address:#x} cannot be had: {immovable} MiB of the budget of {budget} MiB are memory that cannot be moved, as \
+                 locked memory; have the program lock less, or raise --memory"
+            ));
+        }
+    }
+
     fn counted(&mut self, served: Served) {
         *self.shared.served.lock().expect("nobody panics here") = served;
     }

@@ -66,6 +66,8 @@ const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
 /// How long the driver sleeps where nothing could go.
 const WITHOUT_ROOM: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How long faults wait, with none of them served, before that is told.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// How often in a row a fault may fail at one page before that is the target's end.
 const MOST_FAILURES: u32 = 1000;
 /// How often in a row the read of a page may fail.
@@ -107,6 +109,8 @@ pub struct Driver<'a, R, L> {
     unread: Vec<(u64, u32)>,
     /// Faults that wait. A thread that a signal disturbs asks for its page again and again.
     waiting: Vec<Fault>,
+    /// When a fault that waited was served, or none waited.
+    served_at: Instant,
     /// Pages whose threads are to be woken.
     usable: Vec<(u64, u64)>,
     /// For the next fault.
@@ -149,6 +153,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             failing,
             unread,
             waiting,
+            served_at: Instant::now(),
             usable,
             lingering: Wakefulness::default(),
             attending: Wakefulness::default(),
@@ -251,6 +256,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             if !is_idle || !waiting.is_empty() {
                 self.space.drive();
             }
+            self.look_whether_stuck();
             let has_work = self.changes.are_settled() && self.work(&mut making_room, &mut context);
             if std::mem::take(&mut self.lacks_room) {
                 // Nothing can go just now. Whoever holds pages, or tells of something, comes first.
@@ -584,9 +590,19 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.served.waited += u64::from(fault.is_met);
         let again = self.answer(fault, result);
         if !again {
+            self.served_at = Instant::now();
             self.waiting.retain(|waiting| *waiting != fault);
         }
         again
+    }
+
+    fn look_whether_stuck(&mut self) {
+        match self.waiting.first() {
+            Some(fault) if self.served_at.elapsed() > LONGEST_WAIT => self.listener.stuck(fault.page),
+            Some(_) => return,
+            None => {}
+        }
+        self.served_at = Instant::now();
     }
 
     /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is to be tried again.

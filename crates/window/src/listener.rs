@@ -28,6 +28,9 @@ pub trait Listener {
     /// be tried again.
     fn failed(&mut self, address: u64, error: Error) -> bool;
 
+    /// A fault at a page waits, and none that waited has been served for long.
+    fn stuck(&mut self, _address: u64) {}
+
     /// A change of the target's mappings cannot be followed. The target must not go on.
     fn lost(&mut self, error: Error);
 
