@@ -75,7 +75,10 @@ impl Heir<'_> {
         }
         self.take_name(places);
         wait_for_end(self.of);
-        self.take_descriptors();
+        self.take_table();
+        while self.take_descriptors().is_err() {
+            wait_a_while();
+        }
         self.after.into_iter().for_each(wait_for_end);
         if let Ok(nothing) = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty()) {
             replace(&nothing, 1);
@@ -86,8 +89,7 @@ impl Heir<'_> {
             // library's list of the environment is not changed any more.
             unsafe { libc::execve(self.program.as_ptr(), arguments.as_ptr(), libc::environ.cast()) };
             // The descriptors stay open meanwhile.
-            // SAFETY: there are no descriptors to be polled.
-            unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) };
+            wait_a_while();
         }
     }
 
@@ -114,29 +116,28 @@ impl Heir<'_> {
         }
     }
 
-    /// Makes the descriptors its own, has the program inherit those that are to be kept, and closes the others. There is room for the one
-    /// that this takes: this process's pidfd is no longer needed.
-    fn take_descriptors(&self) {
+    /// Makes the table of descriptors its own.
+    fn take_table(&self) {
         // The other heir has the same table, and goes by its descriptors still.
-        // SAFETY: the table is not shared any more with anybody else, and there are no descriptors to be polled.
+        // SAFETY: the table is not shared any more with anybody else afterwards, and the call takes no memory.
         while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
-            // SAFETY: as above.
-            unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) };
+            wait_a_while();
         }
+        // There is room for the descriptor that is needed to see the others.
         close(self.of.as_raw_fd());
-        let folder = loop {
-            match rustix::fs::open(c"/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-                Ok(folder) => break folder,
-                // SAFETY: there are no descriptors to be polled.
-                Err(_) => unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) },
-            };
-        };
+    }
+
+    /// Has the program inherit the descriptors that are to be kept, and closes the others. What was done before an error need not be done
+    /// again.
+    fn take_descriptors(&self) -> rustix::io::Result<()> {
+        let folder = rustix::fs::open(c"/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let own =
             [Some(folder.as_fd()), Some(self.input), self.after].map(|own| own.map(|own| own.as_raw_fd()));
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(&folder, &mut buffer);
         while let Some(entry) = entries.next() {
-            let Ok(entry) = entry else { return };
+            // One that is left out would be closed, and its memory would read as zeros.
+            let entry = entry?;
             let number = entry.file_name().to_bytes().iter().try_fold(0, |number, digit| {
                 digit.is_ascii_digit().then(|| number * 10 + i32::from(*digit - b'0'))
             });
@@ -151,7 +152,14 @@ impl Heir<'_> {
                 close(number);
             }
         }
+        Ok(())
     }
+}
+
+/// Waits before something is tried again for which the kernel lacks memory.
+fn wait_a_while() {
+    // SAFETY: there are no descriptors to be polled.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) };
 }
 
 /// Returns where this process has the arguments that it was started with. None where the kernel does not say.
@@ -161,11 +169,21 @@ fn places_of_arguments() -> Range<u64> {
     field(48).zip(field(49)).map_or(0..0, |(start, end)| start..end)
 }
 
-/// Waits until a process has ended, by its pidfd.
+/// Waits until a process has ended, by its pidfd. Ends this heir where that is no descriptor any more: then the process that it was to
+/// follow lives, and has closed it. To take that for an end would be to kill what is alive.
 fn wait_for_end(process: BorrowedFd<'_>) {
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the one entry is live for the call.
-    while unsafe { libc::poll(&raw mut polled, 1, -1) } != 1 {}
+    loop {
+        // SAFETY: the one entry is live for the call.
+        let told = unsafe { libc::poll(&raw mut polled, 1, -1) };
+        if told == 1 && polled.revents & libc::POLLNVAL != 0 {
+            // SAFETY: the call does not return, and runs nothing of what this process has registered for its exit.
+            unsafe { libc::_exit(1) };
+        }
+        if told == 1 && polled.revents & libc::POLLIN != 0 {
+            return;
+        }
+    }
 }
 
 /// Returns whether a descriptor is of a kind, by its link in the folder of descriptors.
@@ -269,5 +287,37 @@ mod tests {
         let mut text = String::new();
         input.read_to_string(&mut text).unwrap();
         assert_eq!(text, "still here");
+    }
+
+    /// The table is shared: what the process closes is closed for its heirs as well.
+    #[test]
+    fn an_heir_ends_without_a_word_where_its_process_lives_and_has_closed_the_descriptor() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = std::ffi::CString::new(folder.path().join("said").to_str().unwrap()).unwrap();
+        let input = tempfile::tempfile().unwrap();
+        let code = crate::run_in_forked_child(|| {
+            let of = pidfd(std::process::id());
+            let heir = Heir {
+                name: c"an heir",
+                of: of.as_fd(),
+                after: None,
+                program: c"/bin/touch",
+                arguments: &[c"touch", &said],
+                input: input.as_fd(),
+                keeps: c"nothing",
+            };
+            let pid = heir.start().unwrap();
+            drop(of);
+            let number = Pid::from_raw(pid as i32).unwrap();
+            wait_until(|| {
+                // A call that goes on after a stop looks at its descriptor again.
+                let _ = kill_process(number, Signal::STOP);
+                let _ = kill_process(number, Signal::CONT);
+                waitpid(Some(number), WaitOptions::NOHANG).unwrap().is_some()
+            });
+            0
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert!(!folder.path().join("said").exists(), "it took its process for dead");
     }
 }
