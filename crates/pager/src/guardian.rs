@@ -143,11 +143,7 @@ impl Guardian {
 
     /// Everything has ended as it should, and so do the guardians. One that is left otherwise ends the tree.
     pub(crate) fn finish(self) {
-        for guard in self.lock().guards.drain(..) {
-            kill(guard.pid, Signal::KILL);
-            // Another thread may have taken its end.
-            let _ = Pid::from_raw(guard.pid as i32).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
-        }
+        self.lock().end_guards();
     }
 
     fn lock(&self) -> MutexGuard<'_, Ward> {
@@ -183,6 +179,14 @@ impl Drop for Entrusted {
 }
 
 impl Ward {
+    fn end_guards(&mut self) {
+        for guard in self.guards.drain(..) {
+            kill(guard.pid, Signal::KILL);
+            // Another thread may have taken its end.
+            let _ = Pid::from_raw(guard.pid as i32).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
+        }
+    }
+
     fn start_guard(&self) -> io::Result<Guard> {
         let first = self.guards.last().map(|guard| Arc::clone(&guard.process));
         let arguments = ARGUMENTS.iter().map(|argument| CString::new(*argument));
@@ -202,6 +206,13 @@ impl Ward {
         let number = Pid::from_raw(pid as i32).expect("a process has a number");
         let process = pidfd_open(number, PidfdFlags::empty()).inspect_err(|_| kill(pid, Signal::KILL))?;
         Ok(Guard { pid, process: Arc::new(process), _first: first })
+    }
+}
+
+impl Drop for Ward {
+    /// Nobody is in the guards' care any more, and they go by descriptors that are closed now.
+    fn drop(&mut self) {
+        self.end_guards();
     }
 }
 

@@ -175,6 +175,29 @@ fn what_stands_still_goes_on_though_a_guardian_is_killed_with_the_runner() {
 }
 
 #[test]
+#[ignore = "another test runs it in a process of its own, as a runner"]
+fn runner_that_has_given_up() {
+    let guardian = Guardian::new().unwrap();
+    let guards = guardian.complete().unwrap();
+    let entrusted = guardian.entrust(None, 1).unwrap();
+    drop(guardian);
+    let are_there =
+        |guards: &[u32]| guards.iter().all(|pid| proc::stat(*pid).is_some_and(|stat| stat.state != b'Z'));
+    assert!(are_there(&guards), "something is in their care still");
+    drop(entrusted);
+    assert!(guards.iter().all(|pid| proc::stat(*pid).is_none()));
+}
+
+/// A run may end early, by an error of the kernel's, in a process that goes on.
+#[test]
+fn guardians_end_with_the_last_that_could_entrust_something_to_them() {
+    let mut runner = Ours::this_program("runner_that_has_given_up", |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+    });
+    assert!(runner.0.wait().unwrap().success());
+}
+
+#[test]
 #[ignore = "another test runs it in a process of its own, as a program"]
 fn program_that_wants_a_page() {
     let words = ZeroedArray::<AtomicU64>::new(PAGE_BYTES / 8).unwrap();
