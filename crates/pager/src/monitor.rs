@@ -341,7 +341,8 @@ impl Monitor {
     fn measure(&mut self) -> u64 {
         let own = self.own.read();
         let managed = &self.managed;
-        let anonymous = self.tree.measure(|pid| managed.get(&pid).is_some_and(Managed::is_equipped));
+        let has_copies = |pid| managed.get(&pid).is_some_and(Managed::is_equipped);
+        let anonymous = self.tree.measure(own.anonymous, has_copies);
         let limit = self.ledger.limit_bytes();
         let fits = |fixed: Fixed| anonymous + own.anonymous + fixed.shared + fixed.tables < limit / 2;
         let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own, false));

@@ -335,6 +335,16 @@ pub(crate) fn machine_shared() -> u64 {
     told.sharedram.saturating_mul(told.mem_unit.into()) + *LATE_BYTES
 }
 
+/// Returns the anonymous memory of the whole machine in bytes, but for what CPUs tell late. Costs 2 µs. It is 0 where the kernel does
+/// not say.
+pub(crate) fn machine_anonymous() -> u64 {
+    static INFO: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/meminfo").ok());
+    let mut text = [0; 4096];
+    let len = INFO.as_ref().and_then(|info| info.read_at(&mut text, 0).ok()).unwrap_or(0);
+    let mut lines = text[..len].split(|byte| *byte == b'\n');
+    lines.find_map(|line| line.strip_prefix(b"AnonPages:")).map_or(0, |kibibytes| number(kibibytes) << 10)
+}
+
 /// Each CPU counts up to 125 pages before it tells.
 static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAGE_BYTES) as u64);
 
@@ -417,6 +427,12 @@ mod tests {
         let file = File::from(memfd_create("shared", MemfdFlags::CLOEXEC).unwrap());
         file.write_all_at(&vec![1; 32 << 20], 0).unwrap();
         assert!(machine_shared() >= 32 << 20);
+    }
+
+    #[test]
+    fn the_machine_has_the_anonymous_memory_of_this_process() {
+        let _own = vec![1_u8; 32 << 20];
+        assert!(machine_anonymous() >= 32 << 20);
     }
 
     #[test]

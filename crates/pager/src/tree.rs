@@ -14,14 +14,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::share_memory;
-use rustix::system::sysinfo;
 
 use crate::fixed::{Asked, Shared};
 use crate::priority;
 use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm};
 use crate::rounds::{Next, Rounds, Wanted};
 use crate::shares::{Group, Newcomer};
-use crate::turns::Turns;
+use crate::turns::{Anonymous, Turns};
 
 /// From one look at which processes there are to the next, where none has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -76,8 +75,6 @@ pub(crate) struct Tree {
     shared: Shared,
     rounds: Rounds,
     turns: Turns,
-    /// What they had at the last measurement.
-    anonymous: u64,
     /// How many there have been.
     pub(crate) seen: u64,
     pub(crate) helpers: Vec<u32>,
@@ -109,12 +106,13 @@ impl Tree {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is
+    /// Begins a look. Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is
     /// seldom. New processes are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
     ///
     /// # Errors
     /// As [`look`](Self::look).
     pub(crate) fn look_if_due(&mut self, within: Duration) -> io::Result<bool> {
+        self.turns.begin_look();
         let now = Instant::now();
         let passed = self.last_look.map_or(Duration::MAX, |last| now - last.at);
         let is_due = match self.last_look {
@@ -333,29 +331,40 @@ impl Tree {
         self.turns.answered(pid, true);
     }
 
-    /// Measures the processes, and returns their anonymous memory together. `has_copies` tells of a process whether its shared pages
-    /// count as copies already, so that stores to them are not looked for.
-    pub(crate) fn measure(&mut self, has_copies: impl Fn(u32) -> bool) -> u64 {
-        let free_bytes = || {
-            let told = sysinfo();
-            told.freeram.saturating_mul(told.mem_unit.into())
-        };
-        let asked = self.turns.begin(Instant::now(), free_bytes(), self.anonymous);
+    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`. `has_copies` tells of a process
+    /// whether its shared pages count as copies already, so that stores to them are not looked for.
+    pub(crate) fn measure(&mut self, own_bytes: u64, has_copies: impl Fn(u32) -> bool) -> u64 {
+        let began = Instant::now();
+        let (asked, others) = self.turns.begin();
         let watched = self.uncopied_families(has_copies);
-        for (index, pid) in asked.into_iter().enumerate() {
+        self.measure_all(asked, &watched);
+        self.ask();
+        let mut sum = self.sum();
+        let anonymous = |sum| Anonymous { machine: proc::machine_anonymous(), known: sum + own_bytes };
+        if !others.is_empty() && self.turns.is_alarmed(Instant::now(), anonymous(sum)) {
+            self.measure_all(others, &watched);
+            sum = self.sum();
+            self.turns.asked_all(began, Instant::now(), anonymous(sum));
+        }
+        sum
+    }
+
+    fn measure_all(&mut self, pids: Vec<u32>, watched: &BTreeSet<u64>) {
+        for (index, pid) in pids.into_iter().enumerate() {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
-            self.measure_one(pid, &watched);
+            self.measure_one(pid, watched);
         }
-        self.turns.end(Instant::now());
-        self.ask();
+    }
+
+    /// Returns the anonymous memory of all processes, as they were measured last.
+    fn sum(&self) -> u64 {
         let processes = self.processes.values().filter(|process| !process.is_vforked);
         let mut sum: u64 = processes.map(|process| process.memory.anonymous).sum();
         for family in self.families.values() {
             sum = sum - family.counted().0 + family.estimate();
         }
-        self.anonymous = sum;
         sum
     }
 

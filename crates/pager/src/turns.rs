@@ -2,99 +2,124 @@
 //!
 //! A tree may have hundreds of processes of which most do nothing. To ask one takes microseconds, and a look comes every few
 //! milliseconds. So a process is asked at each look while it changes, and for some looks more. The others are asked in turn, a few
-//! at a look. One of them may begin to grow before its turn: the machine has less free memory then, by more than the growth that was
-//! seen. That costs one call to know, and then all are asked, for a hundredth of the time at most.
+//! at a look. One of them may begin to grow before its turn: the machine has more anonymous memory then, and nobody is known to have got
+//! it. That costs one call to know, and then all are asked, for a hundredth of the time at most.
+//!
+//! Free memory would not tell. A machine whose page cache is full gives growing programs memory of the cache, and has as much free as
+//! before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A process that has not changed at so many looks in a row waits for its turn.
-const CALM: u32 = 32;
+const CALM: u64 = 32;
 /// So many of those that wait are asked at each look.
 const AT_ONCE: usize = 8;
-/// Free memory may shrink by so much more than the tree was seen to grow.
-const LEAST_FALL: u64 = 4 << 20;
+/// The machine may get so much more than the tree and the runner were seen to get.
+const LEAST_GROWTH: i64 = 4 << 20;
 /// All are asked out of turn for one part in so many of the time. That is not put off for longer than if it had taken so long.
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
 /// Whose turn it is.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
-    /// At how many looks in a row each has not changed.
-    calm: BTreeMap<u32, u32>,
+    /// How many looks there were.
+    look: u64,
+    /// The last look at which each changed.
+    changed: BTreeMap<u32, u64>,
     /// Where the next turn begins.
     next: u32,
+    /// `None`: not all have been asked since some wait for their turns.
     alarm: Option<Alarm>,
 }
 
-/// What the machine had free, and what the tree was known to have, when all had been asked last.
+/// What is known since all were asked last.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    free_bytes: u64,
-    tree_bytes: u64,
+    /// The least that the machine had beyond what was known of the tree and the runner. Anybody's memory may shrink, so only the
+    /// difference says whether somebody has grown.
+    least_beyond: i64,
     at: Instant,
     took: Duration,
 }
 
+/// The anonymous memory of the machine, and what of it is known to be the tree's and the runner's, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anonymous {
+    pub(crate) machine: u64,
+    pub(crate) known: u64,
+}
+
+impl Anonymous {
+    fn beyond(self) -> i64 {
+        // What is known may be an estimate that is too large.
+        self.machine as i64 - self.known as i64
+    }
+}
+
 impl Turns {
-    /// Returns who is to be asked at this look, in the order of numbers.
-    pub(crate) fn begin(&mut self, now: Instant, free_bytes: u64, tree_bytes: u64) -> Vec<u32> {
-        let waits = |(pid, calm): (&u32, &u32)| (*calm >= CALM).then_some(*pid);
-        let later = self.calm.range(self.next..).filter_map(waits);
-        let mut in_turn: Vec<u32> = later.chain(self.calm.range(..self.next).filter_map(waits)).collect();
-        let is_all = in_turn.len() <= AT_ONCE || self.is_alarmed(now, free_bytes, tree_bytes);
-        if is_all {
-            self.alarm = Some(Alarm { free_bytes, tree_bytes, at: now, took: Duration::ZERO });
+    /// A look begins. Processes may be asked several times at one.
+    pub(crate) fn begin_look(&mut self) {
+        self.look += 1;
+    }
+
+    /// Returns who is to be asked, in the order of numbers, and who is not to be.
+    pub(crate) fn begin(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let waits = |(pid, changed): (&u32, &u64)| self.has_waited(*changed).then_some(*pid);
+        let later = self.changed.range(self.next..).filter_map(waits);
+        let mut in_turn: Vec<u32> = later.chain(self.changed.range(..self.next).filter_map(waits)).collect();
+        let others = in_turn.split_off(AT_ONCE.min(in_turn.len()));
+        if others.is_empty() {
+            self.alarm = None;
         } else {
-            in_turn.truncate(AT_ONCE);
             self.next = in_turn.last().map_or(0, |last| last + 1);
         }
-        let mut asked: Vec<u32> =
-            self.calm.iter().filter(|(_, calm)| **calm < CALM).map(|(pid, _)| *pid).collect();
-        asked.extend(in_turn);
+        let changing = self.changed.iter().filter(|(_, changed)| !self.has_waited(**changed));
+        let mut asked: Vec<u32> = changing.map(|(pid, _)| *pid).chain(in_turn).collect();
         asked.sort_unstable();
-        asked
+        (asked, others)
     }
 
-    /// Those that were to be asked have been.
-    pub(crate) fn end(&mut self, now: Instant) {
-        if let Some(alarm) = &mut self.alarm
-            && alarm.took.is_zero()
-        {
-            alarm.took = (now - alarm.at).min(MOST_TOOK);
-        }
-    }
-
-    fn is_alarmed(&mut self, now: Instant, free_bytes: u64, tree_bytes: u64) -> bool {
+    /// Returns whether those are to be asked as well that were not to be.
+    pub(crate) fn is_alarmed(&mut self, now: Instant, anonymous: Anonymous) -> bool {
         let Some(alarm) = &mut self.alarm else { return true };
-        if free_bytes > alarm.free_bytes {
-            (alarm.free_bytes, alarm.tree_bytes) = (free_bytes, tree_bytes);
-        }
-        let fell = alarm.free_bytes.saturating_sub(free_bytes);
-        let was_seen = tree_bytes.saturating_sub(alarm.tree_bytes);
-        fell > was_seen + LEAST_FALL && now - alarm.at >= alarm.took * ALL_SHARE
+        alarm.least_beyond = alarm.least_beyond.min(anonymous.beyond());
+        let has_grown = anonymous.beyond() - alarm.least_beyond > LEAST_GROWTH;
+        has_grown && now - alarm.at >= alarm.took * ALL_SHARE
+    }
+
+    /// All have been asked, which began at a time.
+    pub(crate) fn asked_all(&mut self, began: Instant, now: Instant, anonymous: Anonymous) {
+        let (least_beyond, took) = (anonymous.beyond(), (now - began).min(MOST_TOOK));
+        self.alarm = Some(Alarm { least_beyond, at: began, took });
+    }
+
+    fn has_waited(&self, changed: u64) -> bool {
+        self.look - changed > CALM
     }
 
     /// A process was asked.
     pub(crate) fn answered(&mut self, pid: u32, has_changed: bool) {
-        let calm = self.calm.entry(pid).or_default();
-        *calm = if has_changed { 0 } else { calm.saturating_add(1) };
+        let changed = self.changed.entry(pid).or_insert(self.look);
+        if has_changed {
+            *changed = self.look;
+        }
     }
 
     /// Any of them may have begun to change.
     pub(crate) fn ask_all(&mut self) {
-        self.calm.values_mut().for_each(|calm| *calm = 0);
+        self.changed.values_mut().for_each(|changed| *changed = self.look);
     }
 
     /// Returns whether a process waits for its turn.
     pub(crate) fn is_calm(&self, pid: u32) -> bool {
-        self.calm.get(&pid).is_some_and(|calm| *calm >= CALM)
+        self.changed.get(&pid).is_some_and(|changed| self.has_waited(*changed))
     }
 
     /// Takes note of which processes there are. New ones have just changed.
     pub(crate) fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
-        self.calm.retain(|pid, _| is_there(*pid));
+        self.changed.retain(|pid, _| is_there(*pid));
     }
 }
 
@@ -103,6 +128,8 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    /// What the machine and the tree have at first.
+    const FIRST: Anonymous = Anonymous { machine: 1 << 30, known: 100 * MIB };
 
     fn of(count: u32) -> Turns {
         let mut turns = Turns::default();
@@ -111,24 +138,32 @@ mod tests {
     }
 
     /// One look at which those that are asked have not changed but these.
-    fn look(turns: &mut Turns, now: Instant, changing: &[u32]) -> Vec<u32> {
-        let asked = turns.begin(now, 1 << 30, 0);
+    fn look(turns: &mut Turns, changing: &[u32]) -> Vec<u32> {
+        turns.begin_look();
+        let (asked, _) = turns.begin();
         asked.iter().for_each(|pid| turns.answered(*pid, changing.contains(pid)));
-        turns.end(now);
         asked
+    }
+
+    /// A hundred that wait for their turns. All have just been asked, which took a millisecond.
+    fn of_a_hundred_that_wait(now: Instant) -> Turns {
+        let mut turns = of(100);
+        (0..=CALM).for_each(|_| drop(look(&mut turns, &[])));
+        assert!(turns.is_alarmed(now, FIRST), "not all have been asked yet");
+        turns.asked_all(now, now + MOST_TOOK, FIRST);
+        turns
     }
 
     #[test]
     fn a_look_at_many_that_do_nothing_asks_those_that_change_and_a_few_more_and_all_have_their_turns() {
-        let now = Instant::now();
         for count in [100, 1000] {
             let mut turns = of(count);
             for _ in 0..CALM {
-                assert_eq!(look(&mut turns, now, &[7, 8]).len() as u32, count);
+                assert_eq!(look(&mut turns, &[7, 8]).len() as u32, count);
             }
             let mut asked = std::collections::BTreeSet::new();
             for _ in 0..count.div_ceil(AT_ONCE as u32) {
-                let at_once = look(&mut turns, now, &[7, 8]);
+                let at_once = look(&mut turns, &[7, 8]);
                 assert!(at_once.len() <= AT_ONCE + 2 && at_once.contains(&7) && at_once.contains(&8));
                 asked.extend(at_once);
             }
@@ -139,34 +174,57 @@ mod tests {
     #[test]
     fn few_processes_are_all_asked_at_each_look() {
         let mut turns = of(AT_ONCE as u32);
-        let now = Instant::now();
-        assert!((0..1000).all(|_| look(&mut turns, now, &[]).len() == AT_ONCE));
+        assert!((0..1000).all(|_| look(&mut turns, &[]).len() == AT_ONCE));
+    }
+
+    /// While processes are taken over, the others are measured after each.
+    #[test]
+    fn measurements_are_no_looks() {
+        let mut turns = of(100);
+        turns.begin_look();
+        for _ in 0..=2 * CALM {
+            let (asked, others) = turns.begin();
+            assert_eq!((asked.len(), others.len()), (100, 0));
+            asked.into_iter().for_each(|pid| turns.answered(pid, false));
+        }
     }
 
     #[test]
-    fn all_are_asked_where_free_memory_shrinks_by_more_than_was_seen_to_grow_but_not_all_the_time() {
-        let (mut turns, now) = (of(100), Instant::now());
-        (0..=CALM).for_each(|_| drop(look(&mut turns, now, &[])));
-        let free = 1 << 30;
-        assert!(turns.begin(now, free - 8 * MIB, 8 * MIB).len() <= AT_ONCE, "the tree was seen to grow");
-        assert_eq!(turns.begin(now, free - 16 * MIB, 8 * MIB).len(), 100);
-        let took = Duration::from_millis(1);
-        turns.end(now + took);
-        assert!(
-            turns.begin(now + took * 50, free - 32 * MIB, 8 * MIB).len() <= AT_ONCE,
-            "it has cost enough for now"
-        );
-        assert_eq!(turns.begin(now + took * 100, free - 32 * MIB, 8 * MIB).len(), 100);
+    fn all_are_asked_where_the_machine_gets_more_than_was_seen_but_not_all_the_time() {
+        let now = Instant::now();
+        let mut turns = of_a_hundred_that_wait(now);
+        let later = now + Duration::from_secs(1);
+        let grown = |machine, known| Anonymous {
+            machine: FIRST.machine + machine * MIB,
+            known: FIRST.known + known * MIB,
+        };
+        assert!(!turns.is_alarmed(later, grown(8, 8)), "the tree was seen to grow");
+        assert!(turns.is_alarmed(later, grown(16, 8)));
+        assert!(!turns.is_alarmed(now + MOST_TOOK * 50, grown(16, 8)), "it has cost enough for now");
+        turns.asked_all(later, later + MOST_TOOK, grown(16, 16));
+        assert!(!turns.is_alarmed(later + Duration::from_secs(1), grown(16, 16)));
+    }
+
+    #[test]
+    fn growth_does_not_hide_behind_memory_that_becomes_free() {
+        let now = Instant::now();
+        let mut turns = of_a_hundred_that_wait(now);
+        let later = now + Duration::from_secs(1);
+        let of_tree = Anonymous { machine: FIRST.machine, known: FIRST.known - 50 * MIB };
+        assert!(turns.clone().is_alarmed(later, of_tree), "another has got what one was seen to give back");
+        let of_others = Anonymous { machine: FIRST.machine - 50 * MIB, known: FIRST.known };
+        assert!(!turns.is_alarmed(later, of_others));
+        assert!(turns.is_alarmed(later, FIRST), "somebody has got what others have given back");
     }
 
     #[test]
     fn a_process_that_changes_in_its_turn_is_asked_at_each_look_again() {
-        let (mut turns, now) = (of(100), Instant::now());
-        (0..=CALM).for_each(|_| drop(look(&mut turns, now, &[])));
-        while !look(&mut turns, now, &[50]).contains(&50) {}
+        let mut turns = of(100);
+        (0..=CALM).for_each(|_| drop(look(&mut turns, &[])));
+        while !look(&mut turns, &[50]).contains(&50) {}
         assert!(!turns.is_calm(50) && turns.is_calm(51));
-        assert!((0..CALM).all(|_| look(&mut turns, now, &[]).contains(&50)));
+        assert!((0..CALM).all(|_| look(&mut turns, &[]).contains(&50)));
         turns.keep(|pid| pid != 50);
-        assert!(!look(&mut turns, now, &[]).contains(&50));
+        assert!(!look(&mut turns, &[]).contains(&50));
     }
 }
