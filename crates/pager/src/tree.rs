@@ -80,6 +80,8 @@ pub(crate) struct Tree {
     pub(crate) helpers: Vec<u32>,
     last_look: Option<LastLook>,
     last_find: Option<(Instant, Duration)>,
+    /// When a new number was last nobody's. Its process may be on its way: the kernel gives the number out before.
+    unanswered_at: Option<Instant>,
 }
 
 /// When the processes were last looked for.
@@ -124,13 +126,15 @@ impl Tree {
             // A process that comes during the look is newer.
             let newest = proc::newest();
             // One that has its number already may not have been there yet at the last look.
-            let before = self
-                .last_look
-                .map(|last| last.before)
-                .filter(|before| self.is_found_by_numbers(*before, newest, now));
-            let looked = match before {
+            let before = self.last_look.map(|last| last.before);
+            let looked = match before.filter(|before| self.is_found_by_numbers(*before, newest, now)) {
                 Some(before) => self.look_among(before, newest),
-                None => self.look(),
+                None => {
+                    // Nobody asks about each of these.
+                    let are_new = before.is_some_and(|before| before != newest);
+                    self.unanswered_at = if are_new { Some(now) } else { self.unanswered_at };
+                    self.look()
+                }
             };
             let before = self.last_look.map_or(newest, |last| last.newest);
             self.last_look = Some(LastLook { at: now, took: now.elapsed(), newest, before });
@@ -139,10 +143,13 @@ impl Tree {
         Ok(is_due)
     }
 
-    /// Returns whether new processes are to be looked for among the numbers that are new.
+    /// Returns whether new processes are to be looked for among the numbers that are new. For a while after one was nobody's, the lists
+    /// of children are read as often as they may be: a process that has its number already may be delayed for longer than a look.
     fn is_found_by_numbers(&self, before: u32, newest: u32, now: Instant) -> bool {
         let most = LEAST_NUMBERS.max(self.processes.len() as u32 * NUMBERS_EACH);
-        let is_recent = |(at, took)| now - at < FIND_EVERY.max(took * FIND_SHARE);
+        let is_unanswered = self.unanswered_at.is_some_and(|at| now - at < FIND_EVERY);
+        let every = if is_unanswered { Duration::ZERO } else { FIND_EVERY };
+        let is_recent = |(at, took)| now - at < every.max(took * FIND_SHARE);
         // The numbers begin anew when all have been used.
         newest.checked_sub(before).is_some_and(|count| count <= most) && self.last_find.is_some_and(is_recent)
     }
@@ -211,7 +218,10 @@ impl Tree {
             if self.processes.contains_key(&pid) || self.helpers.contains(&pid) {
                 continue;
             }
-            let Some(Stat { parent, .. }) = proc::ask(pid)? else { continue };
+            let Some(Stat { parent, .. }) = proc::ask(pid)? else {
+                self.unanswered_at = Some(Instant::now());
+                continue;
+            };
             let is_ours = parent == own
                 || self.processes.contains_key(&parent)
                 || found.iter().rev().any(|(found, _)| *found == parent);
@@ -474,5 +484,32 @@ impl Tree {
     /// All groups of processes that may show the same pages.
     fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
         self.families.values_mut().chain(&mut self.shared.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A process that has its number, and is not there yet, looks like one that has ended.
+    #[test]
+    fn where_a_number_is_nobodys_the_lists_of_children_are_read_soon() {
+        let mut tree = Tree::default();
+        let ended =
+            Command::new("true").spawn().and_then(|mut child| child.wait().map(|_| child.id())).unwrap();
+        assert_eq!(proc::ask(ended).unwrap(), None);
+        let before = ended - 1;
+        let now = Instant::now();
+        tree.last_find = Some((now, Duration::from_millis(1)));
+        let later = now + Duration::from_millis(100);
+        assert!(tree.is_found_by_numbers(before, ended, later));
+        tree.look_among(before, ended).unwrap();
+        assert!(!tree.is_found_by_numbers(before, ended, later));
+        let soon = now + Duration::from_millis(40);
+        assert!(tree.is_found_by_numbers(before, ended, soon), "they have just been read");
+        tree.last_find = Some((now + FIND_EVERY * 10, Duration::from_millis(1)));
+        assert!(tree.is_found_by_numbers(before, ended, now + FIND_EVERY * 11 - Duration::from_millis(100)));
     }
 }
