@@ -140,7 +140,12 @@ fn one_round(options: &Options) -> ExitCode {
             .budget_bytes(budget_bytes)
             .build()
     };
-    let limits = octavo_pager::Options { limit_bytes: LIMIT_BYTES, socket: None, is_strict: false };
+    let limits = octavo_pager::Options {
+        limit_bytes: LIMIT_BYTES,
+        socket: None,
+        is_strict: false,
+        leaves_manager: false,
+    };
     let (end, summary) = octavo_pager::run(command, limits, make_manager).expect("the program starts");
     let how = match &end {
         End::Program(status) => status.to_string(),

@@ -97,6 +97,10 @@ pub struct Options<'a> {
     pub socket: Option<&'a Path>,
     /// A process that cannot be taken over ends the run. Otherwise it goes on without a limit.
     pub is_strict: bool,
+    /// At the end of the run the manager is left to the end of this process, which comes soon. All its swap is in files without names.
+    /// To free a large one takes a second for some GiB, and the kernel does that in threads of its own where nobody else has the file.
+    /// With a named file or a disk this would be wrong: a transfer may be under way still when another manager takes it.
+    pub leaves_manager: bool,
 }
 
 /// Runs a program and all its children within a limit. `make_manager` makes the manager, in a thread of its own, before the first process
@@ -119,7 +123,7 @@ pub fn run(
     let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
     let program = match command.spawn() {
         Ok(child) => child.id(),
-        Err(error) => return Ok((End::NotStarted(error), monitor.finish())),
+        Err(error) => return Ok((End::NotStarted(error), monitor.finish(options.leaves_manager))),
     };
     // Each process that is managed takes descriptors. The program has the limit that it was given.
     if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
@@ -155,7 +159,7 @@ pub fn run(
             break End::Stopped(format!("its end cannot be waited for: {error}"));
         }
     };
-    Ok((end, monitor.finish()))
+    Ok((end, monitor.finish(options.leaves_manager)))
 }
 
 /// Sleeps until it is time, or the program has ended.

@@ -50,7 +50,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         let reclaim_policy = reclaim_policy(settings.accessed_bits);
         builder(&settings).budget_bytes(budget_bytes).reclaim_policy(reclaim_policy).build()
     };
-    let options = Options { limit_bytes, socket: args.socket.as_deref(), is_strict: args.strict };
+    let options = Options {
+        limit_bytes,
+        socket: args.socket.as_deref(),
+        is_strict: args.strict,
+        leaves_manager: args.swap.iter().all(|place| place.path.is_dir()),
+    };
     let (end, summary) = octavo_pager::run(command, options, make_manager).map_err(|error| {
         match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => Failure::Said(format!(

@@ -40,8 +40,8 @@ impl Monitor {
         }
     }
 
-    /// Ends the management of all processes, after the program's end.
-    pub(crate) fn finish(mut self) -> Summary {
+    /// Ends the management of all processes, after the program's end. The manager is dropped, or left to the end of this process.
+    pub(crate) fn finish(mut self, leaves_manager: bool) -> Summary {
         priority::starts_others();
         // A program that has ended early does not care whether it could have been served.
         let _ = self.making.take().map(std::thread::JoinHandle::join);
@@ -62,6 +62,9 @@ impl Monitor {
             guardian.finish();
         }
         self.wait_for_helpers();
+        if leaves_manager {
+            std::mem::forget(self.manager.take());
+        }
         self.summary
     }
 

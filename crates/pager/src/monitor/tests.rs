@@ -1,5 +1,7 @@
 use std::process::{Child, Command, Stdio};
 
+use octavo::io::{Device, Submitted, SwapArea, Transfer, Urgency};
+
 use super::*;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
@@ -247,12 +249,46 @@ fn at_the_end_of_a_run_no_driver_waits_for_another_ones_end() {
     let finishing = first.hold_driver(|first| {
         kernel.fork();
         monitor.managed.extend([(7, first), (8, second)]);
-        let finishing = std::thread::spawn(move || monitor.finish());
+        let finishing = std::thread::spawn(move || monitor.finish(false));
         wait_until(&is_stopped);
         finishing
     });
     finishing.join().unwrap();
     assert!(commons.guardian.pids().is_empty());
+}
+
+/// A device that nobody uses.
+struct Unused {
+    _there: Arc<()>,
+}
+
+impl Device for Unused {
+    fn capacity_pages(&self) -> u32 {
+        1024
+    }
+
+    fn submit(&self, transfer: Transfer, _: Urgency) -> Submitted {
+        transfer.complete(Ok(()));
+        Submitted::Accepted
+    }
+
+    fn describe(&self) -> String {
+        "an unused device".into()
+    }
+}
+
+#[test]
+fn devices_are_closed_at_the_end_of_a_run_or_left_to_the_end_of_the_process() {
+    for is_left in [false, true] {
+        let there = Arc::new(());
+        let device = Unused { _there: Arc::clone(&there) };
+        let builder = Manager::builder().budget_bytes(32 << 20).swap_area(SwapArea::device(Box::new(device)));
+        let commons = Commons::new();
+        let mut monitor = monitor(&commons);
+        monitor.manager = Some(builder.build().unwrap());
+        monitor.finish(is_left);
+        assert_eq!(Arc::strong_count(&there) > 1, is_left);
+    }
 }
 
 #[test]
