@@ -157,8 +157,9 @@ impl<'a> Adopter<'a> {
         let now = Instant::now();
         let counters = self.shared.manager.counters();
         let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
-        let is_new = |lack: &LacksRoom| gone_pages > lack.gone_pages || now - lack.last > ROOM_PATIENCE / 4;
-        let since = self.lacks_room.filter(|lack| !is_new(lack)).map_or(now, |lack| lack.since);
+        // A device may take long to fail, and a long time without a failure is none of patience. So each one counts for a part of it at most.
+        let since = |lack: LacksRoom| lack.since + (now - lack.last).saturating_sub(ROOM_PATIENCE / 4);
+        let since = self.lacks_room.filter(|lack| gone_pages <= lack.gone_pages).map_or(now, since);
         self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });
         now - since < ROOM_PATIENCE
     }

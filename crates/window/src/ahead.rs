@@ -95,7 +95,7 @@ impl Default for Ahead {
 /// The advice for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advice {
-    run: usize,
+    pub(crate) run: usize,
     /// The pages to bring. The fault's own is the first or the last of them.
     pub(crate) first: u64,
     pub(crate) pages: u64,
@@ -128,7 +128,7 @@ impl Ahead {
             (index, Way::Either)
         });
         self.singles -= self.singles / SINGLE_MEMORY;
-        if found.is_none() {
+        if found.is_none() && !protected {
             self.singles += SINGLE_SCALE / SINGLE_MEMORY;
             self.single_of = thread;
         }
@@ -153,9 +153,13 @@ impl Ahead {
         self.read >= MEMORY / 8 && self.stored * 2 > self.read
     }
 
-    /// Takes note of pages that came beforehand, behind those that came for a fault.
-    pub(crate) fn came_beforehand(&mut self, advice: Advice, pages: u64) {
-        self.runs[advice.run].end += pages;
+    /// Takes note of pages that came beforehand from `first` on, behind those that came for a fault.
+    pub(crate) fn came_beforehand(&mut self, advice: Advice, first: u64, pages: u64) {
+        let run = &mut self.runs[advice.run];
+        // Meanwhile the run may have gone on, or another one may be followed in its place.
+        if run.end == first {
+            run.end += pages;
+        }
     }
 
     /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to unnoticed.

@@ -414,6 +414,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let result = match change {
             Event::Fork(child) => {
                 self.listener.forked(child);
+                // That may have taken long, and no fault was served meanwhile.
+                self.served_at = Instant::now();
                 Ok(())
             }
             Event::Remove { start, end } => {
@@ -538,6 +540,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.ahead.came(advice, came.0, came.1, is_open);
         self.served.along += pages - 1;
         self.wake(fault, came.0 * PAGE, came.1 * PAGE);
+        if self.beforehand.is_some_and(|(before, ..)| before.run == advice.run) {
+            self.beforehand = None;
+        }
         if first >= page && pages == advice.pages && pages >= LEAST_BEFOREHAND {
             self.beforehand = Some((advice, (came.0 + pages) * PAGE, access));
         }
@@ -578,7 +583,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn show_beforehand(&mut self) {
         let Some((advice, start, access)) = self.beforehand.take() else { return };
         if let Ok(shown @ 1..) = self.space.show(start, advice.pages * PAGE, access) {
-            self.ahead.came_beforehand(advice, shown);
+            self.ahead.came_beforehand(advice, start / PAGE, shown);
             self.served.along += shown;
             // The program may be there already.
             self.wake_later(start, shown * PAGE);

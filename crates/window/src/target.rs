@@ -21,8 +21,8 @@
 //!
 //! Memory that may not be written, and executable memory, moves in its own ways (`target/refused.rs`).
 //!
-//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes two more round
-//! trips, and a scan and a change of protection for each stretch of them.
+//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes one more
+//! round trip, and for each stretch of them a scan, a change of protection and a round trip for 127 pages.
 
 mod refused;
 

@@ -74,8 +74,12 @@ impl Engine {
         is_any
     }
 
-    /// Returns how much memory cannot go. Linear.
+    /// Returns how much memory cannot go. Linear where there is any.
     pub(crate) fn immovable_bytes(&self) -> u64 {
+        // Relaxed: it counts the frames that were parked since all were listed.
+        if self.immovable.frames.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
         let is_parked = |frame: &FrameId| {
             let holds = self.frames.words(*frame).holds.load();
             holds.is_parked() && holds.pins() == 0

@@ -6,7 +6,7 @@
 //!   Zero              read: zero pages there as well                   as in other spaces
 //!   Zero, AWAY        usable to read                                   write: zero pages there go first
 //!   Swapped           as in other spaces, then as Present              as in other spaces
-//!   Present           its bytes go there; the frame is free            as in other spaces
+//!   Present           its bytes go there; the frame is free            as in other spaces; a copy first where a fork shares it
 //!   Present, AWAY     usable, or is allowed more                       its bytes come home
 //!   Empty             adopted: the page is there already
 //! ```

@@ -36,17 +36,27 @@ struct ReadAheadRun<'e> {
     is_refused: bool,
     /// Pages to be read ahead for which it had no room.
     refused: u64,
+    /// The pages are for the other side of a translation, where they come along with one that is wanted.
+    along: bool,
 }
 
 impl<'e> ReadAheadRun<'e> {
-    fn new(engine: &'e Engine) -> Self {
-        let (frames, started) = (SmallVec::new(), 0);
-        Self { engine, first: SwapSlot(0), frames, started, has_wanted: false, is_refused: false, refused: 0 }
+    fn new(engine: &'e Engine, space: &SpaceState) -> Self {
+        Self {
+            engine,
+            first: SwapSlot(0),
+            frames: SmallVec::new(),
+            started: 0,
+            has_wanted: false,
+            is_refused: false,
+            refused: 0,
+            along: space.translation.is_some(),
+        }
     }
 
     /// Begins with the page that a fault wants.
-    fn with_wanted(engine: &'e Engine, slot: SwapSlot, pin: PinnedFrame) -> Self {
-        let mut run = Self::new(engine);
+    fn with_wanted(engine: &'e Engine, space: &SpaceState, slot: SwapSlot, pin: PinnedFrame) -> Self {
+        let mut run = Self::new(engine, space);
         run.first = slot;
         run.frames.push(pin);
         run.has_wanted = true;
@@ -99,12 +109,12 @@ pub(super) fn read_with(
     window: Window,
     region: &Region,
 ) {
-    ReadAheadRun::with_wanted(engine, slot, pin).read(space, window, region);
+    ReadAheadRun::with_wanted(engine, space, slot, pin).read(space, window, region);
 }
 
 /// Collects reads of the pages of a window.
 pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, region: &Region) {
-    ReadAheadRun::new(engine).read(space, window, region);
+    ReadAheadRun::new(engine, space).read(space, window, region);
 }
 
 impl ReadAheadRun<'_> {
@@ -135,7 +145,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let resident = engine.space_use.get(space.id, Figure::Resident);
     let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
-    let mut run = ReadAheadRun::new(engine);
+    let mut run = ReadAheadRun::new(engine, space);
     for walk in engine.table.walks(space.id, range) {
         if run.is_refused || run.started >= most || !add(&mut run, &walk, Room::Made) {
             break;
@@ -167,7 +177,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
-    engine.admit(frame, Arrival::of(shadow, engine.has_translations()));
+    engine.admit(frame, Arrival::of(shadow, run.along));
     // The content is asked again, since the first answer was a guess. While the frame is in the cache, no other bytes can come
     // there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {

@@ -235,7 +235,7 @@ impl Policy for Reuse {
         }
         self.challenge(distance);
         if !along && distance < ALONG_COST * self.along {
-            self.weighs_until = self.evictions + distance;
+            self.weighs_until = self.weighs_until.max(self.evictions + distance);
         }
         cold_tag(CHALLENGER, along)
     }
