@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo::PAGE_BYTES;
@@ -21,19 +22,30 @@ fn guardian() {
     guardian_main();
 }
 
+/// Held while a process is started, and alone by a test whose process is to inherit a descriptor: others must not have it, as their
+/// guardians would wait for the end of this process's memory.
+static STARTING: RwLock<()> = RwLock::new(());
+
 /// A process that ends with its test at the latest.
 struct Ours(Child);
 
 impl Ours {
     /// Starts this program again, as one of the tests that are for that.
     fn this_program(test: &str, set_up: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("guardian::tests::{test}"), "--ignored", "--nocapture"]);
+        let mut command = Self::command(test);
         set_up(&mut command);
+        let _alone = STARTING.read().unwrap();
         Self(command.spawn().unwrap())
     }
 
+    fn command(test: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("guardian::tests::{test}"), "--ignored", "--nocapture"]);
+        command
+    }
+
     fn sleeper() -> Self {
+        let _alone = STARTING.read().unwrap();
         Self(Command::new("sleep").arg("1000").spawn().unwrap())
     }
 
@@ -59,12 +71,17 @@ impl Drop for Ours {
 
 /// Starts a guardian whose runner is dead already, and which says what it has to say to a file.
 fn guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
+    let _alone = STARTING.read().unwrap();
+    start_guardian_of(list)
+}
+
+/// As [`guardian_of`], in the hands of whoever holds [`STARTING`].
+fn start_guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
     let said = tempfile::NamedTempFile::new().unwrap();
-    let guardian = Ours::this_program("guardian", |command| {
-        let input = list.file.try_clone().unwrap();
-        command.stdin(input).stdout(Stdio::null()).stderr(said.reopen().unwrap());
-    });
-    (guardian, said)
+    let mut command = Ours::command("guardian");
+    let input = list.file.try_clone().unwrap();
+    command.stdin(input).stdout(Stdio::null()).stderr(said.reopen().unwrap());
+    (Ours(command.spawn().unwrap()), said)
 }
 
 fn has_said(said: &tempfile::NamedTempFile) -> bool {
@@ -82,9 +99,13 @@ fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() 
     sleeper.stop();
     list.put(Entry { what: What::Managed, stack: 1, ..Entry::default() }).unwrap();
     list.put(Entry { what: What::Stopped, pid: sleeper.id(), ..Entry::default() }).unwrap();
-    fcntl_setfd(&memory, FdFlags::empty()).unwrap();
-    let (guardian, said) = guardian_of(&list);
-    fcntl_setfd(&memory, FdFlags::CLOEXEC).unwrap();
+    let (guardian, said) = {
+        let _alone = STARTING.write().unwrap();
+        fcntl_setfd(&memory, FdFlags::empty()).unwrap();
+        let started = start_guardian_of(&list);
+        fcntl_setfd(&memory, FdFlags::CLOEXEC).unwrap();
+        started
+    };
     wait_until(|| sleeper.state() != b'T');
     wait_until(|| has_said(&said));
     assert_ne!(guardian.state(), b'Z', "it looks for whoever has the memory");
@@ -100,7 +121,7 @@ fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
     let (guardian, said) = guardian_of(&list);
     wait_until(|| guardian.state() == b'Z');
     assert!(has_said(&said));
-    assert_eq!(process.state(), b'Z');
+    wait_until(|| process.state() == b'Z');
     assert_ne!(later.state(), b'Z', "it has the number, and has started later");
     let (guardian, said) = guardian_of(&list);
     wait_until(|| guardian.state() == b'Z');
