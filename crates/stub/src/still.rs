@@ -8,7 +8,7 @@
 //!
 //! Tracing belongs to a thread. So each hold has a thread of its own: when that ends, and so where the runner does, all go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -74,23 +74,28 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
 fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        let found = target::threads(pid);
+        // Who stands still before the look starts no other thread behind it. Who is asked later may have done so in between.
+        let stood: BTreeSet<_> =
+            threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
+        let found: BTreeSet<_> = target::threads(pid).into_iter().collect();
         if found.is_empty() {
             return false;
         }
-        let known = threads.len();
-        for tid in found.iter().filter(|tid| !threads.contains_key(tid)).collect::<Vec<_>>() {
+        if stood == found && stood.len() == threads.len() {
+            return true;
+        }
+        // Those that have ended may have started others.
+        threads.retain(|tid, _| found.contains(tid));
+        for tid in found {
+            if threads.contains_key(&tid) {
+                continue;
+            }
             // A thread that is just ending is refused, and gone at the next look.
-            if let Ok(thread) = Tracee::seize(*tid, 0)
+            if let Ok(thread) = Tracee::seize(tid, 0)
                 && matches!(thread.interrupt(), Ok(()) | Err(Errno::SRCH))
             {
-                threads.insert(*tid, thread);
+                threads.insert(tid, thread);
             }
-        }
-        let is_stopped = |tid| threads.get(tid).is_some_and(Tracee::is_stopped);
-        // Who has stopped before the look starts no other thread behind it.
-        if threads.len() == known && found.iter().all(is_stopped) {
-            return true;
         }
         if start.elapsed() > PATIENCE {
             return false;

@@ -33,8 +33,8 @@ impl Immovable {
 
     /// Returns whether frames are to be listed again, of which this takes note.
     fn is_due(&self, now: Instant, can_others_go: bool) -> bool {
-        // Relaxed: it says when to look, and the words of the frames say the rest.
-        let frames = self.frames.load(Ordering::Relaxed);
+        // Acquire, with `park`: whoever counts a frame as listed finds it parked.
+        let frames = self.frames.load(Ordering::Acquire);
         if frames == 0 {
             return false;
         }
@@ -43,7 +43,7 @@ impl Immovable {
         let is_due = now.saturating_duration_since(*listed_at) >= pause;
         if is_due {
             *listed_at = now;
-            self.frames.store(0, Ordering::Relaxed);
+            self.frames.swap(0, Ordering::AcqRel);
         }
         is_due
     }
@@ -57,8 +57,8 @@ impl Engine {
         }
         // Its pin has gone.
         frame.into_pin().into_frame();
-        // Relaxed: see `is_due`.
-        self.immovable.frames.fetch_add(1, Ordering::Relaxed);
+        // Release: see `is_due`.
+        self.immovable.frames.fetch_add(1, Ordering::Release);
     }
 
     /// Lists the frames again whose pages could not go, where it is time to try that. Returns whether there are any.

@@ -88,6 +88,14 @@ fn pieces(runs: &[Taking], outcomes: &[Taken], mappings: &[Mapping]) -> Vec<Piec
     refused.filter_map(piece).collect()
 }
 
+/// Returns whether one run ends where the next one begins, in another mapping.
+fn meet_at_a_boundary(runs: &[Taking], mappings: &[Mapping]) -> bool {
+    runs.windows(2).any(|two| {
+        let end = two[0].address + two[0].len;
+        end == two[1].address && mappings.iter().any(|mapping| mapping.end == end)
+    })
+}
+
 /// Returns the range of each mapping from its first piece to its last one, with the protection that it has.
 fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
     let of_one = pieces.chunk_by(|one, next| one.mapping == next.mapping);
@@ -114,14 +122,16 @@ impl Target {
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
-        // The others were refused as they are.
-        open.retain(|Piece { index, taking, mapping }| {
-            taking.len < runs[*index].len || mapping.is_executable() != tried
-        });
+        // The others were refused as they are, unless they were to move together with a neighbour in another mapping.
+        if !meet_at_a_boundary(runs, &mappings) {
+            open.retain(|Piece { index, taking, mapping }| {
+                taking.len < runs[*index].len || mapping.is_executable() != tried
+            });
+        }
         // SAFETY: as of this call.
         let is_taken = unsafe { self.take_pieces(equipment, runs, &open, outcomes) };
         // SAFETY: as of this call.
-        is_taken && (closed.is_empty() || unsafe { self.take_closed(equipment, runs, outcomes) })
+        is_taken && (closed.is_empty() || unsafe { self.take_closed(equipment, runs, outcomes, &mappings) })
     }
 
     /// Takes out what may not be written, while the program stands still. Returns as above.
@@ -133,16 +143,25 @@ impl Target {
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
         outcomes: &mut [Taken],
+        mappings: &[Mapping],
     ) -> bool {
         let now = Instant::now();
+        // Another time it may stand still.
+        let later = |outcomes: &mut [Taken]| {
+            pieces(runs, outcomes, mappings)
+                .iter()
+                .filter(|piece| !piece.mapping.is_open())
+                .for_each(|piece| outcomes[piece.index] = Taken::Part(0));
+            true
+        };
         let Some(pid) =
             self.pid().filter(|_| equipment.moving.left_alone_until.is_none_or(|until| until < now))
         else {
-            return true;
+            return later(outcomes);
         };
         let Some(still) = Still::hold(pid, equipment.mover.pid()) else {
             equipment.moving.left_alone_until = Some(now + PAUSE);
-            return true;
+            return later(outcomes);
         };
         let Ok(mappings) = Mapping::all_of(pid) else { return true };
         let mut closed = pieces(runs, outcomes, &mappings);
@@ -175,23 +194,28 @@ impl Target {
         outcomes: &mut [Taken],
     ) -> bool {
         for is_executable in [false, true] {
-            let of_kind = pieces.iter().filter(|piece| piece.mapping.is_executable() == is_executable);
-            let (indices, takings): (Vec<_>, Vec<_>) =
-                of_kind.map(|piece| (piece.index, piece.taking)).unzip();
+            let of_kind: Vec<_> =
+                pieces.iter().filter(|piece| piece.mapping.is_executable() == is_executable).collect();
             // Where staging cannot be such, the pages stay.
-            if takings.is_empty() || !equipment.stage(is_executable) {
+            if of_kind.is_empty() || !equipment.stage(is_executable) {
                 continue;
             }
-            let mut taken = Vec::with_capacity(takings.len());
-            // SAFETY: as of this call; these are parts of its runs.
-            if !unsafe { self.take_batch(equipment, &takings, &mut taken) } {
-                return false;
-            }
-            for ((index, piece), taken) in indices.into_iter().zip(takings).zip(taken) {
-                outcomes[index] = match taken {
-                    Taken::All if piece.len < runs[index].len => Taken::Part(piece.len),
-                    taken => taken,
-                };
+            // Pages that lie together move together, and only within one mapping.
+            for of_one in of_kind.chunk_by(|one, next| one.mapping == next.mapping) {
+                let takings: Vec<_> = of_one.iter().map(|piece| piece.taking).collect();
+                let mut taken = Vec::with_capacity(takings.len());
+                // SAFETY: as of this call; these are parts of its runs.
+                if !unsafe { self.take_batch(equipment, &takings, &mut taken) } {
+                    return false;
+                }
+                for (piece, taken) in of_one.iter().zip(taken) {
+                    outcomes[piece.index] = match taken {
+                        Taken::All if piece.taking.len < runs[piece.index].len => {
+                            Taken::Part(piece.taking.len)
+                        }
+                        taken => taken,
+                    };
+                }
             }
         }
         true
@@ -256,6 +280,9 @@ mod tests {
             found(&outcomes),
             [(0, 0x1000, OPEN), (1, 0x1000, NONE), (2, 0x2000, NONE), (4, 0x1000, ProtFlags::READ)]
         );
+        assert!(!meet_at_a_boundary(&runs[..3], &mappings));
+        assert!(meet_at_a_boundary(&[run(0x2000, 0x1000), run(0x3000, 0x1000)], &mappings));
+        assert!(!meet_at_a_boundary(&[run(0x1000, 0x1000), run(0x2000, 0x1000)], &mappings));
         outcomes[1] = Taken::Part(0);
         assert_eq!(found(&outcomes)[1], (2, 0x2000, NONE));
         outcomes[1] = Taken::Never;
