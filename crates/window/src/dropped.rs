@@ -62,8 +62,8 @@ impl Dropped {
     }
 }
 
-/// Where there are too many ranges, joins a quarter of them to those that are nearest. What lies between counts as dropped, which keeps pages
-/// outside for a while that are found there and should not be.
+/// Where there are too many ranges, joins those that are nearest, until three quarters of the most are left. What lies between counts as
+/// dropped, which keeps pages outside for a while that are found there and should not be.
 fn join_nearest(ranges: &mut RangeSet<u64>) {
     if ranges.len() <= MOST {
         return;
@@ -71,7 +71,8 @@ fn join_nearest(ranges: &mut RangeSet<u64>) {
     let neighbours = ranges.iter().zip(ranges.iter().skip(1));
     let mut between: Vec<_> = neighbours.map(|(one, next)| one.end..next.start).collect();
     between.sort_unstable_by_key(|gap| gap.end - gap.start);
-    ranges.extend(between.into_iter().take(MOST / 4));
+    let surplus = ranges.len() - MOST / 4 * 3;
+    ranges.extend(between.into_iter().take(surplus));
 }
 
 #[cfg(test)]
@@ -111,6 +112,18 @@ mod tests {
                 !dropped.has(start + 20) && !dropped.has(start + 99),
                 "what lies far between stays apart"
             );
+        }
+    }
+
+    #[test]
+    fn ranges_that_come_many_at_once_are_joined_until_few_are_left() {
+        let mut dropped = Dropped::default();
+        for question in 0..3 {
+            for start in (0..MOST as u64).map(|index| index * 100 + question * 30) {
+                dropped.add(start, start + 10);
+            }
+            dropped.ask();
+            assert!(dropped.asked.len() <= MOST, "{}", dropped.asked.len());
         }
     }
 
