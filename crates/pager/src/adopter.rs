@@ -207,8 +207,9 @@ impl Listener for Adopter<'_> {
             // What is wrong with the parent's memory would be wrong with the child's.
             return unserved(held);
         }
-        let wiped: Vec<_> = match wiped {
+        let wiped: Vec<_> = match wiped.wait() {
             Ok(wiped) => wiped.iter().flat_map(|range| layout.lock().mapped_in(range)).collect(),
+            Err(_) if held.has_ended() => return,
             Err(error) => {
                 unserved(held);
                 return self.give_up(format!("what a fork of it has not got cannot be asked: {error}"));

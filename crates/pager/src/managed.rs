@@ -619,9 +619,10 @@ impl Managed {
         self.entrusted.found(0);
     }
 
-    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room.
+    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room. The
+    /// mover keeps the memory for that: the kernel is asked about it at each fork.
     pub(crate) fn stop(&self) {
-        self.window.reach().end();
+        self.window.reach().lose();
         self.bell.end();
         self.watch.call_back();
     }
@@ -631,11 +632,12 @@ impl Managed {
         self.driver.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until its driver has ended. No fork comes after that.
+    /// Waits until its driver has ended, and lets the memory go. No fork comes after that.
     pub(crate) fn wait(&mut self) {
         self.stop();
         // A driver that has failed was found out by `failure`.
         let _ = self.driver.take().map(JoinHandle::join);
+        self.window.reach().end();
     }
 
     /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.

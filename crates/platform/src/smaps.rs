@@ -6,15 +6,22 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
+use rustix::io::Errno;
+
 /// Returns the mappings of a process that have a flag, by the kernel's name of two letters: `wf` for what a fork's child gets without
 /// bytes (`MADV_WIPEONFORK`), `um` for what a userfaultfd watches.
 ///
 /// # Errors
 /// The kernel's, at once or at any mapping: the process has ended, or may not be looked at. Nothing is known of the mappings behind
-/// an error.
+/// an error. Where the memory goes meanwhile, the kernel ends the list without one.
 pub fn flagged(pid: u32, flag: &str) -> io::Result<impl Iterator<Item = io::Result<Range<u64>>>> {
     // Names of files are bytes of any kind.
-    let lines = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?).split(b'\n');
+    let mut file = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?);
+    if file.fill_buf()?.is_empty() {
+        // Its memory has gone, which Linux before 6.17 shows like this.
+        return Err(Errno::SRCH.into());
+    }
+    let lines = file.split(b'\n');
     let mut mapping = 0..0;
     Ok(lines.filter_map(move |line| match line {
         Ok(line) => {

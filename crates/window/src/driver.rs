@@ -212,7 +212,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             // That may be a fault that wants to look again at a page which somebody holds.
             let asks_again = is_idle && self.bell.is_rung();
             self.wake_all();
-            let read = self.window.take_events(&mut events);
+            let (read, ask) = self.window.take_events(&mut events);
+            if let Some(ask) = ask {
+                // The answer takes its time.
+                self.placement.iter_mut().for_each(Placement::leave);
+                ask();
+            }
             let is_alone = events.len() == 1 && waiting.is_empty();
             is_idle &= events.is_empty();
             let mut rest = events.len();

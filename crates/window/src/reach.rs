@@ -92,9 +92,11 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
-    /// The event of a fork was just read, and the target goes on. Asks what has to be known of the memory as it was, of which the event
-    /// tells nothing.
-    fn has_forked(&self) {}
+    /// The events of so many forks were just read, and nobody reads more before this returns. Returns a question that the caller asks
+    /// as soon as others may go on: what has to be known of the memory as it is, of which such an event tells nothing.
+    fn has_forked(&self, _forks: usize) -> impl FnOnce() {
+        || {}
+    }
 
     /// Returns whether the target's memory is known to be gone. Costs a load.
     fn is_gone(&self) -> bool;

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
@@ -51,6 +51,10 @@ const MOST_MOVES: usize = 100;
 const TRIES: u32 = 1000;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
+/// The ranges whose bytes a fork's child has not got (`MADV_WIPEONFORK`), as soon as the kernel has answered. An error says that nobody
+/// knows.
+pub type Wiped = Arc<OnceLock<io::Result<Vec<Range<u64>>>>>;
+
 /// A process whose memory is reached by userfaultfd and a mover.
 #[derive(Debug)]
 pub struct Target {
@@ -65,8 +69,8 @@ pub struct Target {
     /// Pages with mutexes that could not be made usable.
     unusable: Mutex<Vec<u64>>,
     used: Mutex<Used>,
-    /// For each fork that was read: the ranges whose bytes its child has not got.
-    wiped: Mutex<VecDeque<io::Result<Vec<Range<u64>>>>>,
+    /// For each fork that was read, in order.
+    wiped: Mutex<VecDeque<Wiped>>,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -191,24 +195,20 @@ impl Target {
         unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
     }
 
-    /// Returns the ranges whose bytes the child of the next fork has not got (`MADV_WIPEONFORK`), as they were when its event was read.
-    /// Forks come in the order of their events.
-    ///
-    /// # Errors
-    /// The kernel's: nobody can say.
-    pub fn take_wiped(&self) -> io::Result<Vec<Range<u64>>> {
-        self.wiped.lock().expect("nobody panics here").pop_front().unwrap_or_else(|| Ok(Vec::new()))
+    /// Returns the ranges whose bytes the child of the next fork has not got, as they were when its event was read. Forks come in the
+    /// order of their events. Whoever has read the event may still be asking.
+    pub fn take_wiped(&self) -> Wiped {
+        let next = self.wiped.lock().expect("nobody panics here").pop_front();
+        next.expect("each fork is asked about once, by whoever reads of it")
     }
 
     /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The mover has the
     /// memory that was forked also where the program has ended since, or runs another one.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
         let Some(mover) = self.mover_pid() else { return Ok(Vec::new()) };
-        match flagged(mover, "wf").and_then(Iterator::collect) {
-            // The memory has gone, with its mover, since the event was read.
-            Err(_) if self.is_gone() => Ok(Vec::new()),
-            told => told,
-        }
+        let wiped = flagged(mover, "wf")?.collect::<io::Result<_>>()?;
+        // A list that ends with the memory may lack the rest.
+        if self.events.is_alive() { Ok(wiped) } else { Err(Errno::SRCH.into()) }
     }
 
     /// Gives back what is left in staging, after the last batch for a while.
@@ -242,7 +242,7 @@ impl Target {
         }
     }
 
-    /// Lets the target go. It is served no longer.
+    /// Lets the target go, and its memory with it. It is served no longer.
     pub fn end(&self) {
         self.lose();
         if let Some(equipment) = self.equipment() {
@@ -250,7 +250,8 @@ impl Target {
         }
     }
 
-    fn lose(&self) {
+    /// Lets the target go. Its mover has its memory still: forks that were read of may have to be asked about.
+    pub fn lose(&self) {
         self.is_gone.store(true, Ordering::Release);
     }
 
@@ -551,9 +552,11 @@ impl Reach for Target {
         self.events.read(events)
     }
 
-    fn has_forked(&self) {
-        let wiped = self.ask_wiped();
-        self.wiped.lock().expect("nobody panics here").push_back(wiped);
+    fn has_forked(&self, forks: usize) -> impl FnOnce() {
+        let wiped = Wiped::default();
+        let answers = std::iter::repeat_n(Arc::clone(&wiped), forks);
+        self.wiped.lock().expect("nobody panics here").extend(answers);
+        move || wiped.set(self.ask_wiped()).expect("the question is asked once")
     }
 
     fn is_gone(&self) -> bool {

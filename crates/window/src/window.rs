@@ -109,34 +109,39 @@ impl<R: Reach> Window<R> {
     /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The program's calls go on. Nothing is
     /// read while a batch of pages is on its way: a thread that is refused its pages reads by itself.
     pub fn read_for_driver(&self) {
-        let told = self.gate.try_alone(|unsettled| self.read_more(unsettled));
-        self.ring_if(told == Some(true));
+        let read = self.gate.try_alone(|unsettled| self.read_more(unsettled));
+        read.into_iter().for_each(|(is_told, ask)| self.go_on(is_told, ask));
     }
 
     /// As [`Window::read_for_driver`], by a thread that was refused pages.
     fn read_after_refusal(&self) {
-        let told = self.gate.alone(|unsettled| self.read_more(unsettled));
-        self.ring_if(told);
+        let (is_told, ask) = self.gate.alone(|unsettled| self.read_more(unsettled));
+        self.go_on(is_told, ask);
     }
 
-    fn ring_if(&self, is_told: bool) {
+    /// Asks what is to be asked after a fork, and has the driver come by if there is something for it.
+    fn go_on(&self, is_told: bool, ask: Option<impl FnOnce()>) {
+        ask.into_iter().for_each(|ask| ask());
         self.bell.get().filter(|_| is_told).into_iter().for_each(|bell| bell.ring());
     }
 
-    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it.
-    fn read_more(&self, unsettled: &mut Unsettled<Event>) -> bool {
-        if self.bell.get().is_some() && unsettled.takes_more() {
-            let _ = self.read(unsettled);
-        }
-        !unsettled.told().is_empty()
+    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it, and what is to be asked.
+    fn read_more(&self, unsettled: &mut Unsettled<Event>) -> (bool, Option<impl FnOnce() + use<'_, R>>) {
+        let may_read = self.bell.get().is_some() && unsettled.takes_more();
+        let ask = may_read.then(|| self.read(unsettled).1).flatten();
+        (!unsettled.told().is_empty(), ask)
     }
 
-    /// Reads what the program tells, and takes it together with what others have read before, also where it cannot read all.
-    pub(crate) fn take_events(&self, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Reads what the program tells, and takes it together with what others have read before, also where it cannot read all. Returns
+    /// what the driver is to ask before anything else.
+    pub(crate) fn take_events(
+        &self,
+        events: &mut Vec<Event>,
+    ) -> (io::Result<()>, Option<impl FnOnce() + use<'_, R>>) {
         self.gate.alone(|unsettled| {
-            let result = self.read(unsettled);
+            let read = self.read(unsettled);
             unsettled.take(events);
-            result.map(|_| ())
+            read
         })
     }
 
@@ -147,16 +152,17 @@ impl<R: Reach> Window<R> {
         events
     }
 
-    /// Reads events, and notes what they change. Returns how many there were.
-    fn read(&self, unsettled: &mut Unsettled<Event>) -> io::Result<usize> {
+    /// Reads events, and notes what they change. Returns what is to be asked about forks, once the gate is open: all pages are refused
+    /// then, and nobody but the driver reads more.
+    fn read(&self, unsettled: &mut Unsettled<Event>) -> (io::Result<()>, Option<impl FnOnce() + use<'_, R>>) {
         let mut told = std::mem::take(unsettled.told());
-        let first = told.len();
+        let (first, mut forks) = (told.len(), 0);
         let result = self.reach.read_events(&mut told);
         for event in &told[first..] {
             match *event {
                 Event::Fault { .. } => {}
                 Event::Fork(_) => {
-                    self.reach.has_forked();
+                    forks += 1;
                     unsettled.add_all();
                 }
                 Event::Remove { start, end } => unsettled.add_dropped(start, end),
@@ -168,7 +174,7 @@ impl<R: Reach> Window<R> {
             }
         }
         *unsettled.told() = told;
-        result
+        (result.map(|_| ()), (forks > 0).then(|| self.reach.has_forked(forks)))
     }
 
     /// Asks about a run under the gate, unless a change is unsettled that concerns it.
@@ -341,6 +347,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Weak;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use octavo::{Access, FrameId, Manager, RegionOptions};
@@ -360,6 +367,7 @@ mod tests {
     struct Telling {
         has_told: AtomicBool,
         forks: Mutex<Vec<Event>>,
+        window: OnceLock<Weak<Window<Telling>>>,
         asked: AtomicUsize,
     }
 
@@ -390,17 +398,25 @@ mod tests {
         fn wake(&self, _: u64, _: u64) {}
 
         fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize> {
-            if let Some(fork) = self.forks.lock().unwrap().pop() {
-                events.push(fork);
-                return Ok(1);
+            let forks = std::mem::take(&mut *self.forks.lock().unwrap());
+            if !forks.is_empty() {
+                let count = forks.len();
+                events.extend(forks);
+                return Ok(count);
             }
             let is_new = !self.has_told.swap(true, Ordering::Relaxed);
             events.extend(is_new.then_some(Event::Remove { start: TOLD.0, end: TOLD.1 }));
             Ok(usize::from(is_new))
         }
 
-        fn has_forked(&self) {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+        fn has_forked(&self, forks: usize) -> impl FnOnce() {
+            assert_eq!(forks, 2);
+            let window = self.window.get().unwrap().upgrade().unwrap();
+            assert!(window.gate().try_alone(|_| ()).is_none(), "answers are in the order of the events");
+            move || {
+                assert!(window.gate().try_alone(|_| ()).is_some(), "the answer takes its time");
+                self.asked.fetch_add(1, Ordering::Relaxed);
+            }
         }
 
         fn is_gone(&self) -> bool {
@@ -410,16 +426,16 @@ mod tests {
 
     #[test]
     fn what_a_forks_child_has_not_got_is_asked_before_the_driver_comes_by() {
-        let window = Window::new(Telling::default());
+        let window = Arc::new(Window::new(Telling::default()));
+        window.reach().window.set(Arc::downgrade(&window)).unwrap();
         window.set_bell(Bell::new().unwrap());
-        let child = std::fs::File::open("/dev/null").unwrap().into();
-        window.reach().forks.lock().unwrap().push(Event::Fork(child));
+        let fork = || Event::Fork(std::fs::File::open("/dev/null").unwrap().into());
+        window.reach().forks.lock().unwrap().extend([fork(), fork()]);
         window.read_for_driver();
-        assert_eq!(window.reach().asked.load(Ordering::Relaxed), 1);
+        assert_eq!(window.reach().asked.load(Ordering::Relaxed), 1, "one answer for both");
         let mut events = Vec::new();
-        window.take_events(&mut events).unwrap();
-        assert!(matches!(events[..], [Event::Fork(_), Event::Remove { .. }]));
-        assert_eq!(window.reach().asked.load(Ordering::Relaxed), 1);
+        assert!(window.take_events(&mut events).1.is_none(), "the driver has nothing to ask");
+        assert!(matches!(events[..], [Event::Fork(_), Event::Fork(_), Event::Remove { .. }]));
     }
 
     #[test]
@@ -441,7 +457,7 @@ mod tests {
         assert!(!window.is_settled(), "the driver has not taken it");
         assert_eq!(window.hold_settled(TOLD.0, PAGE, || 1), None);
         assert_eq!(window.hold_settled(at, PAGE, || 1), Some(1));
-        window.take_events(&mut events).unwrap();
+        window.take_events(&mut events).0.unwrap();
         assert!(matches!(events[..], [Event::Remove { .. }]));
         window.gate().settle();
         assert!(window.is_settled());

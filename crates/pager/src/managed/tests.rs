@@ -192,6 +192,30 @@ fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     each().for_each(|offset| assert_eq!(parent.space.load::<u64>(to + offset).unwrap(), offset + 1));
 }
 
+/// A program may end right after a fork, of which the driver has just read.
+#[test]
+fn the_mover_keeps_the_memory_until_the_driver_has_taken_all_forks_and_then_nobody_knows_of_it() {
+    let (mut program, commons) = (Program::start("grow"), Commons::new());
+    let mut managed = commons.engage(program.process.id());
+    let window = Arc::clone(&managed.window);
+    let target = window.reach();
+    target.has_forked(2)();
+    managed.stop();
+    assert!(target.is_gone());
+    let mover = target.mover_pid().unwrap();
+    assert!(
+        matches!(proc::ask(mover), Ok(Some(stat)) if stat.state != b'Z'),
+        "a fork may have to be asked about"
+    );
+    managed.wait();
+    program.process.kill().unwrap();
+    wait_until(|| !target.events().is_alive());
+    target.has_forked(1)();
+    for is_known in [true, true, false] {
+        assert_eq!(target.take_wiped().wait().is_ok(), is_known);
+    }
+}
+
 #[test]
 fn it_is_said_once_that_no_process_is_a_forks_child() {
     let commons = Commons::new();
