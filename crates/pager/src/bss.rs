@@ -6,7 +6,9 @@
 //! matter whether the file is still there. They are read only where they are in memory, as those of a program that runs nearly always
 //! are: the file may lie on a file system that does not answer.
 //!
-//! Memory behind a file whose headers cannot be read is no bss. Costs a read of 4 KiB for each file with plain memory behind it.
+//! What was found once stays bss as long as the program runs (`layout.rs`): the headers of an idle program may leave memory.
+//!
+//! Memory behind a file whose headers were never read is no bss. Costs a read of 4 KiB for each file with plain memory behind it.
 
 use std::collections::HashMap;
 use std::ops::Range;

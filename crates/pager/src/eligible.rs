@@ -56,6 +56,15 @@ impl Seen {
         Ok(Self { mappings, threads, bss })
     }
 
+    /// Adds the bss that was found to what earlier looks have found, and counts that as bss as well: headers may not be in memory any
+    /// more.
+    #[must_use]
+    pub(crate) fn with_bss(mut self, found: &mut RangeSet<u64>) -> Self {
+        found.extend(self.bss);
+        self.bss = found.clone();
+        self
+    }
+
     /// Returns the ranges that are taken, each inside one mapping.
     pub(crate) fn eligible(&self) -> Vec<(u64, u64)> {
         let is_large = |(start, end): &(u64, u64)| end - start >= LEAST_BYTES;
@@ -221,6 +230,17 @@ mod tests {
         assert_eq!(taken(&seen), [3, 7, 10, 20, 50, 65, 70]);
         seen.bss.insert(3 * MIB..5 * MIB);
         assert_eq!(taken(&seen), [5, 7, 10, 20, 50, 65, 70], "memory behind bss is no bss");
+    }
+
+    #[test]
+    fn what_was_bss_at_an_earlier_look_is_left_alone() {
+        let all = [mapping(MIB, 3 * MIB, "rw-p", "")];
+        let mut found = RangeSet::new();
+        let mut first = seen(&all, &Threads::default());
+        first.bss.insert(MIB..2 * MIB);
+        for seen in [first, seen(&all, &Threads::default())] {
+            assert_eq!(seen.with_bss(&mut found).eligible(), [(2 * MIB, 3 * MIB)]);
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Ranges {
     pub(crate) mapped: RangeSet<u64>,
     /// Watched ranges that are to be adopted.
     adopting: RangeSet<u64>,
+    /// The bss that looks at the mappings have found. A fork's child has its parent's, and seldom the headers that tell of it.
+    pub(crate) bss: RangeSet<u64>,
     /// Ranges that may be adopted later: those of a fork's child without a mover, or that changed when it got one; and new ones until
     /// they have been looked at again.
     pub(crate) doubtful: RangeSet<u64>,
@@ -38,8 +40,8 @@ impl Layout {
 
     /// Makes the layout of a fork's child: it maps what its parent maps, and nothing is adopted yet.
     pub(crate) fn of_fork(&self) -> Self {
-        let mapped = self.lock().mapped.clone();
-        Self(Mutex::new(Ranges { doubtful: mapped.clone(), mapped, ..Ranges::default() }))
+        let Ranges { mapped, bss, .. } = self.lock().clone();
+        Self(Mutex::new(Ranges { doubtful: mapped.clone(), mapped, bss, ..Ranges::default() }))
     }
 }
 

@@ -433,7 +433,7 @@ impl Managed {
         for range in self.find_doubtful(pid, &own)? {
             self.shared.layout.lock().confirm(range);
         }
-        let seen = Seen::of(pid)?;
+        let seen = self.see(pid)?;
         let result = self.take_all(pid, seen);
         if self.droppers.is_none() && self.window.ask_about_dropped() {
             // After the question: a thread that comes later drops nothing of what was told before.
@@ -441,6 +441,10 @@ impl Managed {
         }
         self.bell.ring();
         result
+    }
+
+    fn see(&self, pid: u32) -> Result<Seen, String> {
+        Ok(Seen::of(pid)?.with_bss(&mut self.shared.layout.lock().bss))
     }
 
     /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no thread may be dropping
@@ -477,7 +481,7 @@ impl Managed {
             if new.is_empty() {
                 break;
             }
-            let before = std::mem::replace(&mut seen, Seen::of(pid)?);
+            let before = std::mem::replace(&mut seen, self.see(pid)?);
             if result.is_ok() {
                 ranges = seen.grown_since(&before, &new);
             }
