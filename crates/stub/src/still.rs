@@ -16,8 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::share_memory;
+use octavo_platform::threads::set_idle;
 use rustix::io::Errno;
-use rustix::thread::set_current_timer_slack;
+use rustix::process::getpid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
 use crate::target;
 use crate::tracee::Tracee;
@@ -58,6 +60,9 @@ impl Drop for Still {
 
 /// The work of the thread that traces.
 fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
+    // A driver beside a thread gives way to all others on one CPU, and so would this thread: with half of the program stopped.
+    let _ = set_idle(0, false);
+    let _ = sched_getaffinity(Some(getpid())).and_then(|cpus| sched_setaffinity(None, &cpus));
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let mut threads = BTreeMap::new();
@@ -105,10 +110,12 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     }
 }
 
-/// Returns whether a child shares the memory of the process. It would not stand still.
+/// Returns whether a child shares the memory of the process, or may do so. It would not stand still.
 fn shares_memory<'a>(pid: u32, mover: u32, mut threads: impl Iterator<Item = &'a u32>) -> bool {
     threads.any(|tid| {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        let Ok(children) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")) else {
+            return true;
+        };
         let mut children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
         children.any(|child| child != mover && share_memory(pid, child))
     })

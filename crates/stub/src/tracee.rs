@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use libc::user_regs_struct as Registers;
 use rustix::io::Errno;
 
+use crate::resume::registers_to_resume;
+
 /// Every signal blocked. The kernel leaves SIGKILL and SIGSTOP out by itself.
 pub const ALL_SIGNALS: u64 = u64::MAX;
 
@@ -48,9 +50,15 @@ impl Tracee {
         self.held_signal().is_ok()
     }
 
-    /// Lets a tracee that stands still go for good, with the signal that it was about to get.
+    /// Lets a tracee that stands still go for good, with the signal that it was about to get. A call that waited is made again.
     pub fn let_go(&self) {
         if let Ok(signal) = self.held_signal() {
+            if signal == 0
+                && let Ok(registers) = self.registers()
+            {
+                // The kernel itself looks after a restartable sequence: nothing else ran in the thread.
+                let _ = self.set_registers(&registers_to_resume(&registers, None));
+            }
             let _ = self.resume(libc::PTRACE_DETACH, signal);
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use octavo_platform::process_memory::write_process;
 use octavo_platform::userfaultfd::{Event, Mode, Userfaultfd};
-use octavo_stub::{Call, Inherited, InjectErrorKind, Mover, MoverError};
+use octavo_stub::{Call, Inherited, InjectErrorKind, Mover, MoverError, Still};
 use program::Program;
 
 const STAGING_BYTES: u64 = 2 << 20;
@@ -117,6 +117,22 @@ fn a_wait_goes_on_through_an_injection() {
             _ => "1 0".into(),
         };
         assert_eq!(line, expected, "{role}");
+    }
+}
+
+#[test]
+fn a_wait_goes_on_through_a_standstill() {
+    let agree = libc::EAGAIN;
+    let roles =
+        [("epoll_wait", "0 0".into()), ("recv-timeout", format!("-1 {agree}")), ("nanosleep", "0 0".into())];
+    for (role, expected) in roles {
+        let mut program = Program::start(role);
+        let mover = inject(&program);
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(50));
+            drop(Still::hold(program.pid(), mover.pid()));
+        }
+        assert_eq!(program.line(), expected, "{role}");
     }
 }
 
