@@ -42,8 +42,14 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn all_of(pid: u32) -> io::Result<Vec<Self>> {
-        Ok(fs::read_to_string(format!("/proc/{pid}/maps"))?.lines().filter_map(Self::parse).collect())
+    /// Of the mover's memory: a program that has run another one since has other mappings.
+    fn all_of(mover: u32) -> io::Result<Vec<Self>> {
+        Ok(Self::parse_all(&fs::read(format!("/proc/{mover}/maps"))?))
+    }
+
+    /// Names of files are bytes of any kind, and say nothing here.
+    fn parse_all(text: &[u8]) -> Vec<Self> {
+        String::from_utf8_lossy(text).lines().filter_map(Self::parse).collect()
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -118,7 +124,7 @@ impl Target {
         runs: &[Taking],
         outcomes: &mut [Taken],
     ) -> bool {
-        let Some(mappings) = self.pid().and_then(|pid| Mapping::all_of(pid).ok()) else { return true };
+        let Ok(mappings) = Mapping::all_of(equipment.mover.pid()) else { return true };
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
@@ -163,7 +169,7 @@ impl Target {
             equipment.moving.left_alone_until = Some(now + PAUSE);
             return later(outcomes);
         };
-        let Ok(mappings) = Mapping::all_of(pid) else { return true };
+        let Ok(mappings) = Mapping::all_of(equipment.mover.pid()) else { return true };
         let mut closed = pieces(runs, outcomes, &mappings);
         closed.retain(|piece| !piece.mapping.is_open());
         let spans = spans(&closed);
@@ -252,6 +258,15 @@ mod tests {
         assert_eq!(parse("1000-3000 rw-s 00000000 00:01 7   /dev/zero (deleted)"), None);
         assert_eq!(parse("1000-3000 r-xp 00000000 fe:00 99  /bin/true"), None);
         assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn mappings_are_read_whatever_the_names_of_their_files() {
+        let text = b"1000-2000 r--p 00000000 08:01 7    /a/\xff b\n3000-5000 r--p 00000000 00:00 0 \n";
+        assert_eq!(
+            Mapping::parse_all(text),
+            [Mapping { start: 0x3000, end: 0x5000, protection: ProtFlags::READ }]
+        );
     }
 
     #[test]
