@@ -235,6 +235,12 @@ impl Mover {
         Ok(calls.iter().map(|call| call.result().is_ok()).collect())
     }
 
+    /// Keeps the mover, and with it the memory, for a second, also where the program ends meanwhile: it looks for that end when
+    /// nobody has asked for so long.
+    pub fn stay(&self) -> Result<(), MoverError> {
+        self.call(&mut [Call::new(libc::SYS_poll, [0, 0, 0])])
+    }
+
     /// Returns whether the mover has ended.
     pub fn has_ended(&self) -> bool {
         has_ended(self.process.as_fd()).unwrap_or(true)

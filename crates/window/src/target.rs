@@ -205,8 +205,10 @@ impl Target {
     /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The mover has the
     /// memory that was forked also where the program has ended since, or runs another one.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
-        let Some(mover) = self.mover_pid() else { return Ok(Vec::new()) };
-        let wiped = flagged(mover, "wf")?.collect::<io::Result<_>>()?;
+        let Some(Process { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
+        // A program that ends right after its fork does not take the memory away meanwhile.
+        mover.stay().map_err(io::Error::other)?;
+        let wiped = flagged(mover.pid(), "wf")?.collect::<io::Result<_>>()?;
         // A list that ends with the memory may lack the rest.
         if self.events.is_alive() { Ok(wiped) } else { Err(Errno::SRCH.into()) }
     }
