@@ -69,8 +69,8 @@ pub(crate) fn stop(pid: u32) {
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
-/// parent of any more. Returns how `program` ended, if it did, and tells of the others. The stops of threads that another thread of the
-/// runner traces come by as well, and end nothing.
+/// parent of any more. Returns how `program` ended, if it did, and tells of the others. To be called by the thread that has started the
+/// program. It asks for its own children only: a stop that it took of what another thread traces would be missed there, for ever.
 pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
     // Movers end without a signal, and are seen by those only who ask for all.
@@ -86,8 +86,8 @@ pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatu
     ended
 }
 
-/// `__WALL`.
-const ALL_CHILDREN: u32 = 0x4000_0000;
+/// `__WALL` and `__WNOTHREAD`.
+const ALL_CHILDREN: u32 = 0x4000_0000 | 0x2000_0000;
 
 /// Ends this process as the program was ended: by the same signal, and without a core dump of its own. Returns
 /// where the signal ends no process.
