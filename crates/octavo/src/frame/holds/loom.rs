@@ -191,6 +191,22 @@ impl Parking {
         }
     }
 
+    /// A pin comes and goes.
+    fn pass_by(frame: &Arc<Self>) -> thread::JoinHandle<()> {
+        let frame = Arc::clone(frame);
+        thread::spawn(move || {
+            frame.holds.take_pin();
+            frame.drop_pin();
+        })
+    }
+
+    /// The owner lets it go.
+    fn let_go(&self) {
+        if self.holds.release() == Dropped::Last {
+            self.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// As `Lru::decide` does with a frame that looked pinned.
     fn decide(&self) {
         self.hand.with_mut(|_| ());
@@ -220,19 +236,13 @@ fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
                     }
                 })
             };
-            let passer_by = {
-                let frame = Arc::clone(&frame);
-                thread::spawn(move || {
-                    frame.holds.take_pin();
-                    frame.drop_pin();
-                })
-            };
+            let passer_by = Parking::pass_by(&frame);
             if frame.holds.take_parked() {
                 frame.list();
                 frame.drop_pin();
             }
-            if released && frame.holds.release() == Dropped::Last {
-                frame.freed.fetch_add(1, Ordering::Relaxed);
+            if released {
+                frame.let_go();
             }
             reclaimer.join().unwrap();
             passer_by.join().unwrap();
@@ -265,16 +275,10 @@ fn loom_a_parked_frame_is_listed_by_one_thread() {
                 let frame = Arc::clone(&frame);
                 thread::spawn(move || frame.decide())
             };
-            let passer_by = {
-                let frame = Arc::clone(&frame);
-                thread::spawn(move || {
-                    frame.holds.take_pin();
-                    frame.drop_pin();
-                })
-            };
+            let passer_by = Parking::pass_by(&frame);
             frame.drop_pin();
-            if released && frame.holds.release() == Dropped::Last {
-                frame.freed.fetch_add(1, Ordering::Relaxed);
+            if released {
+                frame.let_go();
             }
             reclaimer.join().unwrap();
             passer_by.join().unwrap();
