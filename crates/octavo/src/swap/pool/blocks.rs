@@ -100,17 +100,16 @@ impl Blocks {
         self.inner.lock().put(words, span)
     }
 
-    /// Closes and returns the block with the fewest spans in use. `None`: there are fewer than two.
+    /// Closes and returns the block with the fewest spans in use. `None`: there is no other for its spans to move to, and some are in use.
     pub(super) fn close_sparsest(&self) -> Option<usize> {
         let mut inner = self.inner.lock();
-        let open = |held: &&Held| !held.closed;
-        if inner.blocks.iter().flatten().filter(open).count() < 2 {
-            return None;
-        }
         let blocks = inner.blocks.iter().enumerate();
         let open = blocks
             .filter_map(|(at, held)| held.filter(|held| !held.closed).map(|held| (held.used_spans(), at)));
-        let (_, at) = open.min()?;
+        let (used_spans, at) = open.clone().min()?;
+        if used_spans > 0 && open.count() < 2 {
+            return None;
+        }
         inner.blocks[at].as_mut().expect("open").closed = true;
         Some(at)
     }

@@ -206,6 +206,17 @@ fn a_pool_that_is_worth_less_gives_its_blocks_back() {
 }
 
 #[test]
+fn a_block_that_the_pool_was_fed_and_never_used_goes_back_though_it_is_the_only_one() {
+    let fixture = fixture(Compression::Lz4, 8 << 20);
+    assert!(fixture.pool.feed(fixture.frames.alloc(Order::MAX).unwrap()).is_none());
+    assert_eq!(fixture.pool.give_back(&fixture.frames, 1, |_, _, _| true), 1);
+    assert_eq!(fixture.pool.stats().used_bytes, 0);
+    fixture.kept(1, &page(Kind::Half, 1));
+    assert_eq!(fixture.pool.give_back(&fixture.frames, 1, |_, _, _| true), 0, "its page has no other place");
+    fixture.frames.validate();
+}
+
+#[test]
 fn a_small_pool_is_judged_once_it_is_half_full() {
     let fixture = fixture(Compression::Lz4, 1 << 20);
     for slot in 0..400 {
