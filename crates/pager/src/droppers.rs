@@ -7,9 +7,9 @@
 //! Costs some 10 µs a thread, until it has answered. A few are asked at a time.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
 
+use octavo_platform::proc_text;
 use octavo_platform::threads::{of_process, stat_field};
 
 /// `madvise` and `process_madvise` of x86-64.
@@ -44,7 +44,7 @@ impl Droppers {
 }
 
 fn may_drop(pid: u32, thread: u32) -> bool {
-    let read = |file| fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}"));
+    let read = |file| proc_text::read(pid, &format!("task/{thread}/{file}"));
     let stat = match read("stat") {
         Ok(stat) => stat,
         Err(error) => return !has_ended(&error),
@@ -69,6 +69,7 @@ fn has_ended(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
@@ -100,5 +101,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!may_drop(child.id(), child.id()), "it has ended");
+    }
+
+    #[test]
+    fn a_thread_has_left_whatever_its_name() {
+        let ((tell, told), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
+        let sleeper = std::thread::spawn(move || {
+            rustix::thread::set_name(c"\xff").unwrap();
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            ended.recv().unwrap_err();
+        });
+        let thread = told.recv().unwrap();
+        wait_until(|| !may_drop(std::process::id(), thread));
+        drop(end);
+        sleeper.join().unwrap();
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! A look at a process's memory costs one system call on a kept descriptor.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 use octavo::PAGE_BYTES;
+use octavo_platform::proc_text;
 use octavo_platform::smaps::flagged;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
@@ -145,12 +146,11 @@ impl FileId {
 /// # Errors
 /// The kernel's, where the process has ended or may not be looked at.
 pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(parse_mappings(&fs::read(format!("/proc/{pid}/maps"))?))
+    Ok(parse_mappings(&proc_text::read(pid, "maps")?))
 }
 
-/// Names of files are bytes of any kind, and say nothing here.
-fn parse_mappings(text: &[u8]) -> Vec<Mapping> {
-    String::from_utf8_lossy(text).lines().filter_map(parse_mapping).collect()
+fn parse_mappings(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(parse_mapping).collect()
 }
 
 /// Returns whether a process has memory still. One that is ending has none.
@@ -290,9 +290,7 @@ impl Threads {
                 } else {
                     found.descriptors.push(list);
                 }
-            } else if let Some(call) =
-                answer(fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")))?
-            {
+            } else if let Some(call) = answer(proc_text::read(pid, &format!("task/{thread}/syscall")))? {
                 match parse_stack(&call) {
                     Some(stack) => found.stacks.push(stack),
                     None => found.has_hidden_stacks = true,
@@ -318,7 +316,7 @@ pub(crate) struct Shares {
 
 /// Returns the shares of a process. `None`: it has ended, or may not be looked at. Costs some 14 ms a GiB.
 pub(crate) fn shares(pid: u32) -> Option<Shares> {
-    parse_shares(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
+    parse_shares(&proc_text::read(pid, "smaps_rollup").ok()?)
 }
 
 fn parse_shares(rollup: &str) -> Option<Shares> {
@@ -359,7 +357,7 @@ pub(crate) fn is_watched(pid: u32) -> io::Result<bool> {
 
 /// Returns the name of a process's program, for people.
 pub(crate) fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())
+    proc_text::read(pid, "comm").map_or_else(|_| "?".into(), |name| name.trim().to_owned())
 }
 
 /// Finds the children of a process, by all of its threads. One that has ended has none.
@@ -368,12 +366,10 @@ pub(crate) fn name(pid: u32) -> String {
 /// The kernel's, for want of descriptors. Some may have been found.
 pub(crate) fn children(pid: u32, into: &mut Vec<u32>) -> io::Result<()> {
     for thread in threads(pid)? {
-        let Some(text) = answer(fs::read(format!("/proc/{pid}/task/{thread}/children")))? else {
+        let Some(text) = answer(proc_text::read(pid, &format!("task/{thread}/children")))? else {
             continue;
         };
-        into.extend(
-            text.split(|byte| *byte == b' ').filter(|pid| !pid.is_empty()).map(|pid| number(pid) as u32),
-        );
+        into.extend(text.split_ascii_whitespace().map(|pid| number(pid.as_bytes()) as u32));
     }
     Ok(())
 }
@@ -399,7 +395,7 @@ mod tests {
 
     #[test]
     fn mappings_are_read_whatever_the_names_of_their_files() {
-        let text = b"1000-2000 rw-p 00000000 00:00 0 \n2000-3000 r--p 00000000 08:01 7    /a/\xff b\n3000-5000 rw-p 00000000 00:00 0 [heap]\n";
+        let text = "1000-2000 rw-p 00000000 00:00 0 \n2000-3000 r--p 00000000 08:01 7    /a/\u{fffd} b\n3000-5000 rw-p 00000000 00:00 0 [heap]\n";
         let mappings = parse_mappings(text);
         assert_eq!(mappings.iter().map(Mapping::len).collect::<Vec<_>>(), [0x1000, 0x1000, 0x2000]);
         assert!(mappings[1].file.is_some() && mappings[2].name == "[heap]");

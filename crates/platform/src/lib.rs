@@ -29,6 +29,7 @@
 //! | `userfaultfd` | the memory of a process, this or another, paged through a descriptor |
 //! | `pagemap` | what the kernel knows about each page of a process |
 //! | `smaps` | what a program has told the kernel about its mappings |
+//! | `proc_text` | what the kernel says of a process in words |
 //! | `process_memory` | copies between this process's memory and another's |
 //! | `threads` | threads of other processes: signals to them, and their lists of robust mutexes |
 
@@ -44,6 +45,7 @@ pub mod kernel_swap;
 mod page_crc;
 pub mod pagemap;
 mod plain_memory;
+pub mod proc_text;
 pub mod process_memory;
 mod reservation;
 pub mod rseq;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use octavo_platform::proc_text;
 use octavo_platform::process_memory::{read_process, share_memory};
 
 use crate::error::{InjectError, InjectErrorKind};
@@ -24,7 +25,7 @@ pub struct Status {
 
 impl Status {
     pub fn of(pid: u32) -> Result<Self, InjectError> {
-        let text = text_of(&format!("/proc/{pid}/status")).map_err(|_| InjectError::gone(pid))?;
+        let text = proc_text::read(pid, "status").map_err(|_| InjectError::gone(pid))?;
         let number = |field: &str| {
             text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap_or(0u32)
         };
@@ -47,11 +48,6 @@ fn is_over(pid: u32) -> bool {
     threads(pid).is_empty()
 }
 
-/// Reads a file of the kernel's. Names of files and threads in it may be no text.
-fn text_of(path: &str) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
-}
-
 /// Returns whether an error says that a thread has ended.
 fn has_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
@@ -66,13 +62,13 @@ pub fn threads(pid: u32) -> Vec<u32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|tid: u32| {
             // The state comes behind the name, which is in brackets and may hold anything.
-            let state = match text_of(&format!("/proc/{pid}/task/{tid}/stat")) {
+            let state = match proc_text::read(pid, &format!("task/{tid}/stat")) {
                 Ok(stat) => stat.rsplit(") ").next()?.chars().next()?,
                 Err(error) if has_gone(&error) => return None,
                 // Whoever is to stop all threads must not leave one out.
                 Err(_) => '?',
             };
-            let call = text_of(&format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+            let call = proc_text::read(pid, &format!("task/{tid}/syscall")).unwrap_or_default();
             let call = call.split(' ').next().and_then(|number| number.parse().ok());
             (!matches!(state, 'Z' | 'X')).then_some((call.is_some_and(is_never_restarted), tid != pid, tid))
         })
@@ -102,7 +98,7 @@ pub fn is_syscall(pid: u32, address: u64) -> bool {
 
 /// Finds a `syscall` instruction: in the kernel's own code page of the program, else in any code that it has.
 pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
-    let maps = text_of(&format!("/proc/{pid}/maps")).map_err(|_| InjectError::gone(pid))?;
+    let maps = proc_text::read(pid, "maps").map_err(|_| InjectError::gone(pid))?;
     let mut ranges: Vec<(bool, u64, u64)> = maps
         .lines()
         .filter(|line| line.split(' ').nth(1).is_some_and(|permissions| permissions.starts_with("r-x")))

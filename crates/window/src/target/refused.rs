@@ -19,10 +19,10 @@
 //! Costs: to look at the mappings takes some 10 µs, and some 0.5 µs for each of them. A standstill takes two changes of
 //! threads for each thread, and twice a walk over the page tables from the first page to the last one.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use octavo_platform::proc_text;
 use octavo_stub::{Run, Still};
 use rustix::mm::ProtFlags;
 
@@ -44,12 +44,7 @@ struct Mapping {
 impl Mapping {
     /// Of the mover's memory: a program that has run another one since has other mappings.
     fn all_of(mover: u32) -> io::Result<Vec<Self>> {
-        Ok(Self::parse_all(&fs::read(format!("/proc/{mover}/maps"))?))
-    }
-
-    /// Names of files are bytes of any kind, and say nothing here.
-    fn parse_all(text: &[u8]) -> Vec<Self> {
-        String::from_utf8_lossy(text).lines().filter_map(Self::parse).collect()
+        Ok(proc_text::read(mover, "maps")?.lines().filter_map(Self::parse).collect())
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -258,15 +253,6 @@ mod tests {
         assert_eq!(parse("1000-3000 rw-s 00000000 00:01 7   /dev/zero (deleted)"), None);
         assert_eq!(parse("1000-3000 r-xp 00000000 fe:00 99  /bin/true"), None);
         assert_eq!(parse(""), None);
-    }
-
-    #[test]
-    fn mappings_are_read_whatever_the_names_of_their_files() {
-        let text = b"1000-2000 r--p 00000000 08:01 7    /a/\xff b\n3000-5000 r--p 00000000 00:00 0 \n";
-        assert_eq!(
-            Mapping::parse_all(text),
-            [Mapping { start: 0x3000, end: 0x5000, protection: ProtFlags::READ }]
-        );
     }
 
     #[test]

@@ -1,0 +1,34 @@
+//! What the kernel says of a process in words (`/proc/PID`).
+
+use std::fs;
+use std::io;
+
+/// Reads a file of a process: `status`, or `task/TID/stat`. Names of files and threads in it are bytes of any kind. What is no text in
+/// them is replaced.
+///
+/// # Errors
+/// The kernel's: the process has ended, or may not be looked at, or there are no descriptors left.
+pub fn read(pid: u32, file: &str) -> io::Result<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}"))?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_whatever_the_names_in_them() {
+        let name = |tid: u32| format!("task/{tid}/comm");
+        std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            rustix::thread::set_name(c"a\xffb").unwrap();
+            assert_eq!(read(std::process::id(), &name(tid)).unwrap(), "a\u{fffd}b\n");
+            assert!(read(std::process::id(), &format!("task/{tid}/stat")).unwrap().contains("(a\u{fffd}b)"));
+        })
+        .join()
+        .unwrap();
+        assert!(read(u32::MAX, "stat").is_err());
+    }
+}
