@@ -7,24 +7,28 @@
 //! A mapping is watched before it is looked at. So a page that comes later is a fault, and a page that is
 //! there already is found and adopted where it is (`adopter.rs`).
 
+mod mappings;
+mod outside;
+
 use std::io;
-use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use octavo::Manager;
 use octavo::translation::TranslatedSpace;
-use octavo::{ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::process_memory::share_memory;
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
 use octavo_window::{Bell, Driver, Reach, Served, Target, Watch, Window};
-use rangemap::RangeSet;
 use rustix::io::Errno;
+
+pub(crate) use mappings::take;
+use mappings::watches;
+use outside::{LEAST_OUTSIDE, Outside};
 
 use crate::adopter::Adopter;
 use crate::droppers::Droppers;
-use crate::eligible::Seen;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
@@ -32,12 +36,6 @@ use crate::proc;
 use crate::reader::Reader;
 use crate::tree::Parent;
 
-const PAGE: u64 = PAGE_BYTES as u64;
-
-/// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
-const LEAST_OUTSIDE: u64 = 2 << 20;
-/// How often a look goes on with what mappings have grown by meanwhile.
-const MOST_ROUNDS: u32 = 4;
 /// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
 const MOST_VAIN_LOOKS: u32 = 100;
 /// The bytes of a process that are on their way out at once.
@@ -144,15 +142,7 @@ pub(crate) struct Managed {
     shared: Arc<Shared>,
     entrusted: Arc<Entrusted>,
     driver: Option<JoinHandle<()>>,
-    /// What was outside of management after the last look at the mappings.
-    outside_at_look: u64,
-    /// What is outside, by the last note of its growth.
-    outside: u64,
-    /// What it had at the last note of its growth, and what of that was outside.
-    before: (u64, u64),
-    growth: u64,
-    /// What its space had there at the last note.
-    resident: u64,
+    outside: Outside,
     is_refused: bool,
     /// Threads that may still be dropping pages of which the kernel has told.
     droppers: Option<Droppers>,
@@ -230,11 +220,7 @@ impl Managed {
             shared,
             entrusted,
             driver: None,
-            outside_at_look: 0,
-            outside: 0,
-            before: (0, 0),
-            growth: 0,
-            resident: 0,
+            outside: Outside::default(),
             is_refused: false,
             droppers: None,
         };
@@ -332,57 +318,6 @@ impl Managed {
         Ok(())
     }
 
-    /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of the parent's: it has kept
-    /// them from its children (`MADV_DONTFORK`), and what the child has mapped there since is its own. The space forgets them. So it does
-    /// with the mover's `own` range. Ranges that change just now, and those for which there is no room, stay in doubt.
-    ///
-    /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space has forgotten it, unless
-    /// the kernel said that a change is unread, or one was read.
-    fn find_doubtful(&self, pid: u32, own: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
-        let mut layout = self.shared.layout.lock();
-        if layout.doubtful.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut found = Vec::new();
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let bounds = mappings.iter().flat_map(|mapping| [mapping.start, mapping.end]);
-        for part in layout.doubtful_parts(bounds.chain([own.start, own.end])) {
-            let (start, len) = (part.start, part.end - part.start);
-            let is_watched = match watches(&self.window, start) {
-                Ok(()) => !own.contains(&start),
-                Err(Errno::NOENT) => false,
-                Err(_) => continue,
-            };
-            if self.window.is_unsettled(start, len) {
-                continue;
-            }
-            if is_watched {
-                found.push(part);
-            } else {
-                match self.space.forget_mapping(start, len) {
-                    Ok(()) => layout.unmap(part),
-                    // There is no room to split a block, or it is pinned for a moment. So the part stays in doubt.
-                    Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory) => {}
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns addresses that the descriptor should watch, each in a mapping of its own, and in memory of staging's kind.
-    fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
-        let layout = self.shared.layout.lock();
-        let usable = mappings.iter().filter(|mapping| {
-            mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable
-        });
-        let first = |mapping: &proc::Mapping| {
-            let watched = layout.mapped.overlapping(&(mapping.start..mapping.end)).next();
-            watched.map(|range| range.start.max(mapping.start))
-        };
-        usable.filter_map(first).collect()
-    }
-
     /// Takes note that the process cannot be equipped.
     pub(crate) fn refuse(&mut self) {
         self.is_refused = true;
@@ -422,95 +357,6 @@ impl Managed {
         self.window.reach().tidy();
     }
 
-    /// Looks at the mappings, and takes those over that are new.
-    ///
-    /// # Errors
-    /// A sentence, where the mappings cannot be read or the space cannot map them.
-    pub(crate) fn look(&mut self) -> Result<(), String> {
-        self.outside_at_look = self.outside;
-        let pid = self.window.reach().pid().ok_or("its process is not known")?;
-        let own = self.window.reach().own_range();
-        for range in self.find_doubtful(pid, &own)? {
-            self.shared.layout.lock().confirm(range);
-        }
-        let seen = self.see(pid)?;
-        let result = self.take_all(pid, seen);
-        if self.droppers.is_none() && self.window.ask_about_dropped() {
-            // After the question: a thread that comes later drops nothing of what was told before.
-            self.droppers = Droppers::of(pid).ok();
-        }
-        self.bell.ring();
-        result
-    }
-
-    fn see(&self, pid: u32) -> Result<Seen, String> {
-        Ok(Seen::of(pid)?.with_bss(&mut self.shared.layout.lock().bss))
-    }
-
-    /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no thread may be dropping
-    /// them.
-    pub(crate) fn take_kept(&mut self) {
-        let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
-        if droppers.have_left(pid) {
-            self.droppers = None;
-            // While the layout is held, no change is taken in: what is dropped from now on leaves it again.
-            let mut layout = self.shared.layout.lock();
-            let kept = self.window.take_dropped();
-            kept.into_iter().for_each(|(start, end)| layout.adopt_again(start..end));
-            drop(layout);
-            self.bell.ring();
-        }
-    }
-
-    /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is divided, and the program
-    /// could not move or resize it as one. What a mapping grows by while it is watched is watched as well.
-    fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
-        let own = self.window.reach().own_range();
-        let mut taken = RangeSet::new();
-        let mut ranges = seen.eligible();
-        let mut result = Ok(());
-        for _ in 0..MOST_ROUNDS {
-            ranges.retain(|(start, end)| *end <= own.start || own.end <= *start);
-            let mut new = RangeSet::new();
-            for (start, end) in std::mem::take(&mut ranges) {
-                match take(&self.space, &self.window, &self.shared, start..end) {
-                    Ok(parts) => new.extend(parts),
-                    Err(why) => result = Err(why),
-                }
-            }
-            if new.is_empty() {
-                break;
-            }
-            let before = std::mem::replace(&mut seen, self.see(pid)?);
-            if result.is_ok() {
-                ranges = seen.grown_since(&before, &new);
-            }
-            taken.extend(new);
-        }
-        self.confirm(&seen, &taken);
-        result
-    }
-
-    /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced between the look and
-    /// the watch, by a thread's stack for instance. What is there in such parts stays as it is, and only pages that come from now on
-    /// are Octavo's.
-    ///
-    /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
-    /// would read as zeros.
-    fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
-        if taken.is_empty() {
-            return;
-        }
-        let eligible: RangeSet<u64> = seen.eligible().into_iter().map(|(start, end)| start..end).collect();
-        let mut layout = self.shared.layout.lock();
-        for range in taken.iter() {
-            for part in eligible.overlapping(range) {
-                layout.confirm(part.start.max(range.start)..part.end.min(range.end));
-            }
-            eligible.gaps(range).for_each(|other| layout.leave(other));
-        }
-    }
-
     /// Returns whether its pages are those that the space has, but for what is outside: all changes of its mappings are taken in. A
     /// look at its mappings would wait for that.
     pub(crate) fn is_settled(&self) -> bool {
@@ -520,28 +366,19 @@ impl Managed {
     /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and what it got there since
     /// the last note. Returns whether what its space has there has changed.
     pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
-        self.growth = 0;
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
-        let has_changed = std::mem::replace(&mut self.resident, resident) != resident;
-        self.outside = anonymous.saturating_sub(resident);
-        if self.is_settled() {
-            self.outside_at_look = self.outside_at_look.min(self.outside);
-            let now = (anonymous, self.outside);
-            let before = std::mem::replace(&mut self.before, now);
-            self.growth = now.0.saturating_sub(before.0).min(now.1.saturating_sub(before.1));
-        }
-        has_changed
+        let is_settled = self.is_settled();
+        self.outside.note(anonymous, resident, is_settled)
     }
 
     /// Returns whether it got much outside of management between the last two notes.
     pub(crate) fn grows(&self) -> bool {
-        self.growth > LEAST_OUTSIDE
+        self.outside.grows()
     }
 
     /// Returns whether much more is outside of management than at the last look at the mappings, which can be looked at again.
     pub(crate) fn has_more_outside(&self) -> bool {
-        let has_more = self.outside > self.outside_at_look + LEAST_OUTSIDE;
-        has_more && self.is_equipped() && self.is_settled()
+        self.outside.has_grown() && self.is_equipped() && self.is_settled()
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {
@@ -557,7 +394,7 @@ impl Managed {
     /// program has kept of what it dropped.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
         let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
-        bytes.min(self.outside) > LEAST_OUTSIDE
+        bytes.min(self.outside.bytes()) > LEAST_OUTSIDE
     }
 
     /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does: a program that is let
@@ -655,45 +492,6 @@ impl Drop for Managed {
     fn drop(&mut self) {
         self.wait();
     }
-}
-
-/// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they are confirmed.
-pub(crate) fn take(
-    space: &Space,
-    window: &Window<Target>,
-    shared: &Shared,
-    range: Range<u64>,
-) -> Result<Vec<Range<u64>>, String> {
-    let mut taken = Vec::new();
-    // An event that comes after the watch finds the range in the layout.
-    let mut layout = shared.layout.lock();
-    for gap in layout.mapped.gaps(&range).collect::<Vec<_>>() {
-        let (start, len) = (gap.start, gap.end - gap.start);
-        // Something may just have moved there. Its event says so, and it is not taken over as if it were new.
-        if watches(window, start) == Err(Errno::AGAIN) || window.is_unsettled(start, len) {
-            continue;
-        }
-        space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
-        if window.reach().watch(start, len).is_err() {
-            // Something else has it, or it has just gone.
-            let _ = space.unmap(start, len);
-            continue;
-        }
-        layout.mapped.insert(gap.clone());
-        layout.doubtful.insert(gap.clone());
-        taken.push(gap);
-    }
-    Ok(taken)
-}
-
-/// Asks the kernel whether a page is watched. It is protected then, at the price of a fault.
-///
-/// # Errors
-/// `AGAIN` where an event is unread, and `NOENT` where the page is not watched.
-fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
-    // A mover that makes pages of a fork its own must not meet the protection: it would wait for the driver, and the driver for it.
-    let protected = window.hold_still(|| window.reach().events().write_protect(page, PAGE, true));
-    protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

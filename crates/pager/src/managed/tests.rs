@@ -1,18 +1,21 @@
 //! Managed processes of which only the kernel's messages are real: their descriptors are sockets. And real ones.
 
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::ops::Range;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use octavo::{Advice, Order, RegionOptions};
+use octavo::{Advice, Order, PAGE_BYTES, RegionOptions, Space};
 use octavo_platform::userfaultfd::Features;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ioctl_fionread;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::*;
+use crate::eligible::Seen;
 
+const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 32 << 20;
 /// The messages of a fork, of a move and of an unmapping, without their numbers (`UFFD_EVENT_FORK` and others).
 const FORK: u64 = 0x13;
