@@ -61,6 +61,16 @@ fn memory_of_all_kinds_in_turn_goes_out() {
 }
 
 #[test]
+fn small_mappings_go_out_where_they_are_many() {
+    passes("small", 96);
+}
+
+#[test]
+fn memory_that_is_cut_up_by_protection_goes_out() {
+    passes("holes", 96);
+}
+
+#[test]
 fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
 }

@@ -6,7 +6,7 @@
 //! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
 //!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
-//! - mappings below [`LEAST_BYTES`], which are not worth the while, but for what a taken one has grown by;
+//! - mappings and parts of them below [`LEAST_BYTES`], but for what a taken one has grown by, and where they are much together;
 //! - read-only and inaccessible memory, which holds few bytes as a rule. What becomes so later stays taken.
 //!
 //! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make guards as stacks have
@@ -23,8 +23,10 @@ use rangemap::RangeSet;
 use crate::bss;
 use crate::proc::{self, Mapping, Threads};
 
-/// The least mapping that is taken. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
+/// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
+/// Smaller ranges are taken where they are more than this together: as much as a process may get outside before it is looked at again.
+const LEAST_TOGETHER: u64 = 2 << 20;
 /// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are left out, and the rest is
 /// taken.
 const LARGEST_STACK: u64 = 64 << 20;
@@ -65,10 +67,20 @@ impl Seen {
         self
     }
 
-    /// Returns the ranges that are taken, each inside one mapping.
+    /// Returns the ranges that are taken, each inside one mapping. Small ones are taken all or none.
     pub(crate) fn eligible(&self) -> Vec<(u64, u64)> {
-        let is_large = |(start, end): &(u64, u64)| end - start >= LEAST_BYTES;
-        self.possible().flat_map(|mapping| self.rest_of(mapping)).filter(is_large).collect()
+        let is_small = |(start, end): &(u64, u64)| end - start < LEAST_BYTES;
+        let mut ranges = self.ranges();
+        let small = ranges.iter().filter(|range| is_small(range));
+        if small.map(|(start, end)| end - start).sum::<u64>() <= LEAST_TOGETHER {
+            ranges.retain(|range| !is_small(range));
+        }
+        ranges
+    }
+
+    /// Returns the ranges that may be taken, however small, each inside one mapping.
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        self.possible().flat_map(|mapping| self.rest_of(mapping)).collect()
     }
 
     /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The
@@ -230,6 +242,20 @@ mod tests {
         assert_eq!(taken(&seen), [3, 7, 10, 20, 50, 65, 70]);
         seen.bss.insert(3 * MIB..5 * MIB);
         assert_eq!(taken(&seen), [5, 7, 10, 20, 50, 65, 70], "memory behind bss is no bss");
+    }
+
+    #[test]
+    fn small_ranges_are_taken_where_they_are_much_together() {
+        let small = |count: u64| -> Vec<_> {
+            (0..count).map(|index| mapping(index * MIB, index * MIB + LEAST_BYTES / 2, "rw-p", "")).collect()
+        };
+        let most = LEAST_TOGETHER / (LEAST_BYTES / 2);
+        let large = mapping(1000 * MIB, 1001 * MIB, "rw-p", "");
+        let taken = |count| {
+            let all = [small(count), vec![large.clone()]].concat();
+            seen(&all, &Threads::default()).eligible().len() as u64
+        };
+        assert_eq!((taken(most), taken(most + 1)), (1, most + 2));
     }
 
     #[test]

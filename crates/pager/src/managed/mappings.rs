@@ -144,13 +144,15 @@ impl Managed {
     /// the watch, by a thread's stack for instance. What is there in such parts stays as it is, and only pages that come from now on
     /// are Octavo's.
     ///
+    /// Small ranges count here however few they have become meanwhile: they are watched now.
+    ///
     /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
     /// would read as zeros.
     fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;
         }
-        let eligible: RangeSet<u64> = seen.eligible().into_iter().map(|(start, end)| start..end).collect();
+        let eligible: RangeSet<u64> = seen.ranges().into_iter().map(|(start, end)| start..end).collect();
         let mut layout = self.shared.layout.lock();
         for range in taken.iter() {
             for part in eligible.overlapping(range) {
