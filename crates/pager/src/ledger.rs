@@ -20,6 +20,9 @@ const TABLE_SHARE: u64 = 64;
 const LEAST_TABLES: u64 = 1 << 20;
 /// Room in which pages that are adopted can begin to go out.
 const LEAST_ROOM: u64 = 8 << 20;
+/// What managed pages have in any case. Where memory that nobody can page outgrows the limit, a program goes on, and with less none of its
+/// pages could come in.
+const LEAST_BUDGET: u64 = 4 << 20;
 
 /// The limit, and its use.
 #[derive(Debug)]
@@ -64,12 +67,10 @@ impl Ledger {
         let owned = stats.used_bytes - stats.outside_bytes;
         let adopting_bytes = adopting_bytes.min(total_bytes.saturating_sub(owned));
         let tables_bytes = if adopting_bytes > 0 { adopting_bytes / TABLE_SHARE + LEAST_TABLES } else { 0 };
-        let mut outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
-        if adopting_bytes > 0 {
-            // A tree that has outgrown its limit is adopted all the same, and then pages go out.
-            let most_bytes = stats.budget_bytes.saturating_sub(owned + tables_bytes + LEAST_ROOM);
-            outside_bytes = outside_bytes.min(most_bytes);
-        }
+        let outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
+        // A tree that has outgrown its limit is adopted all the same, and then pages go out.
+        let kept_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
+        let outside_bytes = outside_bytes.min(stats.budget_bytes.saturating_sub(kept_bytes));
         let _ = manager.set_outside_bytes(outside_bytes);
         outside_bytes
     }
