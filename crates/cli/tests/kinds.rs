@@ -1,10 +1,13 @@
-//! Programs under `octavo run` whose memory becomes read-only, inaccessible, executable or locked.
+//! Programs under `octavo run` with memory of each kind (`docs/kinds-of-memory.md`).
 //!
-//! The kernel moves none of it as it is. What stays for that reason outgrows the limit, or keeps all else from its turn.
+//! What can be paged goes out and comes back, also where it becomes read-only, inaccessible, executable or locked, and the kernel does not
+//! move it as it is. What cannot be paged is told by its kind while it is there.
 
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use common::runs::{assert_passed, kinds, octavo, text};
 
@@ -18,6 +21,60 @@ fn passes(role: &str, mib: u32) {
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
     assert!(summary["managed_share"].as_f64().unwrap() > 0.9, "{summary}");
+}
+
+/// More than the limit, and no more than a stack may be.
+const MIB: &str = "60";
+
+/// Runs a program with more memory of a kind than its limit. It has that until the run has said so. With `--strict` the run ends then.
+#[track_caller]
+fn is_told(role: &str, kind: &str, words: &str) {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let options = ["--memory", "40M", "--json", json.path().to_str().unwrap()];
+    let mut run = octavo(&options, kinds(), &[role, MIB]);
+    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.find(|line| line.contains("the limit of 40 MiB cannot be kept"));
+    let said = said.expect("the run says that it cannot keep its limit");
+    assert!(said.contains(words) && said.contains("(octavo-kinds)") && said.contains("--memory"), "{said}");
+    drop(run.stdin.take());
+    assert_eq!(lines.collect::<Vec<_>>(), [""; 0], "it is said once");
+    assert!(run.wait().unwrap().success());
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    assert!(summary["unpaged_peak_bytes"][kind].as_u64().unwrap() > 30 << 20, "{summary}");
+    let mut strict = octavo(&["--memory", "40M", "--strict"], kinds(), &[role, MIB]);
+    let mut strict = strict.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _open = strict.stdin.take();
+    let strict = strict.wait_with_output().unwrap();
+    assert!(!strict.status.success());
+    let errors = text(&strict.stderr);
+    assert!(errors.contains("the program was stopped: the limit of 40 MiB cannot be kept"), "{errors}");
+    assert!(errors.contains(words), "{errors}");
+}
+
+#[test]
+fn changed_pages_of_private_files_are_told() {
+    is_told("file-pages", "file_pages", "MiB of changed pages of mapped files in process");
+}
+
+#[test]
+fn shared_memory_is_told() {
+    is_told("shared", "shared", "MiB of shared memory in process");
+}
+
+#[test]
+fn stacks_are_told() {
+    is_told("stack", "stacks", "MiB of stacks in process");
+}
+
+#[test]
+fn data_of_programs_is_told() {
+    is_told("program-data", "program_data", "MiB of data of programs and libraries in process");
+}
+
+#[test]
+fn memory_that_may_not_be_written_when_it_is_looked_at_is_told() {
+    is_told("closed", "closed", "MiB of memory that may not be written in process");
 }
 
 #[test]
@@ -79,5 +136,5 @@ fn locked_memory_stays_and_the_rest_goes_out() {
 fn a_program_that_locks_more_than_the_limit_is_told_why_it_ends() {
     let output = octavo(&["--memory", "48M"], kinds(), &["all-locked", "96"]).output().unwrap();
     assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("memory that cannot be moved"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("MiB of locked memory in process"), "{}", text(&output.stderr));
 }

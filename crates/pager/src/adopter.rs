@@ -274,7 +274,7 @@ impl Listener for Adopter<'_> {
     }
 
     fn lost(&mut self, error: octavo::Error) {
-        self.give_up(format!("a change of its mappings could not be followed: {error}"));
+        self.give_up(format!("a change of its mappings could not be followed: {}", in_words(&error)));
     }
 
     fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
@@ -283,7 +283,7 @@ impl Listener for Adopter<'_> {
         if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
         }
-        self.give_up(format!("the page at {address:#x} cannot be had: {error}"));
+        self.give_up(format!("the page at {address:#x} cannot be had: {}", in_words(&error)));
         false
     }
 
@@ -295,7 +295,7 @@ impl Listener for Adopter<'_> {
             let (immovable, budget) = (immovable >> 20, budget >> 20);
             self.give_up(format!(
                 "the page at {address:#x} cannot be had: {immovable} MiB of the budget of {budget} MiB are memory that cannot be moved, as \
-                 locked memory; have the program lock less, or raise --memory"
+                 locked memory; have the program lock less, or give --memory more"
             ));
         }
     }
@@ -317,7 +317,8 @@ impl Listener for Adopter<'_> {
             Ok(_) if has_more => Work::More,
             Ok(_) => Work::Done,
             Err(error) => {
-                self.give_up(format!("its memory at {:#x} cannot be taken over: {error}", piece.start));
+                let (start, why) = (piece.start, in_words(&error));
+                self.give_up(format!("its memory at {start:#x} cannot be taken over: {why}"));
                 Work::Done
             }
         }
@@ -327,9 +328,25 @@ impl Listener for Adopter<'_> {
         if let Err(error) = result
             && !self.has_patience_with(&error)
         {
-            self.give_up(format!("its memory cannot be taken over: {error}"));
+            self.give_up(format!("its memory cannot be taken over: {}", in_words(&error)));
         }
     }
+}
+
+/// Says an error to people who run programs. The engine tells what has happened first, and then advises what to do about pins, ranges
+/// and spaces, which programs know nothing of.
+pub(crate) fn in_words(error: &octavo::Error) -> String {
+    let told = error.to_string();
+    let what = told.split(';').next().unwrap_or_default();
+    let advice = match error.kind() {
+        ErrorKind::OutOfMemory => "; give --memory more",
+        ErrorKind::SwapFull => "; give --swap more room",
+        ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Corrupt => {
+            "; look after the device"
+        }
+        _ => "",
+    };
+    format!("{what}{advice}")
 }
 
 /// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
@@ -344,4 +361,24 @@ fn may_pass(error: &octavo::Error) -> bool {
         error.kind(),
         ErrorKind::OutOfMemory | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Busy
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use octavo::Manager;
+
+    use super::*;
+
+    #[test]
+    fn errors_are_said_without_pins_and_ranges() {
+        const BUDGET: u64 = 32 << 20;
+        let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+        let space = manager.space().unwrap();
+        let page = space.map(PAGE, RegionOptions::default()).unwrap();
+        manager.set_outside_bytes(BUDGET).unwrap();
+        let error = space.write(page, &[1]).unwrap_err();
+        let said = in_words(&error);
+        assert!(said.contains("the budget of 32") && said.ends_with("; give --memory more"), "{said}");
+        assert!(!["pin", "range", "space"].iter().any(|word| said.contains(word)), "{said}");
+    }
 }

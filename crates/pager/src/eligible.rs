@@ -21,6 +21,7 @@ use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use rangemap::RangeSet;
 
 use crate::bss;
+use crate::kinds::{Kind, Kinds};
 use crate::proc::{self, Mapping, Threads};
 
 /// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
@@ -100,11 +101,75 @@ impl Seen {
 
     /// Returns the mappings of which all or a part may be taken.
     fn possible(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings_by_kind().filter(|(_, kind)| *kind == Kind::Private).map(|(mapping, _)| mapping)
+    }
+
+    fn mappings_by_kind(&self) -> impl Iterator<Item = (&Mapping, Kind)> {
         let before = std::iter::once(None).chain(self.mappings.iter().map(Some));
         let mappings = self.mappings.iter().zip(before);
-        mappings
-            .filter(|(mapping, before)| is_plain(mapping) && !self.is_a_stack(mapping, *before))
-            .map(|(mapping, _)| mapping)
+        mappings.map(|(mapping, before)| (mapping, self.kind_of(mapping, before)))
+    }
+
+    /// Returns the kind of a mapping, of which parts may be of other kinds if it is [private](Kind::Private).
+    fn kind_of(&self, mapping: &Mapping, before: Option<&Mapping>) -> Kind {
+        let is_named =
+            !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
+        match mapping {
+            Mapping { is_private: false, .. } => Kind::Shared,
+            Mapping { file: Some(_), .. } => Kind::FilePages,
+            _ if mapping.name == "[stack]" => Kind::Stacks,
+            _ if is_named => Kind::Special,
+            Mapping { is_readable: true, is_writable: true, .. } => {
+                if self.is_a_stack(mapping, before) {
+                    Kind::Stacks
+                } else {
+                    Kind::Private
+                }
+            }
+            _ => Kind::Closed,
+        }
+    }
+
+    /// Returns all parts of all mappings, each with its kind.
+    fn parts(&self) -> Vec<(Range<u64>, Kind)> {
+        let mut parts = Vec::new();
+        for (mapping, kind) in self.mappings_by_kind() {
+            let whole = mapping.start..mapping.end;
+            if kind != Kind::Private {
+                parts.push((whole, kind));
+                continue;
+            }
+            let mut others = RangeSet::new();
+            others.insert(whole.clone());
+            for (start, end) in self.rest_of(mapping) {
+                others.remove(start..end);
+                let kind = if end - start < LEAST_BYTES { Kind::Small } else { Kind::Private };
+                parts.push((start..end, kind));
+            }
+            for other in others {
+                let is_bss = self.bss.overlaps(&other);
+                parts.push((other, if is_bss { Kind::ProgramData } else { Kind::Stacks }));
+            }
+        }
+        parts
+    }
+
+    /// Counts the private pages that are there, and that none of the taken ranges has, by kind. What was to be taken and is not could
+    /// not be watched.
+    pub(crate) fn count_outside(&self, taken: &RangeSet<u64>, pagemap: &Pagemap) -> Kinds {
+        let wanted =
+            Wanted { none_of: Categories::FILE | Categories::ZERO, ..Wanted::any(Categories::PRESENT) };
+        let mut kinds = Kinds::new();
+        for (part, kind) in self.parts().into_iter().filter(|(_, kind)| *kind != Kind::Shared) {
+            let mut bytes = 0;
+            for gap in taken.gaps(&part) {
+                // What a process has that has ended meanwhile is none.
+                let _ = pagemap.scan(gap.start, gap.end, wanted, |run| bytes += run.end - run.start);
+            }
+            let kind = if kind == Kind::Private { Kind::Unwatched } else { kind };
+            *kinds.entry(kind).or_default() += bytes;
+        }
+        kinds
     }
 
     /// Returns whether a mapping is the stack of a thread, and nothing else.
@@ -164,13 +229,6 @@ fn around_descriptor(at: &u64) -> Range<u64> {
 fn behind_stack_pointer(at: &u64) -> Range<u64> {
     let page = at & !(PAGE - 1);
     page..page.saturating_add(STACK_BYTES)
-}
-
-/// Private memory without a file that the program reads and writes.
-fn is_plain(mapping: &Mapping) -> bool {
-    let is_used = mapping.is_private && mapping.is_readable && mapping.is_writable;
-    let is_named = !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
-    is_used && mapping.file.is_none() && !is_named
 }
 
 fn is_inaccessible(mapping: &Mapping) -> bool {
@@ -242,6 +300,42 @@ mod tests {
         assert_eq!(taken(&seen), [3, 7, 10, 20, 50, 65, 70]);
         seen.bss.insert(3 * MIB..5 * MIB);
         assert_eq!(taken(&seen), [5, 7, 10, 20, 50, 65, 70], "memory behind bss is no bss");
+    }
+
+    #[test]
+    fn each_part_of_a_mapping_is_of_one_kind() {
+        const KIB: u64 = 1 << 10;
+        let all = [
+            mapping(0, MIB, "r-xp", "/bin/program"),
+            mapping(MIB, 3 * MIB, "rw-p", ""),
+            mapping(4 * MIB, 4 * MIB + 64 * KIB, "rw-p", ""),
+            mapping(5 * MIB, 6 * MIB, "---p", ""),
+            mapping(6 * MIB, 7 * MIB, "rw-s", "/dev/shm/x"),
+            mapping(7 * MIB, 8 * MIB, "r--p", "[vvar]"),
+            mapping(10 * MIB, 20 * MIB, "rwxp", "[anon:heap]"),
+            mapping(20 * MIB, 30 * MIB, "rw-p", ""),
+            mapping(100 * MIB, 200 * MIB, "rw-p", ""),
+            mapping(300 * MIB, 301 * MIB, "rw-p", "[stack]"),
+        ];
+        let descriptors = vec![30 * MIB - 0x660, 200 * MIB - 0x660];
+        let mut seen = seen(&all, &Threads { descriptors, ..Threads::default() });
+        seen.bss.insert(MIB..2 * MIB);
+        let parts = seen.parts().into_iter().map(|(part, kind)| (part.start / KIB, part.end / KIB, kind));
+        let expected = [
+            (0, 1024, Kind::FilePages),
+            (2048, 3072, Kind::Private),
+            (1024, 2048, Kind::ProgramData),
+            (4096, 4160, Kind::Small),
+            (5120, 6144, Kind::Closed),
+            (6144, 7168, Kind::Shared),
+            (7168, 8192, Kind::Special),
+            (10 << 10, 20 << 10, Kind::Private),
+            (20 << 10, 30 << 10, Kind::Stacks),
+            (100 << 10, (200 << 10) - 8, Kind::Private),
+            ((200 << 10) - 8, 200 << 10, Kind::Stacks),
+            (300 << 10, 301 << 10, Kind::Stacks),
+        ];
+        assert_eq!(parts.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::proc::{self, Fixed, Memory, Status};
+use crate::proc::{self, Fixed, Memory, Status, Told};
 use crate::shares::{Group, Newcomer};
 
 /// Processes with less memory of all kinds are not asked.
@@ -27,7 +27,7 @@ pub(crate) struct Asked {
     pid: u32,
     /// `None` until it is asked first, or where it cannot be.
     status: Option<Status>,
-    fixed: Fixed,
+    told: Told,
     /// Its files and shared memory when it was asked.
     others: u64,
     at: Option<Instant>,
@@ -35,7 +35,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(pid: u32) -> Self {
-        Self { pid, status: None, fixed: Fixed::default(), others: 0, at: None }
+        Self { pid, status: None, told: Told::default(), others: 0, at: None }
     }
 
     /// Returns the process's fixed memory, and asks for it where that is due.
@@ -47,7 +47,12 @@ impl Asked {
         if !is_known && (!is_small || self.at.is_some()) {
             self.ask(now, memory);
         }
-        self.fixed
+        self.told.fixed
+    }
+
+    /// Returns what the kernel said of the process when it was asked last.
+    pub(crate) fn told(&self) -> Told {
+        self.told
     }
 
     /// Asks for the process's fixed memory, and returns it.
@@ -55,9 +60,9 @@ impl Asked {
         if self.at.is_none() {
             self.status = Status::of(self.pid).ok();
         }
-        self.fixed = self.status.as_ref().map_or(Fixed::default(), Status::read);
+        self.told = self.status.as_ref().map_or(Told::default(), Status::read);
         (self.at, self.others) = (Some(now), memory.others);
-        self.fixed
+        self.told.fixed
     }
 }
 

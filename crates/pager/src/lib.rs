@@ -11,6 +11,7 @@
 //! | `managed` | a process under management |
 //! | `adopter` | what its driver does beside serving faults: adopts pages, takes forks in |
 //! | `eligible`, `bss` | which mappings are taken; which are data of programs |
+//! | `kinds` | the kinds of memory, by what is done about each |
 //! | `droppers` | threads that may be dropping pages still |
 //! | `ledger` | the one limit, and who uses how much of it |
 //! | `tree`, `proc` | the processes, and what the kernel says of them |
@@ -40,6 +41,7 @@ mod eligible;
 mod fixed;
 mod governor;
 mod guardian;
+mod kinds;
 mod layout;
 mod ledger;
 mod managed;
@@ -70,6 +72,7 @@ use rustix::process::{
 };
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
+pub use kinds::Kind;
 use ledger::Ledger;
 use monitor::{Failed, Monitor};
 use signals::Signals;

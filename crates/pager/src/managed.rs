@@ -27,7 +27,7 @@ pub(crate) use mappings::take;
 use mappings::watches;
 use outside::{LEAST_OUTSIDE, Outside};
 
-use crate::adopter::Adopter;
+use crate::adopter::{Adopter, in_words};
 use crate::droppers::Droppers;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
@@ -192,8 +192,8 @@ impl Managed {
     ) -> Result<Self, String> {
         let (window, entrusted) = (Arc::clone(&held.window), held.entrusted.clone()?);
         let translation: Arc<dyn octavo::translation::Translation> = window.clone();
-        let space = manager.translated_space(name, translation).map_err(|error| error.to_string())?;
-        prepare(&space).map_err(|error| error.to_string())?;
+        let space = manager.translated_space(name, translation).map_err(|error| in_words(&error))?;
+        prepare(&space).map_err(|error| in_words(&error))?;
         let shared = Arc::new(Shared {
             ledger: Arc::clone(ledger),
             manager: manager.clone(),

@@ -12,6 +12,7 @@
 
 mod end;
 mod forks;
+mod unpaged;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -33,6 +34,7 @@ use crate::reader::Reader;
 use crate::standstill::Standstill;
 use crate::summary::Summary;
 use crate::tree::Tree;
+use unpaged::Excess;
 
 /// Looks at the tree's memory: often near the limit, seldom far below.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -108,8 +110,7 @@ pub(crate) struct Monitor {
     fixed: Fixed,
     /// The tree's anonymous memory at the last look.
     anonymous: u64,
-    /// It was said that the limit cannot be kept.
-    has_said_impossible: bool,
+    excess: Excess,
     /// What the tree could still get without outgrowing its limit, at the last look.
     room: u64,
     pub(crate) summary: Summary,
@@ -217,7 +218,7 @@ impl Monitor {
             own_asked: Asked::new(std::process::id()),
             fixed: Fixed::default(),
             anonymous: 0,
-            has_said_impossible: false,
+            excess: Excess::default(),
             room: 0,
             summary: Summary::default(),
             managed_pids: BTreeSet::new(),
@@ -275,13 +276,12 @@ impl Monitor {
         for managed in self.managed.values().chain(&self.forks) {
             managed.watch();
             if let Some(failure) = managed.failure() {
-                return Err(Failed(failure + &self.unpaged()));
+                return Err(Failed(failure + &self.cause()));
             }
         }
         self.quarters.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
         let mut total = self.measure();
         let limit = self.ledger.limit_bytes();
-        self.say_if_impossible();
         let coming = self.growth.take_in(Instant::now(), total);
         let mut moved = Vec::new();
         for (pid, managed) in &mut self.managed {
@@ -302,12 +302,14 @@ impl Monitor {
             self.prepare()?;
         }
         let least_room = margin / 4;
-        if total + margin > limit {
+        let is_near = total + margin > limit;
+        if is_near {
             if self.take_over(total, coming.max(margin / 2), least_room)? {
                 total = self.measure();
             }
             self.growth.go_on(Instant::now(), total);
         }
+        self.follow_unpaged(total, is_near)?;
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
             let outside = self.ledger.tell(manager, total, adopting);
@@ -352,44 +354,6 @@ impl Monitor {
         self.summary.note_peaks(anonymous, self.fixed);
         self.ledger.note(total);
         total
-    }
-
-    /// Returns the private memory of processes that cannot be managed.
-    fn refused_bytes(&self) -> u64 {
-        let of_program = |(pid, stack): (&u32, &u64)| {
-            self.tree.processes.get(pid).filter(|process| process.stack == *stack)
-        };
-        let counted: u64 =
-            self.refused.iter().filter_map(of_program).map(|process| process.memory.anonymous).sum();
-        // Pages that forks share are counted in each.
-        counted.min(self.anonymous)
-    }
-
-    /// Returns a sentence about the memory that nobody pages, where that is a large part of the limit.
-    fn unpaged(&self) -> String {
-        let (refused, Fixed { shared, tables }) = (self.refused_bytes(), self.fixed);
-        let limit = self.ledger.limit_bytes();
-        if refused + shared + tables < limit / 4 {
-            return String::new();
-        }
-        let mib = |bytes: u64| bytes >> 20;
-        format!(
-            "; of the {} MiB, {} are shared memory, {} page tables, and {} belong to processes that are not managed, \
-             and nobody can page these: give --memory more",
-            mib(limit),
-            mib(shared),
-            mib(tables),
-            mib(refused)
-        )
-    }
-
-    /// Says once that the limit cannot be kept, where what nobody can page outgrows it.
-    fn say_if_impossible(&mut self) {
-        let unpaged = self.refused_bytes() + self.fixed.shared + self.fixed.tables;
-        if unpaged > self.ledger.limit_bytes() && !self.has_said_impossible {
-            self.has_said_impossible = true;
-            say!("octavo: the limit cannot be kept{}", self.unpaged());
-        }
     }
 
     /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is watched meanwhile.

@@ -56,6 +56,14 @@ pub(crate) struct Fixed {
     pub(crate) tables: u64,
 }
 
+/// What the kernel says of a process at length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) fixed: Fixed,
+    /// What it has locked, whether that is there or not, in bytes.
+    pub(crate) locked: u64,
+}
+
 /// What the kernel says of a process at length, by a descriptor that is kept.
 #[derive(Debug)]
 pub(crate) struct Status(File);
@@ -66,23 +74,25 @@ impl Status {
     }
 
     /// Reads the memory that nobody pages. A process that has ended has none. Costs some 15 µs.
-    pub(crate) fn read(&self) -> Fixed {
+    pub(crate) fn read(&self) -> Told {
         let mut text = [0; 4096];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
-        parse_fixed(&text[..len])
+        parse_status(&text[..len])
     }
 }
 
-fn parse_fixed(status: &[u8]) -> Fixed {
-    let mut fixed = Fixed::default();
+fn parse_status(status: &[u8]) -> Told {
+    let mut told = Told::default();
     for line in status.split(|byte| *byte == b'\n') {
         if let Some(kibibytes) = line.strip_prefix(b"RssShmem:") {
-            fixed.shared = number(kibibytes) << 10;
+            told.fixed.shared = number(kibibytes) << 10;
         } else if let Some(kibibytes) = line.strip_prefix(b"VmPTE:") {
-            fixed.tables = number(kibibytes) << 10;
+            told.fixed.tables = number(kibibytes) << 10;
+        } else if let Some(kibibytes) = line.strip_prefix(b"VmLck:") {
+            told.locked = number(kibibytes) << 10;
         }
     }
-    fixed
+    told
 }
 
 fn number(digits: &[u8]) -> u64 {
@@ -402,11 +412,12 @@ mod tests {
     }
 
     #[test]
-    fn page_tables_and_shared_memory_are_read_right() {
-        let text = b"Name:\tx\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssShmem:\t     640 kB\nVmPTE:\t      56 kB\nVmSwap:\t 1 kB\n";
-        assert_eq!(parse_fixed(text), Fixed { shared: 640 << 10, tables: 56 << 10 });
+    fn page_tables_and_shared_and_locked_memory_are_read_right() {
+        let text = b"Name:\tx\nVmLck:\t  8 kB\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssShmem:\t     640 kB\nVmPTE:\t      56 kB\nVmSwap:\t 1 kB\n";
+        let fixed = Fixed { shared: 640 << 10, tables: 56 << 10 };
+        assert_eq!(parse_status(text), Told { fixed, locked: 8 << 10 });
         let own = Status::of(std::process::id()).unwrap().read();
-        assert!(own.tables >= PAGE_BYTES as u64, "{own:?}");
+        assert!(own.fixed.tables >= PAGE_BYTES as u64, "{own:?}");
     }
 
     #[test]

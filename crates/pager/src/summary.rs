@@ -8,6 +8,7 @@ use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
 
+use crate::kinds::Kind;
 use crate::managed::Managed;
 use crate::proc::Fixed;
 use crate::tree::Tree;
@@ -15,8 +16,8 @@ use crate::tree::Tree;
 /// With fewer pages, the pool's first block says nothing of how well they were packed.
 const LEAST_PACKED: u64 = 2048;
 
-/// Less shared memory is not told.
-const LEAST_SHARED: u64 = 1 << 20;
+/// Less memory of a kind that cannot be paged is not told.
+const LEAST_UNPAGED: u64 = 1 << 20;
 
 /// Faults by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -54,6 +55,8 @@ pub struct Summary {
     pub shared_peak_bytes: u64,
     /// See `shared_peak_bytes`.
     pub page_tables_peak_bytes: u64,
+    /// The most memory of each kind that could not be paged. Private memory is counted near the limit.
+    pub unpaged_peak_bytes: BTreeMap<Kind, u64>,
     /// The most memory, present or out, that was managed.
     pub managed_peak_bytes: u64,
     /// The part of the anonymous memory of managed processes that was managed, at that peak.
@@ -123,6 +126,14 @@ impl Summary {
         self.anonymous_peak_bytes = self.anonymous_peak_bytes.max(anonymous);
         self.shared_peak_bytes = self.shared_peak_bytes.max(fixed.shared);
         self.page_tables_peak_bytes = self.page_tables_peak_bytes.max(fixed.tables);
+        self.note_unpaged(Kind::Shared, fixed.shared);
+        self.note_unpaged(Kind::PageTables, fixed.tables);
+    }
+
+    /// Takes note of memory that cannot be paged.
+    pub(crate) fn note_unpaged(&mut self, kind: Kind, bytes: u64) {
+        let most = self.unpaged_peak_bytes.entry(kind).or_default();
+        *most = bytes.max(*most);
     }
 
     /// Takes note of the figures of the manager and of managed processes, of which some have ended and are to be
@@ -182,12 +193,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
         writeln!(f, "octavo: peak {} of a budget of {}", mib(self.peak_bytes), mib(self.budget_bytes))?;
-        if self.shared_peak_bytes > LEAST_SHARED {
-            let (shared, tables) = (mib(self.shared_peak_bytes), mib(self.page_tables_peak_bytes));
-            writeln!(
-                f,
-                "octavo: {shared} of shared memory and {tables} of page tables at the most, which nobody pages"
-            )?;
+        let unpaged = self.unpaged_peak_bytes.iter().filter(|(_, bytes)| **bytes >= LEAST_UNPAGED);
+        let unpaged: Vec<_> =
+            unpaged.map(|(kind, bytes)| format!("{} of {}", mib(*bytes), kind.words())).collect();
+        if !unpaged.is_empty() {
+            writeln!(f, "octavo: what cannot be paged, at the most: {}", unpaged.join(", "))?;
         }
         writeln!(
             f,

@@ -17,7 +17,7 @@ use octavo_platform::process_memory::share_memory;
 
 use crate::fixed::{Asked, Shared};
 use crate::priority;
-use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm};
+use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm, Told};
 use crate::rounds::{Next, Rounds, Wanted};
 use crate::shares::{Group, Newcomer};
 use crate::turns::{Anonymous, Turns};
@@ -54,6 +54,13 @@ pub(crate) struct Process {
     measured_faults: u64,
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
+}
+
+impl Process {
+    /// Returns what the kernel said of it at length when it was asked last.
+    pub(crate) fn told(&self) -> Told {
+        self.asked.told()
+    }
 }
 
 /// The process that has forked, as far as is known.

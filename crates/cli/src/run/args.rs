@@ -38,8 +38,8 @@ pub struct RunArgs {
     /// Whether to ask which pages a program uses
     #[arg(long, env = "OCTAVO_ACCESSED_BITS", value_enum, default_value_t)]
     pub accessed_bits: AccessedBitsChoice,
-    /// End the run where a process that outgrows the limit cannot be taken over. Without it, such a process goes on without a limit, and
-    /// standard error says so
+    /// End the run where a process that outgrows the limit cannot be taken over, or where memory that cannot be paged outgrows the limit.
+    /// Without it, the program goes on above its limit, and standard error says so
     #[arg(long, env = "OCTAVO_STRICT")]
     pub strict: bool,
     /// Print a short summary to standard error at the end

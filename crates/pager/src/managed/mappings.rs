@@ -4,6 +4,7 @@
 //! not: it stays watched.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use octavo::{ErrorKind, PAGE_BYTES, RegionOptions, Space};
 use octavo_window::{Target, Window};
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use super::{Managed, Shared};
 use crate::droppers::Droppers;
 use crate::eligible::Seen;
+use crate::kinds::Kinds;
 use crate::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -90,6 +92,28 @@ impl Managed {
         }
         self.bell.ring();
         result
+    }
+
+    /// Counts by kind what is outside of management, where that has changed much, and as far as the mappings can be looked at.
+    pub(crate) fn count_outside(&mut self, now: Instant) {
+        if !self.outside.is_to_be_counted(now) || !self.is_equipped() || !self.is_settled() {
+            return;
+        }
+        let reach = self.window.reach();
+        let (Some(pid), Some(pagemap)) = (reach.pid(), reach.pagemap()) else { return };
+        // One that has ended has nothing.
+        let Ok(seen) = self.see(pid) else { return };
+        let mut taken = self.shared.layout.lock().mapped.clone();
+        let own = reach.own_range();
+        taken.insert(own);
+        let kinds = seen.count_outside(&taken, pagemap);
+        let ended = Instant::now();
+        self.outside.counted(kinds, ended, ended - now);
+    }
+
+    /// Returns what was outside of management when it was counted last, by kind.
+    pub(crate) fn outside_by_kind(&self) -> &Kinds {
+        self.outside.kinds()
     }
 
     fn see(&self, pid: u32) -> Result<Seen, String> {

@@ -89,6 +89,6 @@ impl Monitor {
             }
             failure = failure.or(failed);
         }
-        failure.map_or(Ok(()), |why| Err(Failed(why + &self.unpaged())))
+        failure.map_or(Ok(()), |why| Err(Failed(why + &self.cause())))
     }
 }

@@ -1,0 +1,107 @@
+//! The kinds of memory that programs have, by what a run does about each.
+//!
+//! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists them for users. A test here holds its table
+//! to this file.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Private memory without a file that the program reads and writes.
+    Private,
+    /// The same in mappings, or parts of them, below [`LEAST_BYTES`](crate::eligible::LEAST_BYTES).
+    Small,
+    /// Stacks of threads, their descriptors, and what the kernel may write to at their ends.
+    Stacks,
+    /// Data of programs and libraries that begins as zeros.
+    ProgramData,
+    /// Pages of private file mappings that the program has changed: data of programs and libraries among them.
+    FilePages,
+    /// Memory that was read-only or inaccessible when it was looked at.
+    Closed,
+    /// What the kernel has mapped for its own use.
+    Special,
+    /// Memory that the kernel does not let anybody watch: the program watches it itself, or it changes just now.
+    Unwatched,
+    /// Memory that the program has locked.
+    Locked,
+    /// Memory that several processes may show.
+    Shared,
+    /// The kernel's page tables.
+    PageTables,
+    /// All memory of processes that are too small to be taken over.
+    SmallProcesses,
+    /// All memory of processes that cannot be taken over.
+    Unmanaged,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Private,
+        Self::Small,
+        Self::Stacks,
+        Self::ProgramData,
+        Self::FilePages,
+        Self::Closed,
+        Self::Special,
+        Self::Unwatched,
+        Self::Locked,
+        Self::Shared,
+        Self::PageTables,
+        Self::SmallProcesses,
+        Self::Unmanaged,
+    ];
+
+    /// Returns whether such memory is taken over: all of it, or where it is much.
+    #[must_use]
+    pub const fn is_paged(self) -> bool {
+        matches!(self, Self::Private | Self::Small)
+    }
+
+    /// The words of a sentence for it: so many bytes of such.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Private => "private memory",
+            Self::Small => "small mappings",
+            Self::Stacks => "stacks",
+            Self::ProgramData => "data of programs and libraries",
+            Self::FilePages => "changed pages of mapped files",
+            Self::Closed => "memory that may not be written",
+            Self::Special => "memory of the kernel's",
+            Self::Unwatched => "memory that cannot be watched",
+            Self::Locked => "locked memory",
+            Self::Shared => "shared memory",
+            Self::PageTables => "page tables",
+            Self::SmallProcesses => "small processes",
+            Self::Unmanaged => "processes that are not managed",
+        }
+    }
+}
+
+/// Bytes by kind.
+pub(crate) type Kinds = BTreeMap<Kind, u64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a table's row, the first column and the third one.
+    fn row(line: &str) -> Option<(String, bool)> {
+        let mut columns = line.strip_prefix("| `")?.split('|').map(str::trim);
+        let name = columns.next()?.trim_end_matches('`').to_owned();
+        Some((name, columns.nth(1)?.starts_with("paged")))
+    }
+
+    #[test]
+    fn the_guide_lists_each_kind_and_whether_it_is_paged() {
+        let guide = include_str!("../../../docs/kinds-of-memory.md");
+        let name = |kind| serde_json::to_string(&kind).unwrap().trim_matches('"').to_owned();
+        let all: Vec<_> = Kind::ALL.into_iter().map(|kind| (name(kind), kind.is_paged())).collect();
+        assert_eq!(guide.lines().filter_map(row).collect::<Vec<_>>(), all);
+    }
+}
