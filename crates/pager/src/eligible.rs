@@ -87,8 +87,10 @@ impl Seen {
     /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The
     /// kernel shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
+        // Mappings are in the order of their addresses.
         let was_there = |mapping: &Mapping| {
-            before.mappings.iter().any(|old| old.start < mapping.end && mapping.start < old.end)
+            let next = before.mappings.partition_point(|old| old.end <= mapping.start);
+            before.mappings.get(next).is_some_and(|old| old.start < mapping.end)
         };
         let is_beside_taken = |mapping: &Mapping| {
             mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last))
