@@ -59,7 +59,7 @@ impl Ledger {
 
     /// Tells the manager what is outside, if the tree and the runner use `total_bytes`. Of that, `adopting_bytes` at most are going to
     /// be pages of the manager. It gets room for their table, without which they could not become pages that may go out. Returns what
-    /// it told.
+    /// is outside, of which it may have told less.
     pub(crate) fn tell(&self, manager: &Manager, total_bytes: u64, adopting_bytes: u64) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         // An error says that this is a forked child, which measures nothing.
@@ -70,8 +70,7 @@ impl Ledger {
         let outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
         // A tree that has outgrown its limit is adopted all the same, and then pages go out.
         let kept_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
-        let outside_bytes = outside_bytes.min(stats.budget_bytes.saturating_sub(kept_bytes));
-        let _ = manager.set_outside_bytes(outside_bytes);
+        let _ = manager.set_outside_bytes(outside_bytes.min(stats.budget_bytes.saturating_sub(kept_bytes)));
         outside_bytes
     }
 

@@ -136,6 +136,7 @@ pub(crate) struct Monitor {
     look_takes: Duration,
     /// Taking processes over, and looking at their mappings.
     engaging: Piece,
+    counting: Piece,
 }
 
 /// How fast the tree grows.
@@ -235,6 +236,7 @@ impl Monitor {
             growth: Growth::new(Instant::now()),
             look_takes: Duration::ZERO,
             engaging: Piece::default(),
+            counting: Piece::default(),
         })
     }
 
@@ -319,7 +321,11 @@ impl Monitor {
             // A page that a fork shares is in each of its spaces, as if each had a copy already. So once they fit, the tree cannot
             // outgrow its limit by writing to them.
             let stats = manager.stats();
-            let fits = is_known && stats.as_ref().is_ok_and(|stats| stats.used_bytes <= stats.budget_bytes);
+            let within = |used: u64, told: u64, budget: u64| used - told + outside <= budget;
+            let fits = is_known
+                && stats
+                    .as_ref()
+                    .is_ok_and(|stats| within(stats.used_bytes, stats.outside_bytes, stats.budget_bytes));
             let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
             let is_too_long = self.standstill.is_too_long(left);
             // What cannot go out need not stand still again and again.

@@ -4,7 +4,6 @@
 //! not: it stays watched.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use octavo::{ErrorKind, PAGE_BYTES, RegionOptions, Space};
 use octavo_window::{Target, Window};
@@ -94,11 +93,14 @@ impl Managed {
         result
     }
 
-    /// Counts by kind what is outside of management, where that has changed much, and as far as the mappings can be looked at.
-    pub(crate) fn count_outside(&mut self, now: Instant) {
-        if !self.outside.is_to_be_counted(now) || !self.is_equipped() || !self.is_settled() {
-            return;
-        }
+    /// Returns how much of what is outside of management has changed since it was counted by kind, where that is much and its mappings
+    /// can be looked at; else 0.
+    pub(crate) fn uncounted_bytes(&self) -> u64 {
+        if self.is_equipped() && self.is_settled() { self.outside.uncounted_bytes() } else { 0 }
+    }
+
+    /// Counts by kind what is outside of management. The cost goes by what is mapped of files, and by what is outside of all else.
+    pub(crate) fn count_outside(&mut self) {
         let reach = self.window.reach();
         let (Some(pid), Some(pagemap)) = (reach.pid(), reach.pagemap()) else { return };
         // One that has ended has nothing.
@@ -106,9 +108,7 @@ impl Managed {
         let mut taken = self.shared.layout.lock().mapped.clone();
         let own = reach.own_range();
         taken.insert(own);
-        let kinds = seen.count_outside(&taken, pagemap);
-        let ended = Instant::now();
-        self.outside.counted(kinds, ended, ended - now);
+        self.outside.counted(seen.count_outside(&taken, pagemap));
     }
 
     /// Returns what was outside of management when it was counted last, by kind.

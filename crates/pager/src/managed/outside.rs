@@ -1,13 +1,9 @@
 //! What a process has outside of management: how much that is, of which kinds, and whether it grows.
 
-use std::time::{Duration, Instant};
-
 use crate::kinds::Kinds;
 
 /// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
 pub(super) const LEAST_OUTSIDE: u64 = 2 << 20;
-/// To count by kind takes at most one part in so many of the time.
-const COUNT_SHARE: u32 = 20;
 
 /// The memory of a process that its space does not have.
 #[derive(Debug, Default)]
@@ -21,10 +17,9 @@ pub(super) struct Outside {
     growth: u64,
     /// What its space had there at the last note.
     resident: u64,
-    /// The kinds of what was there when it was counted last, how much was outside then, and when it may be counted again.
+    /// The kinds of what was there when it was counted last, and how much was outside then.
     kinds: Kinds,
     at_count: u64,
-    next_count: Option<Instant>,
 }
 
 impl Outside {
@@ -56,15 +51,15 @@ impl Outside {
         &self.kinds
     }
 
-    /// Returns whether it has changed much since it was counted by kind, and may be counted again.
-    pub(super) fn is_to_be_counted(&self, now: Instant) -> bool {
-        self.bytes.abs_diff(self.at_count) > LEAST_OUTSIDE && self.next_count.is_none_or(|at| now >= at)
+    /// Returns how much it has changed since it was counted by kind, where that is much; else 0.
+    pub(super) fn uncounted_bytes(&self) -> u64 {
+        let changed = self.bytes.abs_diff(self.at_count);
+        if changed > LEAST_OUTSIDE { changed } else { 0 }
     }
 
-    /// It was counted by kind, which has taken so long.
-    pub(super) fn counted(&mut self, kinds: Kinds, now: Instant, took: Duration) {
+    /// It was counted by kind.
+    pub(super) fn counted(&mut self, kinds: Kinds) {
         (self.kinds, self.at_count) = (kinds, self.bytes);
-        self.next_count = Some(now + took * COUNT_SHARE);
     }
 
     /// Returns whether it got much between the last two notes.

@@ -1,7 +1,8 @@
 //! Memory of the tree that cannot be paged: how much there is of each kind, and what is said of it.
 //!
-//! It is counted near the limit. Where it outgrows the limit, that is said at once, and ends a strict run. Where the tree has had
-//! more than its limit for a while for any reason, that is said as well.
+//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once for kinds that stay what
+//! they are, and after a while for those that may be taken over, shared or unlocked by then. Where the tree has had more than its limit for a while
+//! for any reason, that is said as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +12,10 @@ use super::{Failed, LEAST_PROCESS, Monitor};
 use crate::kinds::Kind;
 use crate::proc::{self, Told};
 
-/// A tree that has had an eighth more than its limit for so long is told of.
+/// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may not stay so.
 const LONG: Duration = Duration::from_millis(800);
+/// To count by kind takes at most one part in so many of the time.
+const COUNT_SHARE: u32 = 20;
 /// So many kinds are named in a sentence.
 const MOST_NAMED: usize = 3;
 
@@ -36,19 +39,34 @@ impl fmt::Display for Unpaged {
     }
 }
 
+/// Since when something is too much.
+#[derive(Debug, Default)]
+struct Lasting(Option<Instant>);
+
+impl Lasting {
+    /// Takes note whether it is too much now. Returns whether that has been so for long.
+    fn lasts(&mut self, now: Instant, is_much: bool) -> bool {
+        self.0 = is_much.then(|| self.0.unwrap_or(now));
+        self.0.is_some_and(|since| now - since >= LONG)
+    }
+}
+
 /// What is known of a tree that has more than its limit.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
-    since: Option<Instant>,
-    is_said: bool,
+    /// Of the whole tree, and of what cannot be paged.
+    total: Lasting,
+    unpaged: Lasting,
+    /// It was said that the limit cannot be kept, or that it is exceeded.
+    has_said_impossible: bool,
+    has_said: bool,
+    /// When the next process may be counted by kind.
+    next_count: Option<Instant>,
 }
 
-impl Excess {
-    /// Takes note whether there is much of it now. Returns whether that has been so for long.
-    fn lasts(&mut self, now: Instant, is_much: bool) -> bool {
-        self.since = is_much.then(|| self.since.unwrap_or(now));
-        self.since.is_some_and(|since| now - since >= LONG)
-    }
+/// Whether memory of a kind stays what it is.
+const fn is_firm(kind: Kind) -> bool {
+    matches!(kind, Kind::FilePages | Kind::ProgramData | Kind::PageTables | Kind::Unmanaged)
 }
 
 impl Monitor {
@@ -59,21 +77,24 @@ impl Monitor {
     /// The same sentence, where what cannot be paged outgrows the limit, and the run is strict.
     pub(super) fn follow_unpaged(&mut self, total: u64, is_near: bool) -> Result<(), Failed> {
         let (now, limit) = (Instant::now(), self.ledger.limit_bytes());
-        let is_long = self.excess.lasts(now, total > limit + limit / 8);
+        let is_long = self.excess.total.lasts(now, total > limit + limit / 8);
         if !is_near {
+            self.excess.unpaged.lasts(now, false);
             return Ok(());
         }
-        for managed in self.managed.values_mut() {
-            self.engaging.take(|| managed.count_outside(now));
-        }
+        self.count_one(now);
         let unpaged = self.unpaged();
         unpaged.iter().for_each(|one| self.summary.note_unpaged(one.kind, one.bytes));
-        let bytes: u64 = unpaged.iter().map(|one| one.bytes).sum();
-        // What is new may be about to be taken over.
-        let may_pass = |one: &&Unpaged| one.kind.is_paged() || one.kind == Kind::Unwatched;
-        let passing: u64 = unpaged.iter().filter(may_pass).map(|one| one.bytes).sum();
-        let is_impossible = bytes - passing > limit || is_long && bytes > limit;
-        if !is_impossible && !is_long {
+        let sum = |of: &dyn Fn(Kind) -> bool| -> u64 {
+            unpaged.iter().filter(|one| of(one.kind)).map(|one| one.bytes).sum()
+        };
+        // Other kinds may be about to be taken over, or be counted too high until each process has been asked.
+        let stays = self.excess.unpaged.lasts(now, sum(&|_| true) > limit);
+        let is_certain = stays || sum(&is_firm) > limit;
+        let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
+        let is_said = if is_impossible { self.excess.has_said_impossible } else { self.excess.has_said };
+        let ends = is_certain && self.is_strict;
+        if !ends && (is_said || !is_long && (!is_impossible || self.is_strict)) {
             return Ok(());
         }
         let mib = |bytes: u64| bytes >> 20;
@@ -84,13 +105,25 @@ impl Monitor {
         };
         let sentence =
             format!("the limit of {} MiB {what}: {}; {}", mib(limit), in_words(&unpaged), remedy(&unpaged));
-        if is_impossible && self.is_strict {
+        if ends {
             return Err(Failed(sentence));
         }
-        if !std::mem::replace(&mut self.excess.is_said, true) {
-            say!("octavo: {sentence}");
-        }
+        self.excess.has_said = true;
+        self.excess.has_said_impossible |= is_impossible;
+        say!("octavo: {sentence}");
         Ok(())
+    }
+
+    /// Counts by kind the process of which most has changed since it was counted. One a look: that may take long.
+    fn count_one(&mut self, now: Instant) {
+        if self.excess.next_count.is_some_and(|at| now < at) {
+            return;
+        }
+        let most = self.managed.values_mut().max_by_key(|managed| managed.uncounted_bytes());
+        if let Some(managed) = most.filter(|managed| managed.uncounted_bytes() > 0) {
+            self.counting.take(|| managed.count_outside());
+            self.excess.next_count = Some(Instant::now() + now.elapsed() * COUNT_SHARE);
+        }
     }
 
     /// Returns what of the failure of a run was about memory that cannot be paged, where that is a large part of the limit.
@@ -121,7 +154,8 @@ impl Monitor {
                     rest -= bytes;
                     add(*kind, bytes);
                 }
-                add(Kind::Locked, rest.min(locked));
+                // Locked memory that is shared was counted.
+                add(Kind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
             } else if self.refused.get(pid) == Some(&process.stack) {
                 add(Kind::Unmanaged, anonymous);
             } else if anonymous < LEAST_PROCESS {
@@ -170,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_passes_soon_is_not_told() {
-        let (start, mut excess) = (Instant::now(), Excess::default());
+        let (start, mut excess) = (Instant::now(), Lasting::default());
         assert!(!excess.lasts(start, true));
         assert!(!excess.lasts(start + LONG / 2, true));
         assert!(!excess.lasts(start + LONG / 2, false), "it has passed");
