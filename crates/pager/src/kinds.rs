@@ -13,7 +13,7 @@ use serde::Serialize;
 pub enum Kind {
     /// Private memory without a file that the program reads and writes.
     Private,
-    /// The same in mappings, or parts of them, below [`LEAST_BYTES`](crate::eligible::LEAST_BYTES).
+    /// The same in mappings, or parts of them, below 128 KiB.
     Small,
     /// Stacks of threads, their descriptors, and what the kernel may write to at their ends.
     Stacks,
