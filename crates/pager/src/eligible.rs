@@ -26,8 +26,9 @@ use crate::proc::{self, Mapping, Threads};
 
 /// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
-/// Smaller ranges are taken where they are more than this together: as much as a process may get outside before it is looked at again.
-const LEAST_TOGETHER: u64 = 2 << 20;
+/// Smaller ranges are taken where they are more than this together. Many of them come, grow and merge all the time. One that grows while
+/// it is taken is watched in part for a moment, and cannot be moved or resized as one then.
+const LEAST_TOGETHER: u64 = 16 << 20;
 /// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are left out, and the rest is
 /// taken.
 const LARGEST_STACK: u64 = 64 << 20;
