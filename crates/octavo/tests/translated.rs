@@ -230,12 +230,14 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
         // A handle's pages that come back take the place of those that are away.
         let at = pair.space.map(2 * BUDGET, RegionOptions::default()).unwrap();
-        for turn in 0..3 {
+        // Beside other work, the background thread may be late.
+        let gives_way = |turn| {
             for page in 0..2 * BUDGET / PAGE {
                 pair.space.store(at + page * PAGE, page + turn).unwrap();
             }
-        }
-        assert!(pair.away_pages() * PAGE < BUDGET / 2);
+            turn >= 2 && pair.away_pages() * PAGE < BUDGET / 2
+        };
+        assert!((0..30).any(gives_way), "{} pages are away", pair.away_pages());
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
         // Where the handle's pages are gone, the other side has their room.
         pair.space.unmap(at, 2 * BUDGET).unwrap();
