@@ -31,8 +31,10 @@ const MIB: &str = "60";
 fn is_told(role: &str, kind: &str, words: &str) {
     let json = tempfile::NamedTempFile::new().unwrap();
     let options = ["--memory", "40M", "--json", json.path().to_str().unwrap()];
-    let mut run = octavo(&options, kinds(), &[role, MIB]);
-    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = |options: &[&str]| {
+        octavo(options, kinds(), &[role, MIB]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut run = start(&options);
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
     let said = lines.find(|line| line.contains("the limit of 40 MiB cannot be kept"));
     let said = said.expect("the run says that it cannot keep its limit");
@@ -42,8 +44,7 @@ fn is_told(role: &str, kind: &str, words: &str) {
     assert!(run.wait().unwrap().success());
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert!(summary["unpaged_peak_bytes"][kind].as_u64().unwrap() > 30 << 20, "{summary}");
-    let mut strict = octavo(&["--memory", "40M", "--strict"], kinds(), &[role, MIB]);
-    let mut strict = strict.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut strict = start(&["--memory", "40M", "--strict"]);
     let _open = strict.stdin.take();
     let strict = strict.wait_with_output().unwrap();
     assert!(!strict.status.success());

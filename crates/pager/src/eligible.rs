@@ -82,7 +82,8 @@ impl Seen {
 
     /// Returns the ranges that may be taken, however small, each inside one mapping.
     pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
-        self.possible().flat_map(|mapping| self.rest_of(mapping)).collect()
+        let paged = self.parts().into_iter().filter(|(_, kind)| kind.is_paged());
+        paged.map(|(part, _)| (part.start, part.end)).collect()
     }
 
     /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The

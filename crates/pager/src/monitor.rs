@@ -321,11 +321,10 @@ impl Monitor {
             // A page that a fork shares is in each of its spaces, as if each had a copy already. So once they fit, the tree cannot
             // outgrow its limit by writing to them.
             let stats = manager.stats();
-            let within = |used: u64, told: u64, budget: u64| used - told + outside <= budget;
             let fits = is_known
-                && stats
-                    .as_ref()
-                    .is_ok_and(|stats| within(stats.used_bytes, stats.outside_bytes, stats.budget_bytes));
+                && stats.as_ref().is_ok_and(|stats| {
+                    stats.used_bytes - stats.outside_bytes + outside <= stats.budget_bytes
+                });
             let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
             let is_too_long = self.standstill.is_too_long(left);
             // What cannot go out need not stand still again and again.

@@ -1,8 +1,8 @@
 //! Memory of the tree that cannot be paged: how much there is of each kind, and what is said of it.
 //!
-//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once for kinds that stay what
-//! they are, and after a while for those that may be taken over, shared or unlocked by then. Where the tree has had more than its limit for a while
-//! for any reason, that is said as well.
+//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once for
+//! kinds that stay what they are, and after a while for those that may be taken over, shared or unlocked by then.
+//! Where the tree has had more than its limit for a while for any reason, that is said as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
