@@ -298,6 +298,21 @@ fn pages_that_were_read_ahead_go_there_together() {
 }
 
 #[test]
+fn a_run_of_the_pages_that_are_to_spare_leaves_room_for_single_ones() {
+    let pair = pair(HugePolicy::Never, 2 * BUDGET);
+    let mut next = 0;
+    while let spare @ 1.. = pair.space.spare_pages() {
+        let shown = pair.space.show(pair.page(next), spare * PAGE, Access::Write).unwrap();
+        assert!(shown > 0, "{spare} pages are to spare");
+        next += shown;
+        assert!(next * PAGE < BUDGET, "nothing goes out meanwhile");
+    }
+    let left = pair.space.show(pair.page(next), BUDGET, Access::Write).unwrap();
+    assert!(left >= 16, "{left} pages are left");
+    pair.end();
+}
+
+#[test]
 fn a_run_that_is_refused_leaves_its_pages_as_they_were() {
     let pair = small();
     pair.target.script(Ask::Install, [Answer::Partly(10)]);

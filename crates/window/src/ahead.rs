@@ -5,7 +5,8 @@
 //! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits behind
 //! another halves what that one brings along, down to [`LEAST_OF_MANY`] pages. While another thread often wants
 //! single pages, a run brings [`LONGEST_BESIDE_OTHERS`] at most: that thread waits for a quarter of a millisecond
-//! and not for two, and the run pushes fewer of its pages out.
+//! and not for two, and the run pushes fewer of its pages out. Nor does the run take the last of the room
+//! ([`Advice::has_others`]).
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
@@ -20,7 +21,7 @@ const LEAST_OF_MANY: u64 = 16;
 
 const LONGEST_BESIDE_OTHERS: u64 = 32;
 /// Single pages are wanted often where that is one fault in so many of late. The latest fault counts for one in `SINGLE_MEMORY`.
-const OFTEN: u32 = 8;
+const OFTEN: u32 = 32;
 const SINGLE_MEMORY: u32 = 16;
 const SINGLE_SCALE: u32 = 1024;
 
@@ -101,6 +102,20 @@ pub(crate) struct Advice {
     pub(crate) pages: u64,
     /// The pages are going to be stored to.
     pub(crate) writes: bool,
+    /// Another thread often wants single pages, and needs room for them.
+    pub(crate) has_others: bool,
+}
+
+impl Advice {
+    /// The same for a fault at `page` that leaves room to others: so many pages are to `spare`. Its own page comes in any case.
+    pub(crate) fn within(self, page: u64, spare: impl Fn() -> u64) -> Self {
+        if !self.has_others || self.pages == 1 {
+            return self;
+        }
+        let pages = self.pages.min(spare()).max(1);
+        let first = if self.first < page { page + 1 - pages } else { page };
+        Self { first, pages, ..self }
+    }
 }
 
 impl Ahead {
@@ -145,7 +160,7 @@ impl Ahead {
             Way::Up | Way::Either => (run.pages, page),
         };
         let writes = run.writes || stores_follow && !self.now.is_multiple_of(SAMPLE);
-        Advice { run: index, first, pages, writes }
+        Advice { run: index, first, pages, writes, has_others }
     }
 
     /// Returns whether most pages that were shown for reading of late were stored to.
@@ -220,6 +235,20 @@ mod tests {
         };
         assert_eq!(brought(2, 2), LONGEST_BESIDE_OTHERS);
         assert_eq!([brought(1, 2), brought(2, 50)], [LONGEST; 2], "its own, and seldom");
+    }
+
+    #[test]
+    fn a_run_leaves_room_to_another_thread_that_wants_single_pages() {
+        let advice = Advice { run: 0, first: 100, pages: 16, writes: false, has_others: true };
+        let brings = |advice: Advice, page, spare| {
+            let advice = advice.within(page, || spare);
+            (advice.first, advice.pages)
+        };
+        assert_eq!(brings(advice, 100, 100), (100, 16));
+        assert_eq!(brings(advice, 100, 5), (100, 5));
+        assert_eq!(brings(advice, 100, 0), (100, 1), "its own page comes");
+        assert_eq!(brings(advice, 115, 5), (111, 5), "backwards");
+        assert_eq!(brings(Advice { has_others: false, ..advice }, 100, 0), (100, 16));
     }
 
     #[test]

@@ -521,6 +521,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn show(&mut self, fault: Fault, (behind, thread): (usize, Option<u32>)) -> bool {
         let Fault { page, access, is_protected, .. } = fault;
         let advice = self.ahead.advise(page / PAGE, is_protected, behind, thread);
+        let advice = advice.within(page / PAGE, || self.space.spare_pages());
         if advice.pages >= LEAST_BEFOREHAND {
             // Those who wait for a page do not wait for so many of others.
             self.wake_all();
@@ -587,7 +588,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Shows pages that a program in order wants soon, while it uses those that it has just got. Whoever waits for a page comes first.
     fn show_beforehand(&mut self) {
         let Some((advice, start, access)) = self.beforehand.take() else { return };
-        if let Ok(shown @ 1..) = self.space.show(start, advice.pages * PAGE, access) {
+        let pages = advice.within(start / PAGE, || self.space.spare_pages()).pages;
+        if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
             self.ahead.came_beforehand(advice, start / PAGE, shown);
             self.served.along += shown;
             // The program may be there already.

@@ -215,6 +215,12 @@ impl TranslatedSpace {
         show_run(&self.engine, &self.state, range, access)
     }
 
+    /// Returns how many pages can be shown and leave some room to accesses that want a page each. It is a hint.
+    #[must_use]
+    pub fn spare_pages(&self) -> u64 {
+        self.engine.frames.spare_away_pages()
+    }
+
     /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
     /// then on they count against the budget, and may be evicted. It waits for nothing. Returns how many pages are the space's now, from
     /// the first on: fewer than asked for where there is no room for more, which [`TranslatedSpace::make_room`] makes.

@@ -33,6 +33,12 @@ impl FrameAllocator {
         self.away.used_frames() > 0 && self.arena.budget.room_for_chunks_bytes() < pages * PAGE_BYTES as u64
     }
 
+    /// Returns how many more pages can be away and leave some room: half of what only reclaim itself should use.
+    pub(crate) fn spare_away_pages(&self) -> u64 {
+        let room_pages = self.arena.budget.room_for_chunks_bytes() / PAGE_BYTES as u64;
+        room_pages.saturating_sub(self.watermarks().min_frames / 2)
+    }
+
     /// Returns the room for chunks that `pages` away pages take now.
     pub(crate) fn away_cost_bytes(&self, pages: u64) -> u64 {
         pages * PAGE_BYTES as u64 + self.spare_bytes()
