@@ -64,7 +64,7 @@ fn a_page_that_is_dropped_because_it_was_clean_before_it_was_frozen_is_found() {
 
 #[test]
 fn a_failed_write_that_counts_as_written_is_found() {
-    is_found("failed-write-leaves-clean", Some(Workload::Guards));
+    is_found("failed-write-leaves-clean", Some(Workload::Family));
 }
 
 #[test]

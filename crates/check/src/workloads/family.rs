@@ -55,7 +55,7 @@ pub(crate) fn run(seed: u64) {
         latency: Duration::from_micros(random.below(100)),
         page: Duration::from_micros(random.below(3)),
         inline: [0, 300][random.below(2) as usize],
-        failed: if device_fails { random.below(80) } else { 0 },
+        failed: if device_fails { random.below(300) } else { 0 },
         silent: 0,
         wrong: 0,
         silence: Duration::ZERO,
@@ -152,6 +152,7 @@ impl Process {
                     let _changing = self.changing.lock();
                     self.other_side.drop_page(at);
                     self.family.insist(|| self.space.forget(at, PAGE));
+                    self.other_side.has_dropped();
                 }
                 8 => drop(self.family.insist(|| self.space.show(at, PAGE, Access::Read))),
                 _ => children.extend(self.fork(&mut random)),

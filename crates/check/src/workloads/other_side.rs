@@ -32,7 +32,7 @@ struct State {
     /// The first word of each page, where it is not zero.
     expected: BTreeMap<u64, u64>,
     /// Nothing is shown or taken meanwhile.
-    is_forking: bool,
+    is_changing: bool,
     random: Random,
     /// Two answers in so many are refusals.
     refuses: u64,
@@ -47,7 +47,7 @@ impl OtherSide {
         Arc::new(Self(Mutex::new(State {
             pages: BTreeMap::new(),
             expected: BTreeMap::new(),
-            is_forking: false,
+            is_changing: false,
             random: Random::new(seed),
             refuses,
             wrong: None,
@@ -61,7 +61,7 @@ impl OtherSide {
     /// The program forks: the child has what is there. Until [`OtherSide::has_forked`], nothing is shown or taken.
     pub(crate) fn fork(&self, seed: u64) -> Arc<Self> {
         let mut state = self.state();
-        state.is_forking = true;
+        state.is_changing = true;
         // Both share the pages that have memory. What the child has no page for comes by a fault.
         let shared = |there: &There| {
             let is_there = there.bytes.is_some();
@@ -76,7 +76,7 @@ impl OtherSide {
         let child = State {
             pages,
             expected: state.expected.clone(),
-            is_forking: false,
+            is_changing: false,
             random: Random::new(seed),
             refuses: state.refuses,
             wrong: None,
@@ -85,7 +85,7 @@ impl OtherSide {
     }
 
     pub(crate) fn has_forked(&self) {
-        self.state().is_forking = false;
+        self.state().is_changing = false;
     }
 
     /// The pages that are there.
@@ -93,11 +93,18 @@ impl OtherSide {
         self.state().pages.keys().map(|page| page * PAGE).collect()
     }
 
-    /// The program drops a page's bytes, and Octavo has to be told.
+    /// The program drops a page's bytes, and Octavo has to be told. Until [`OtherSide::has_dropped`], nothing is shown or taken:
+    /// for the fault of another thread, Octavo would bring back what it still has of the page.
     pub(crate) fn drop_page(&self, at: u64) {
         let mut state = self.state();
+        state.is_changing = true;
         state.pages.remove(&(at / PAGE));
         state.expected.remove(&at);
+    }
+
+    /// Octavo has been told.
+    pub(crate) fn has_dropped(&self) {
+        self.state().is_changing = false;
     }
 
     /// Loads the first word of a page. Panics where it is another than the program knows.
@@ -164,7 +171,7 @@ impl OtherSide {
 
 impl State {
     fn answer(&mut self, count: u32) -> Answer {
-        if self.is_forking {
+        if self.is_changing {
             return Answer::Busy;
         }
         match self.random.below(self.refuses) {
