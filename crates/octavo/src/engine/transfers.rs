@@ -6,6 +6,7 @@
 //! Locking: completions take the locks of the swap cache and of the LRU, one after the other. They may run inside
 //! `submit`, so nobody submits while holding a lock.
 
+use std::cell::Cell;
 use std::io;
 use std::task::Waker;
 
@@ -330,11 +331,15 @@ impl Engine {
         patience.and_then(|patience| self.machine.clock.now().checked_add(patience))
     }
 
-    /// Waits until `waits` says no, or until the time is over. Returns whether `waits` says no.
+    /// Waits until `waits` says no, or until the time is over. Returns whether `waits` said no: what it
+    /// waits for may begin anew right after that.
     pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
         let ending = || self.transfers.are_ending();
-        let still_waits =
-            || waits() && !ending() && until.is_none_or(|until| self.machine.clock.now() < until);
+        let has_ended = Cell::new(false);
+        let still_waits = || {
+            has_ended.set(has_ended.get() || !waits());
+            !has_ended.get() && !ending() && until.is_none_or(|until| self.machine.clock.now() < until)
+        };
         self.flush_devices();
         block_until_driven(
             |waker| self.poll_ends(waker, &still_waits),
@@ -347,7 +352,7 @@ impl Engine {
                 true
             },
         );
-        !waits()
+        has_ended.get() || !waits()
     }
 
     pub(super) fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {

@@ -238,15 +238,22 @@ impl<'e> Waiter<'e> {
 
     async fn wait_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) -> bool {
         let engine = self.engine;
-        if self.how == How::Never || !waits() {
-            return !waits();
+        if !waits() {
+            return true;
         }
-        if self.is_too_late() {
+        if self.how == How::Never {
+            return false;
+        }
+        let has_ended = if self.is_too_late() {
             engine.poll_transfers();
+            !waits()
         } else if self.blocks() {
-            engine.wait_while(self.until, waits);
+            engine.wait_while(self.until, waits)
         } else {
-            self.pend_while(waits).await;
+            self.pend_while(waits).await
+        };
+        if has_ended {
+            return true;
         }
         if waits() && self.is_too_late() {
             self.note_silence();
@@ -254,27 +261,28 @@ impl<'e> Waiter<'e> {
         !waits()
     }
 
-    async fn pend_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) {
+    /// Returns whether `waits` said no, and not that the time is over.
+    async fn pend_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) -> bool {
         let engine = self.engine;
         engine.flush_devices();
         std::future::poll_fn(|context| {
             engine.poll_transfers();
-            let too_late = self.is_too_late();
-            if !waits()
+            let (too_late, has_ended) = (self.is_too_late(), !waits());
+            if has_ended
                 || too_late
                 || engine.transfers.are_ending()
                 || self.set_alarm(context.waker()).is_err()
             {
-                return Poll::Ready(());
+                return Poll::Ready(has_ended);
             }
             let waiting = engine.poll_ends(context.waker(), waits);
             if waiting.is_pending() {
                 // No thread of this future takes completions.
                 engine.serve_devices();
             }
-            waiting
+            waiting.map(|()| true)
         })
-        .await;
+        .await
     }
 }
 

@@ -19,6 +19,7 @@ use crate::reclaim::{Migrated, block_for_pool, migrate, try_shrink};
 use crate::region::RegionOptions;
 use crate::rmap::Owner;
 use crate::space::Space;
+use crate::sync::{AtomicU32, Ordering};
 use crate::table::entry::State;
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
@@ -360,4 +361,13 @@ fn without_swap_a_page_with_two_owners_stays() {
     assert_eq!(manager.reclaim(8).unwrap(), 0);
     assert_eq!(second.load::<u64>(at).unwrap(), 1);
     manager.validate();
+}
+
+/// Another thread may begin what a wait was for, right after that has ended.
+#[test]
+fn a_wait_is_over_though_what_it_was_for_begins_anew() {
+    let manager = Manager::builder().budget_bytes(16 << 20).background(false).build().unwrap();
+    let asked = AtomicU32::new(0);
+    let waits = || asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+    assert!(manager.engine().wait_while_devices_may_take(&waits), "it is not too late");
 }
