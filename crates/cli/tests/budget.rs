@@ -203,6 +203,14 @@ fn a_job_of_several_processes() {
     stays_within_the_budget("job", &["sh", "-c", JOB]);
 }
 
+/// None of them is worth taking over by itself, and they need three times the budget.
+#[test]
+fn many_small_processes() {
+    let _alone = alone();
+    let job = "for i in $(seq 40); do $0 --memory 7M --threads 1 --seconds 4 --patience 600 --only writers & done; wait";
+    stays_within_the_budget("small", &["sh", "-c", job, torture().to_str().unwrap()]);
+}
+
 /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most runs stay within the bound.
 #[test]
 fn a_job_beside_sessions_that_are_always_busy() {

@@ -1,5 +1,5 @@
-//! What the runner's monitor takes of a CPU beside many processes. It is measured by the CPU time of its thread: on a busy machine it
-//! gets less, and never more.
+//! Many processes in one limit, and what the runner's monitor takes of a CPU beside them. That is measured by the CPU time of its
+//! thread: on a busy machine it gets less, and never more.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::runs::{Mark, children, comm, kill, octavo, wait_for};
+use common::runs::{Mark, assert_passed, children, comm, kill, octavo, torture, wait_for};
 
 /// Children of a shell that have its memory, and wait for a line that never comes.
 const WAITING: &str = "mkfifo never; for i in $(seq $0); do ( read line <never ) & done; : >started; wait";
@@ -46,4 +46,19 @@ fn thousandths(count: usize) -> u128 {
 #[test]
 fn three_hundred_children_that_do_nothing_cost_less_than_a_tenth_of_a_cpu() {
     assert!(thousandths(300) < 100);
+}
+
+/// Small programs that need three times the limit, all at once. Each checks what it reads.
+const SMALL: &str = "for i in $(seq 24); do $0 --memory 7M --threads 1 --seconds 2 --patience 600 --only writers & all=\"$all $!\"; done; \
+                     for one in $all; do wait $one || exit 1; done";
+
+#[test]
+fn small_processes_are_taken_over_where_together_they_outgrow_the_limit() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let options = ["--memory", "64M", "--json", json.path().to_str().unwrap()];
+    let arguments = ["-c", SMALL, torture().to_str().unwrap()];
+    assert_passed(&octavo(&options, "/bin/sh", &arguments).output().unwrap());
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    assert!(summary["managed_processes"].as_u64().unwrap() > 0, "{summary}");
+    assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
 }

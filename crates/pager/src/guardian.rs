@@ -128,9 +128,9 @@ impl Guardian {
         let _ = self.lock().list.put(Entry { what: What::Stopped, pid, ..Entry::default() });
     }
 
-    /// All processes that stood still go on.
-    pub(crate) fn continued(&self) {
-        self.lock().list.remove(|entry| entry.what == What::Stopped);
+    /// A process that stood still goes on.
+    pub(crate) fn continued(&self, pid: u32) {
+        self.lock().list.remove(|entry| entry.what == What::Stopped && entry.pid == pid);
     }
 
     /// Leaves whoever is left of the processes in the guardians' care to them. Once the runner has ended, they take it for dead, kill

@@ -58,9 +58,16 @@ impl Ledger {
     }
 
     /// Tells the manager what is outside, if the tree and the runner use `total_bytes`. Of that, `adopting_bytes` at most are going to
-    /// be pages of the manager. It gets room for their table, without which they could not become pages that may go out. Returns what
-    /// is outside, of which it may have told less.
-    pub(crate) fn tell(&self, manager: &Manager, total_bytes: u64, adopting_bytes: u64) -> u64 {
+    /// be pages of the manager. It gets room for their table, without which they could not become pages that may go out. It makes
+    /// `kept_bytes` of room for what comes outside, as far as three quarters of the limit suffice. Returns what is outside, of which it
+    /// may have told less.
+    pub(crate) fn tell(
+        &self,
+        manager: &Manager,
+        total_bytes: u64,
+        adopting_bytes: u64,
+        kept_bytes: u64,
+    ) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         // An error says that this is a forked child, which measures nothing.
         let Ok(stats) = manager.stats() else { return 0 };
@@ -69,8 +76,11 @@ impl Ledger {
         let tables_bytes = if adopting_bytes > 0 { adopting_bytes / TABLE_SHARE + LEAST_TABLES } else { 0 };
         let outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
         // A tree that has outgrown its limit is adopted all the same, and then pages go out.
-        let kept_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
-        let _ = manager.set_outside_bytes(outside_bytes.min(stats.budget_bytes.saturating_sub(kept_bytes)));
+        let least_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
+        let most_kept_bytes = (self.limit_bytes / 4 * 3).saturating_sub(outside_bytes);
+        let kept_bytes = if adopting_bytes > 0 { 0 } else { kept_bytes.min(most_kept_bytes) };
+        let told_bytes = (outside_bytes + kept_bytes).min(stats.budget_bytes.saturating_sub(least_bytes));
+        let _ = manager.set_outside_bytes(told_bytes);
         outside_bytes
     }
 

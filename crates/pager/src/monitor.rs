@@ -12,6 +12,7 @@
 
 mod end;
 mod forks;
+mod queue;
 mod unpaged;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use octavo::Manager;
 
+use self::queue::Queue;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
@@ -118,6 +120,9 @@ pub(crate) struct Monitor {
     /// Programs are left that would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
+    queue: Queue,
+    /// Smaller processes are not taken over at this look.
+    least_process: u64,
     /// They stood still in vain, and nothing fits yet.
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet.
@@ -225,6 +230,8 @@ impl Monitor {
             managed_pids: BTreeSet::new(),
             has_survivors: false,
             standstill: Standstill::default(),
+            queue: Queue::new(Instant::now()),
+            least_process: LEAST_PROCESS,
             stops_none: false,
             forks: Vec::new(),
             ending: Vec::new(),
@@ -269,9 +276,13 @@ impl Monitor {
             Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
             Err(error) => return Err(Failed(format!("its processes cannot be watched: {error}"))),
         }
-        if self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY) {
-            self.tidied_at = Some(now);
+        let is_due = self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY);
+        if is_due || self.room == 0 {
+            // What is in staging counts, for each process.
             self.managed.values().for_each(Managed::tidy);
+        }
+        if is_due {
+            self.tidied_at = Some(now);
             self.standstill.follow();
         }
         self.ending.iter().for_each(|(_, managed)| managed.watch());
@@ -283,6 +294,7 @@ impl Monitor {
         }
         self.quarters.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
         let mut total = self.measure();
+        self.note_queue(now);
         let limit = self.ledger.limit_bytes();
         let coming = self.growth.take_in(Instant::now(), total);
         let mut moved = Vec::new();
@@ -296,7 +308,8 @@ impl Monitor {
             managed.take_kept();
         }
         moved.into_iter().for_each(|pid| self.tree.ask_again(pid));
-        let margin = (limit / 8).clamp(16 << 20, 256 << 20).max(coming).min(limit / 2);
+        let least_margin = (limit / 8).clamp(16 << 20, 256 << 20).min(limit / 2);
+        let margin = least_margin.max(coming.min(limit / 2));
         let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };
         if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
             self.finish_preparing()?;
@@ -308,13 +321,16 @@ impl Monitor {
         if is_near {
             if self.take_over(total, coming.max(margin / 2), least_room)? {
                 total = self.measure();
+                self.calm = SHORTEST;
             }
             self.growth.go_on(Instant::now(), total);
+        } else {
+            self.tree.settle_all();
         }
         self.follow_unpaged(total, is_near)?;
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
-            let outside = self.ledger.tell(manager, total, adopting);
+            let outside = self.ledger.tell(manager, total, adopting, self.kept_room(least_margin));
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
             let is_apart = !self.tree.has_families() && total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
@@ -336,10 +352,11 @@ impl Monitor {
             let grows = outside > self.outside + LEAST_GROWTH;
             self.outside = outside;
             self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
-        } else {
+        } else if self.making.is_none() {
             // Those that were to be taken over have ended, or could not be looked at.
             self.let_go_on();
         }
+        self.let_next_go_on(total, coming.max(margin / 2) + (1 << 20));
         self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
         Ok(time_to_fill(room).clamp(self.calm, LONGEST))
@@ -372,6 +389,8 @@ impl Monitor {
             guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
+        // The tree may be filling its limit just now.
+        priority::begins(self.look_takes);
         self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
         Ok(())
     }
@@ -399,6 +418,11 @@ impl Monitor {
         Ok(())
     }
 
+    /// Returns whether processes can be taken over without waiting for the manager.
+    fn is_ready(&self) -> bool {
+        self.manager.is_some() || self.making.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// Waits for the manager.
     fn finish_preparing(&mut self) -> Result<(), Failed> {
         self.prepare()?;
@@ -410,17 +434,17 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes processes over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
+    /// Takes a process over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
     /// `coming` more before it stands still. `least_room` is to be left. Returns whether there was something to take over.
-    fn take_over(&mut self, mut total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
+    fn take_over(&mut self, total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
         pids.sort_unstable();
         pids.reverse();
+        self.least_process = self.least_to_take(&pids, Instant::now());
         self.keep_still(&pids, total, coming, least_room);
         let mut has_acted = false;
-        for (index, (anonymous, pid)) in pids.iter().copied().enumerate() {
-            // Each of these takes long enough for the others to fill the memory.
+        for (anonymous, pid) in pids.iter().copied() {
             if self.is_to_be_equipped(anonymous, pid) {
                 self.equip(pid)?;
             } else if let Some(managed) = self.managed.get_mut(&pid) {
@@ -431,14 +455,18 @@ impl Monitor {
                 }
                 continue;
             } else if let Some(stat) = self.find_new(anonymous, pid) {
-                self.engage(pid, stat.stack)?;
+                self.prepare()?;
+                // They stand still while the manager is made, and others may come.
+                if self.is_ready() {
+                    self.engage(pid, stat.stack)?;
+                }
             } else {
                 continue;
             }
-            has_acted = true;
-            total = self.measure();
-            self.keep_still(&pids[index + 1..], total, coming, least_room);
+            // That takes long enough for others to come and to fill the memory, so they are looked for before the next one.
+            return Ok(true);
         }
+        self.note_taken(Instant::now());
         Ok(has_acted)
     }
 
@@ -456,8 +484,7 @@ impl Monitor {
         let is_short = total + coming > limit;
         let is_short_for_movers = total + self.growth.while_movers_start() > limit;
         let is_full = total + least_room >= limit;
-        let is_ready = self.manager.is_some() || self.making.as_ref().is_some_and(JoinHandle::is_finished);
-        let all = is_short || !is_ready || self.tree.has_families();
+        let all = is_short || !self.is_ready() || self.tree.has_families();
         for (anonymous, pid) in pids.iter().copied() {
             if self.standstill.has(pid) {
                 continue;
@@ -475,12 +502,15 @@ impl Monitor {
                 self.standstill.stop(pid, self.tree.ancestors(pid), self.guardian.as_ref());
             }
         }
+        if is_short {
+            self.have_wait(pids);
+        }
     }
 
     /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
     fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
         let is_child = |managed: &Managed| !managed.is_equipped() && !managed.is_refused();
-        anonymous >= LEAST_PROCESS && self.managed.get(&pid).is_some_and(is_child)
+        anonymous >= self.least_process && self.managed.get(&pid).is_some_and(is_child)
     }
 
     fn equip(&mut self, pid: u32) -> Result<(), Failed> {
@@ -520,7 +550,7 @@ impl Monitor {
 
     /// Returns what the kernel says of a process if it is to be taken over.
     fn find_new(&mut self, anonymous: u64, pid: u32) -> Option<Stat> {
-        if anonymous < LEAST_PROCESS || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
+        if anonymous < self.least_process || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
             return None;
         }
         let refused = self.refused.get(&pid);

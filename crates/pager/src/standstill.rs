@@ -35,6 +35,8 @@ struct Stopped {
     pid: u32,
     /// Those that ran when it was stopped.
     ancestors: Vec<u32>,
+    /// It goes on in its turn, and not with the others.
+    waits: bool,
 }
 
 /// Since when processes stand still, and what was still to be adopted or is in memory at the last look.
@@ -68,22 +70,48 @@ impl Standstill {
         self.stopped.iter().any(|stopped| stopped.pid == pid)
     }
 
-    /// Returns whether processes stand still.
+    /// Returns whether processes stand still that go on together.
     pub(crate) fn has_any(&self) -> bool {
-        !self.stopped.is_empty()
+        self.stopped.iter().any(|stopped| !stopped.waits)
     }
 
     /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
+        if self.stop_one(pid, ancestors, guardian, false) {
+            self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
+        }
+    }
+
+    /// As [`stop`](Self::stop), until its turn. Returns whether it was stopped.
+    pub(crate) fn stop_to_wait(
+        &mut self,
+        pid: u32,
+        ancestors: Vec<u32>,
+        guardian: Option<&Guardian>,
+    ) -> bool {
+        self.stop_one(pid, ancestors, guardian, true)
+    }
+
+    fn stop_one(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>, waits: bool) -> bool {
         if is_stopped(pid) || proc::stat(pid).is_none() {
-            return;
+            return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
         // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
-        self.stopped.push(Stopped { pid, ancestors });
-        self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
+        self.stopped.push(Stopped { pid, ancestors, waits });
+        true
+    }
+
+    /// Takes note of which processes wait for their turns still. The others have ended.
+    pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool) {
+        self.stopped.retain(|stopped| !stopped.waits || waits(stopped.pid));
+    }
+
+    /// Lets one go on whose turn it is.
+    pub(crate) fn go_on(&mut self, pid: u32, guardian: Option<&Guardian>) {
+        self.let_go_on(|stopped| stopped.pid == pid, guardian);
     }
 
     /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for too long.
@@ -91,14 +119,21 @@ impl Standstill {
         self.waiting.as_mut().is_some_and(|waiting| waiting.is_too_long(Instant::now(), left))
     }
 
-    /// Lets all go on.
+    /// Lets all go on but those that wait for their turns.
     pub(crate) fn end(&mut self, guardian: Option<&Guardian>) {
         self.waiting = None;
-        if self.stopped.is_empty() {
-            return;
-        }
+        self.let_go_on(|stopped| !stopped.waits, guardian);
+    }
+
+    /// Lets all go on, as the run is over.
+    pub(crate) fn end_all(&mut self, guardian: Option<&Guardian>) {
+        self.let_go_on(|_| true, guardian);
+    }
+
+    fn let_go_on(&mut self, which: impl Fn(&Stopped) -> bool, guardian: Option<&Guardian>) {
         let until = Instant::now() + FOLLOWED;
-        for mut stopped in self.stopped.drain(..) {
+        let going: Vec<Stopped> = self.stopped.extract_if(.., |stopped| which(stopped)).collect();
+        for mut stopped in going {
             signals::kill(stopped.pid, Signal::CONT);
             // An ancestor that has stopped with it the last time is not among those that ran this time.
             if let Some(at) = self.going_on.iter().position(|(going, _)| going.pid == stopped.pid) {
@@ -107,9 +142,9 @@ impl Standstill {
                 stopped.ancestors.sort_unstable();
                 stopped.ancestors.dedup();
             }
+            guardian.iter().for_each(|guardian| guardian.continued(stopped.pid));
             self.going_on.push((stopped, until));
         }
-        guardian.iter().for_each(|guardian| guardian.continued());
     }
 
     /// Lets ancestors go on that have stopped since their descendants were: each once, since whoever stops it again means it. A terminal

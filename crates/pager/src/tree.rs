@@ -38,6 +38,9 @@ const ASKING_A_GIB: Duration = Duration::from_millis(20);
 /// So many processes are asked between two looks at how long the thread may go on as it does.
 const ASKED_AT_ONCE: usize = 16;
 
+/// What a process has to have got to have grown.
+pub(crate) const LEAST_GROWN: u64 = 256 << 10;
+
 /// A process of the tree.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -54,6 +57,8 @@ pub(crate) struct Process {
     measured_faults: u64,
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
+    /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it wants is to come.
+    settled: Option<u64>,
 }
 
 impl Process {
@@ -82,8 +87,11 @@ pub(crate) struct Tree {
     shared: Shared,
     rounds: Rounds,
     turns: Turns,
-    /// How many there have been.
+    /// How many there have been, and how many have ended.
     pub(crate) seen: u64,
+    pub(crate) ended: u64,
+    /// Who has started processes since that was asked, or since there was room.
+    parents: BTreeSet<u32>,
     pub(crate) helpers: Vec<u32>,
     last_look: Option<LastLook>,
     last_find: Option<(Instant, Duration)>,
@@ -195,7 +203,9 @@ impl Tree {
         let began = Instant::now();
         priority::goes_on(self.last_find.map_or(Duration::ZERO, |(_, took)| took));
         let found = self.find()?;
+        let before = self.processes.len();
         self.processes.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
+        self.ended += (before - self.processes.len()) as u64;
         let looked = self.take_in(found);
         self.last_find = Some((began, began.elapsed()));
         looked
@@ -219,6 +229,7 @@ impl Tree {
                 found.push((*pid, process.parent));
             }
         }
+        self.ended += ended.len() as u64;
         ended.into_iter().for_each(|pid| drop(self.processes.remove(&pid)));
         let own = std::process::id();
         for pid in before.saturating_add(1)..=newest {
@@ -283,7 +294,9 @@ impl Tree {
                 stack,
                 parent,
                 is_vforked,
+                settled: None,
             };
+            self.parents.insert(parent);
             self.processes.insert(pid, process);
             self.turns.answered(pid, true);
         }
@@ -336,6 +349,32 @@ impl Tree {
     /// Returns whether processes may share pages that a store would copy.
     pub(crate) fn has_families(&self) -> bool {
         !self.families.is_empty()
+    }
+
+    /// Returns whether a process has got much since there was room last, or is new.
+    pub(crate) fn has_grown(&self, pid: u32) -> bool {
+        let has_grown = |process: &Process| {
+            process.settled.is_none_or(|settled| process.memory.anonymous > settled + LEAST_GROWN)
+        };
+        self.processes.get(&pid).is_some_and(has_grown)
+    }
+
+    /// A process may grow from now on.
+    pub(crate) fn settle(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.settled = Some(process.memory.anonymous);
+        }
+    }
+
+    /// There is room for all.
+    pub(crate) fn settle_all(&mut self) {
+        self.processes.values_mut().for_each(|process| process.settled = Some(process.memory.anonymous));
+        self.parents.clear();
+    }
+
+    /// Returns who has started processes since the last call, or since there was room.
+    pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.parents)
     }
 
     /// Has all processes asked at the next looks: those that stood still go on.

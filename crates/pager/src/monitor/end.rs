@@ -45,7 +45,7 @@ impl Monitor {
         priority::starts_others();
         // A program that has ended early does not care whether it could have been served.
         let _ = self.making.take().map(std::thread::JoinHandle::join);
-        self.standstill.end(self.guardian.as_ref());
+        self.standstill.end_all(self.guardian.as_ref());
         self.figures();
         let managed = std::mem::take(&mut self.managed).into_values().chain(std::mem::take(&mut self.forks));
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);

@@ -1,0 +1,303 @@
+//! Small processes wait for room near the limit.
+//!
+//! One small process is not worth taking over, and most end soon. But many outgrow a limit together as a large one does. So near the
+//! limit each that grows stands still, and so does who starts more of them. They go on one after the other, where there is room: as a
+//! rule others have ended meanwhile. Where nobody ends, they are taken over as they stand, the largest first.
+//!
+//! ```text
+//!   grows, and there is no room ─► waits ─► has room, and its turn ─► goes on ─► has ended, or got what it wanted: the next one
+//!                                    └─► nobody ends ─► is taken over, and waits on until others' pages have gone out
+//! ```
+//!
+//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One goes on every two seconds
+//! at the least, whatever there is: others may wait for it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use octavo::{Counter, Manager};
+use octavo_platform::usage::possible_cpus;
+
+use super::{LEAST_PROCESS, Monitor, STOPPING};
+use crate::priority;
+use crate::tree::LEAST_GROWN;
+
+/// The processes that are left alone have one part in so many of the limit together.
+const SHARE: u64 = 8;
+/// A process is not worth it to be taken over below this size.
+const LEAST: u64 = 1 << 20;
+/// A process has got what it wanted when it has not grown by much for so long, or after so long in any case. Where pages come back all
+/// the time, nobody gets on, and only the time counts.
+const SETTLED: Duration = Duration::from_millis(50);
+const MOST_GOING: Duration = Duration::from_millis(500);
+/// Memory is short where so many pages come back within [`PRESSED`].
+const PRESSING: u64 = 256;
+const PRESSED: Duration = Duration::from_millis(50);
+/// Where nobody has ended or gone on for so long, or the first has waited for so long, they are taken over.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+const MOST_WAIT: Duration = Duration::from_secs(1);
+/// One goes on after so long without room.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where the one before has wanted nothing.
+const IDLE_PATIENCE: Duration = Duration::from_millis(100);
+/// The manager keeps room for so long after the last one went on.
+const KEEPS_ROOM: Duration = Duration::from_secs(1);
+
+/// Who waits, and who has just gone on.
+#[derive(Debug)]
+pub(super) struct Queue {
+    waiting: VecDeque<Waiting>,
+    going: Vec<Going>,
+    /// How many processes have ended.
+    ended: u64,
+    /// When somebody ended, went on or was taken over last, and when somebody went on.
+    moved_at: Instant,
+    went_at: Instant,
+    /// The manager keeps room until then.
+    keeps_until: Option<Instant>,
+    /// The pages that had come back at a time, and whether so many did since the time before that others have to wait.
+    came_back: (Instant, u64),
+    is_pressed: bool,
+    /// The last one that had its time has not grown.
+    is_idle: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    pid: u32,
+    since: Instant,
+}
+
+/// A process that may be getting memory.
+#[derive(Debug)]
+struct Going {
+    pid: u32,
+    since: Instant,
+    bytes: u64,
+    grown_at: Instant,
+}
+
+impl Queue {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            going: Vec::new(),
+            ended: 0,
+            moved_at: now,
+            went_at: now,
+            keeps_until: None,
+            came_back: (now, 0),
+            is_pressed: false,
+            is_idle: false,
+        }
+    }
+
+    fn push(&mut self, pid: u32, now: Instant) {
+        if self.waiting.is_empty() {
+            (self.moved_at, self.went_at) = (now, now);
+        }
+        self.waiting.push_back(Waiting { pid, since: now });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes note of what the processes have. `None`: it has ended. So many of the tree have ended in all.
+    fn note(&mut self, now: Instant, ended: u64, came_back: u64, bytes_of: impl Fn(u32) -> Option<u64>) {
+        if now - self.came_back.0 >= PRESSED {
+            self.is_pressed = came_back - self.came_back.1 >= PRESSING;
+            self.came_back = (now, came_back);
+        }
+        if std::mem::replace(&mut self.ended, ended) != ended {
+            self.moved_at = now;
+        }
+        self.waiting.retain(|waiting| bytes_of(waiting.pid).is_some());
+        self.going.retain_mut(|going| {
+            let Some(bytes) = bytes_of(going.pid) else { return false };
+            if bytes > going.bytes + LEAST_GROWN {
+                (going.bytes, going.grown_at) = (bytes, now);
+            }
+            // It wanted nothing, so the next one may not, either.
+            self.is_idle |= going.grown_at == going.since && now - going.since >= SETTLED;
+            (self.is_pressed || now - going.grown_at < SETTLED) && now - going.since < MOST_GOING
+        });
+    }
+
+    /// Returns who goes on next, where there is room beside so many that have just gone on.
+    fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<u32> {
+        let first = self.waiting.front()?.pid;
+        let may_go = self.going.len() < possible_cpus() && has_room_beside(self.going.len() as u64);
+        let patience = if self.is_idle { IDLE_PATIENCE } else { PATIENCE };
+        (may_go || now - self.went_at >= patience).then_some(first)
+    }
+
+    /// The first goes on, and has so much.
+    fn goes_on(&mut self, now: Instant, bytes: u64) {
+        if let Some(Waiting { pid, .. }) = self.waiting.pop_front() {
+            self.going.push(Going { pid, since: now, bytes, grown_at: now });
+            (self.moved_at, self.went_at) = (now, now);
+            (self.keeps_until, self.is_idle) = (Some(now + KEEPS_ROOM), false);
+        }
+    }
+
+    /// Returns whether those that wait are to be taken over: nobody makes room by its end.
+    fn is_stuck(&self, now: Instant) -> bool {
+        let Some(first) = self.waiting.front() else { return false };
+        let is_late = now - first.since >= MOST_WAIT && now - self.went_at >= MOST_WAIT;
+        self.going.is_empty() && (now - self.moved_at >= ENDS_WITHIN || is_late)
+    }
+
+    /// Some have been taken over.
+    fn taken(&mut self, now: Instant) {
+        self.moved_at = now;
+    }
+
+    fn keeps_room(&self, now: Instant) -> bool {
+        !self.waiting.is_empty() || self.keeps_until.is_some_and(|until| now < until)
+    }
+}
+
+impl Monitor {
+    /// Takes note of what those have that wait, and those that have just gone on.
+    pub(super) fn note_queue(&mut self, now: Instant) {
+        let bytes_of = |pid| self.tree.processes.get(&pid).map(|process| process.memory.anonymous);
+        let counters = self.manager.as_ref().map(Manager::counters);
+        let came_back =
+            counters.map_or(0, |counters| counters.get(Counter::SwapIn) + counters.get(Counter::PoolSwapIn));
+        self.queue.note(now, self.tree.ended, came_back, bytes_of);
+        self.standstill.keep_waiting(|pid| self.tree.processes.contains_key(&pid));
+    }
+
+    /// Returns the size below which processes are not taken over at this look.
+    pub(super) fn least_to_take(&self, pids: &[(u64, u32)], now: Instant) -> u64 {
+        if !self.queue.is_stuck(now) {
+            return LEAST_PROCESS;
+        }
+        let mut together = 0;
+        let small = pids.iter().rev().filter(|(anonymous, pid)| self.is_small(*anonymous, *pid));
+        let matters = |(anonymous, _): &&(u64, u32)| {
+            together += anonymous;
+            together > self.ledger.limit_bytes() / SHARE
+        };
+        small.clone().find(matters).map_or(LEAST_PROCESS, |(anonymous, _)| (*anonymous).max(LEAST))
+    }
+
+    /// None is left that is to be taken over.
+    pub(super) fn note_taken(&mut self, now: Instant) {
+        if self.least_process < LEAST_PROCESS {
+            self.queue.taken(now);
+        }
+    }
+
+    /// Has small processes wait that have grown, and who has started more of them.
+    pub(super) fn have_wait(&mut self, pids: &[(u64, u32)]) {
+        for (anonymous, pid) in pids.iter().copied() {
+            if self.is_small(anonymous, pid) && self.tree.has_grown(pid) {
+                self.wait(pid);
+            }
+        }
+        for parent in self.tree.take_parents() {
+            if !self.queue.is_empty() && self.tree.processes.contains_key(&parent) {
+                self.wait(parent);
+            }
+        }
+    }
+
+    fn wait(&mut self, pid: u32) {
+        if self.standstill.has(pid) || self.is_beyond_reach(pid) {
+            return;
+        }
+        priority::goes_on(STOPPING);
+        if self.standstill.stop_to_wait(pid, self.tree.ancestors(pid), self.guardian.as_ref()) {
+            self.queue.push(pid, Instant::now());
+            self.tree.settle(pid);
+        }
+    }
+
+    /// Returns whether a process has no mover, and is too small to get one by itself.
+    fn is_small(&self, anonymous: u64, pid: u32) -> bool {
+        let lacks_mover =
+            self.managed.get(&pid).is_none_or(|managed| !managed.is_equipped() && !managed.is_refused());
+        anonymous < LEAST_PROCESS && lacks_mover && !self.refused.contains_key(&pid)
+    }
+
+    /// Lets those go on whose turn it is. The tree has `total` bytes, and `wanted` are to be free for each.
+    pub(super) fn let_next_go_on(&mut self, total: u64, wanted: u64) {
+        let now = Instant::now();
+        let limit = self.ledger.limit_bytes();
+        while let Some(pid) = self.queue.next(now, |going| total + wanted * (going + 1) <= limit) {
+            let anonymous = self.tree.processes.get(&pid).map_or(0, |process| process.memory.anonymous);
+            self.queue.goes_on(now, anonymous);
+            self.tree.settle(pid);
+            self.tree.ask_again(pid);
+            self.standstill.go_on(pid, self.guardian.as_ref());
+        }
+    }
+
+    /// Returns how much the manager is to leave free for those that wait.
+    pub(super) fn kept_room(&self, wanted: u64) -> u64 {
+        if self.queue.keeps_room(Instant::now()) { wanted } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn those_that_wait_go_on_in_turn_when_others_have_got_what_they_wanted_or_have_ended() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut queue = Queue::new(start);
+        let count = possible_cpus() as u32 + 2;
+        (1..=count).for_each(|pid| queue.push(pid, at(0)));
+        assert_eq!(queue.next(at(0), |_| false), None, "there is no room");
+        let mut went = 0;
+        while let Some(pid) = queue.next(at(1), |_| true) {
+            queue.goes_on(at(1), MIB);
+            went += 1;
+            assert_eq!(pid, went);
+        }
+        assert_eq!(went, count - 2, "one for each CPU");
+        queue.note(at(20), 0, 0, |pid| Some(if pid == 1 { 4 * MIB } else { MIB }));
+        assert_eq!(queue.next(at(20), |_| true), None, "all may be growing");
+        queue.note(at(60), 1, 0, |pid| (pid != 1).then_some(MIB));
+        assert_eq!(
+            queue.next(at(60), |_| true),
+            Some(count - 1),
+            "the first has ended, and others do not grow"
+        );
+        queue.goes_on(at(60), MIB);
+        queue.note(at(400), 1, 0, |_| Some(100 * MIB));
+        assert_eq!(queue.next(at(400), |_| true), Some(count), "it has had its time");
+        assert_eq!(queue.next(at(401), |_| false), None);
+        assert_eq!(queue.next(at(60) + PATIENCE, |_| false), Some(count), "others may wait for it");
+        queue.goes_on(at(2100), MIB);
+        assert!(queue.is_empty() && queue.keeps_room(at(2200)) && !queue.keeps_room(at(9000)));
+        [98, 99].into_iter().for_each(|pid| queue.push(pid, at(9000)));
+        queue.goes_on(at(9000), MIB);
+        queue.note(at(9060), 1, 0, |_| Some(MIB));
+        assert_eq!(queue.next(at(9060), |_| false), None);
+        assert_eq!(queue.next(at(9100), |_| false), Some(99), "the one before wanted nothing");
+    }
+
+    #[test]
+    fn they_are_taken_over_where_nobody_ends() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut queue = Queue::new(start);
+        assert!(!queue.is_stuck(at(1000)), "nobody waits");
+        queue.push(1, at(1000));
+        queue.push(2, at(1001));
+        queue.note(at(1400), 1, 0, |_| Some(MIB));
+        assert!(!queue.is_stuck(at(1800)), "somebody has ended");
+        assert!(queue.is_stuck(at(1900)));
+        queue.taken(at(1900));
+        assert!(!queue.is_stuck(at(1950)), "their pages are going out");
+        (0..30).for_each(|end| queue.note(at(1950 + end * 50), end, 0, |_| Some(MIB)));
+        assert!(queue.is_stuck(at(3450)), "those that end make no room for it");
+    }
+}
