@@ -503,7 +503,7 @@ impl Monitor {
             }
         }
         if is_short {
-            self.have_wait(pids);
+            self.have_wait();
         }
     }
 

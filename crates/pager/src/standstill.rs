@@ -7,6 +7,7 @@
 //! Some programs stop themselves when their child stops, as `su` does, and wait for whoever starts both again. So for a while after a
 //! process goes on, its ancestors are looked at, but for those that stood still before.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -24,19 +25,26 @@ const FOLLOWED: Duration = Duration::from_secs(10);
 /// Who stands still, and whom that may have stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    stopped: Vec<Stopped>,
+    /// By process.
+    stopped: BTreeMap<u32, Stopped>,
     waiting: Option<Waiting>,
     /// Those that went on, and until when their ancestors are looked at.
-    going_on: Vec<(Stopped, Instant)>,
+    going_on: Vec<GoingOn>,
 }
 
 #[derive(Debug)]
 struct Stopped {
-    pid: u32,
     /// Those that ran when it was stopped.
     ancestors: Vec<u32>,
     /// It goes on in its turn, and not with the others.
     waits: bool,
+}
+
+#[derive(Debug)]
+struct GoingOn {
+    pid: u32,
+    ancestors: Vec<u32>,
+    until: Instant,
 }
 
 /// Since when processes stand still, and what was still to be adopted or is in memory at the last look.
@@ -67,12 +75,12 @@ fn is_stopped(pid: u32) -> bool {
 
 impl Standstill {
     pub(crate) fn has(&self, pid: u32) -> bool {
-        self.stopped.iter().any(|stopped| stopped.pid == pid)
+        self.stopped.contains_key(&pid)
     }
 
     /// Returns whether processes stand still that go on together.
     pub(crate) fn has_any(&self) -> bool {
-        self.stopped.iter().any(|stopped| !stopped.waits)
+        self.stopped.values().any(|stopped| !stopped.waits)
     }
 
     /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
@@ -100,18 +108,18 @@ impl Standstill {
         // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
-        self.stopped.push(Stopped { pid, ancestors, waits });
+        self.stopped.insert(pid, Stopped { ancestors, waits });
         true
     }
 
     /// Takes note of which processes wait for their turns still. The others have ended.
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool) {
-        self.stopped.retain(|stopped| !stopped.waits || waits(stopped.pid));
+        self.stopped.retain(|pid, stopped| !stopped.waits || waits(*pid));
     }
 
     /// Lets one go on whose turn it is.
     pub(crate) fn go_on(&mut self, pid: u32, guardian: Option<&Guardian>) {
-        self.let_go_on(|stopped| stopped.pid == pid, guardian);
+        self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
     /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for too long.
@@ -122,28 +130,28 @@ impl Standstill {
     /// Lets all go on but those that wait for their turns.
     pub(crate) fn end(&mut self, guardian: Option<&Guardian>) {
         self.waiting = None;
-        self.let_go_on(|stopped| !stopped.waits, guardian);
+        self.let_go_on(|_, stopped| !stopped.waits, guardian);
     }
 
     /// Lets all go on, as the run is over.
     pub(crate) fn end_all(&mut self, guardian: Option<&Guardian>) {
-        self.let_go_on(|_| true, guardian);
+        self.let_go_on(|_, _| true, guardian);
     }
 
-    fn let_go_on(&mut self, which: impl Fn(&Stopped) -> bool, guardian: Option<&Guardian>) {
+    fn let_go_on(&mut self, which: impl Fn(u32, &Stopped) -> bool, guardian: Option<&Guardian>) {
         let until = Instant::now() + FOLLOWED;
-        let going: Vec<Stopped> = self.stopped.extract_if(.., |stopped| which(stopped)).collect();
-        for mut stopped in going {
-            signals::kill(stopped.pid, Signal::CONT);
+        for (pid, Stopped { mut ancestors, .. }) in
+            self.stopped.extract_if(.., |pid, stopped| which(*pid, stopped))
+        {
+            signals::kill(pid, Signal::CONT);
             // An ancestor that has stopped with it the last time is not among those that ran this time.
-            if let Some(at) = self.going_on.iter().position(|(going, _)| going.pid == stopped.pid) {
-                let (before, _) = self.going_on.swap_remove(at);
-                stopped.ancestors.extend(before.ancestors);
-                stopped.ancestors.sort_unstable();
-                stopped.ancestors.dedup();
+            if let Some(at) = self.going_on.iter().position(|going| going.pid == pid) {
+                ancestors.extend(self.going_on.swap_remove(at).ancestors);
+                ancestors.sort_unstable();
+                ancestors.dedup();
             }
-            guardian.iter().for_each(|guardian| guardian.continued(stopped.pid));
-            self.going_on.push((stopped, until));
+            guardian.iter().for_each(|guardian| guardian.continued(pid));
+            self.going_on.push(GoingOn { pid, ancestors, until });
         }
     }
 
@@ -151,15 +159,19 @@ impl Standstill {
     /// stops both, and then neither goes on.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
-        self.going_on.retain(|(_, until)| now < *until);
-        let stopped = &self.stopped;
-        let stands_still = |pid: u32| stopped.iter().any(|stopped| stopped.pid == pid);
-        for (going, _) in &mut self.going_on {
-            if going.ancestors.is_empty() || stands_still(going.pid) || is_stopped(going.pid) {
-                continue;
-            }
-            for ancestor in going.ancestors.extract_if(.., |pid| !stands_still(*pid) && is_stopped(*pid)) {
-                signals::kill(ancestor, Signal::CONT);
+        self.going_on.retain(|going| now < going.until);
+        // Many have the same ancestors, and to ask whether a process has stopped takes much longer than to look it up.
+        let ancestors: BTreeSet<u32> =
+            self.going_on.iter().flat_map(|going| &going.ancestors).copied().collect();
+        let stands_still = |pid: u32| self.stopped.contains_key(&pid);
+        let found: BTreeSet<u32> =
+            ancestors.into_iter().filter(|pid| !stands_still(*pid) && is_stopped(*pid)).collect();
+        for going in &mut self.going_on {
+            let have_stopped = going.ancestors.iter().any(|ancestor| found.contains(ancestor));
+            if have_stopped && !stands_still(going.pid) && !is_stopped(going.pid) {
+                for ancestor in going.ancestors.extract_if(.., |ancestor| found.contains(ancestor)) {
+                    signals::kill(ancestor, Signal::CONT);
+                }
             }
         }
     }
@@ -226,7 +238,7 @@ mod tests {
             standstill.end(None);
             wait_until(|| !is_stopped(child.id()));
         }
-        assert_eq!((standstill.going_on.len(), standstill.going_on[0].0.ancestors.len()), (1, 1));
+        assert_eq!((standstill.going_on.len(), standstill.going_on[0].ancestors.len()), (1, 1));
         stop_parent();
         wait_until(|| {
             standstill.follow();

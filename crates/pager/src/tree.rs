@@ -351,12 +351,15 @@ impl Tree {
         !self.families.is_empty()
     }
 
-    /// Returns whether a process has got much since there was room last, or is new.
-    pub(crate) fn has_grown(&self, pid: u32) -> bool {
+    /// Returns the processes that are new, or have got much since there was room last, with what they have: the largest first.
+    pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
             process.settled.is_none_or(|settled| process.memory.anonymous > settled + LEAST_GROWN)
         };
-        self.processes.get(&pid).is_some_and(has_grown)
+        let grown = self.processes.iter().filter(|(_, process)| has_grown(process));
+        let mut grown: Vec<_> = grown.map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
+        grown.sort_unstable_by(|a, b| b.cmp(a));
+        grown
     }
 
     /// A process may grow from now on.

@@ -191,9 +191,9 @@ impl Monitor {
     }
 
     /// Has small processes wait that have grown, and who has started more of them.
-    pub(super) fn have_wait(&mut self, pids: &[(u64, u32)]) {
-        for (anonymous, pid) in pids.iter().copied() {
-            if self.is_small(anonymous, pid) && self.tree.has_grown(pid) {
+    pub(super) fn have_wait(&mut self) {
+        for (anonymous, pid) in self.tree.grown() {
+            if self.is_small(anonymous, pid) {
                 self.wait(pid);
             }
         }
