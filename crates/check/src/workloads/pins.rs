@@ -124,14 +124,26 @@ impl<'s> Worker<'s> {
             Ok([word(space, WORDS[0])?, word(space, WORDS[1])?, word(space, WORDS[2])?])
         });
         if let (Some(found), Some(held)) = (found, self.pages[page].1) {
-            assert_eq!(found, held, "the page at {at:#x}");
+            self.insist_on(found == held, || format!("the page at {at:#x} has {found:?} and not {held:?}"));
         }
     }
 
-    fn look_through_pins(&self) {
-        for (page, pin) in &self.pins {
-            let found = WORDS.map(|word| pin.load::<u64>(word).expect("a word of the pin"));
-            assert_eq!(Some(found), self.pages[*page].1, "a pin of the page at {:#x}", self.pages[*page].0);
+    fn look_through_pins(&mut self) {
+        let words = |pin: &Pin| WORDS.map(|word| pin.load::<u64>(word).expect("a word of the pin"));
+        let found: Vec<_> = self.pins.iter().map(|(page, pin)| (*page, words(pin))).collect();
+        for (page, found) in found {
+            let (at, held) = self.pages[page];
+            self.insist_on(Some(found) == held, || {
+                format!("a pin of the page at {at:#x} has {found:?} and not {held:?}")
+            });
+        }
+    }
+
+    /// To let a pin go may mean to wait, which a thread that has panicked must not do.
+    fn insist_on(&mut self, condition: bool, what: impl FnOnce() -> String) {
+        if !condition {
+            self.pins.clear();
+            panic!("{}", what());
         }
     }
 }
