@@ -23,6 +23,8 @@ pub(crate) struct Budget {
     most_bytes: u64,
     /// The part of `used_bytes` that others use, as they said last.
     outside_bytes: Mutex<u64>,
+    /// The part of `used_bytes` that is charged once more than it is there: the limit allows so much more.
+    shared_bytes: AtomicU64,
 }
 
 impl Budget {
@@ -41,6 +43,7 @@ impl Budget {
             headroom_shift,
             most_bytes,
             outside_bytes: Mutex::new(0),
+            shared_bytes: AtomicU64::new(0),
         }
     }
 
@@ -59,6 +62,22 @@ impl Budget {
     /// Returns the bytes that others use.
     pub(crate) fn outside_bytes(&self) -> u64 {
         *self.outside_bytes.lock()
+    }
+
+    /// Takes note of how many of the charged bytes are there only once and charged again, in place of what was so before.
+    pub(crate) fn set_shared(&self, bytes: u64) {
+        // Relaxed: like the figures that it is added to, it orders nothing.
+        self.shared_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that are charged once more than they are there.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.shared_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that may be charged.
+    fn chargeable_bytes(&self) -> u64 {
+        self.limit_bytes() + self.shared_bytes()
     }
 
     pub(crate) fn most_bytes(&self) -> u64 {
@@ -83,9 +102,9 @@ impl Budget {
     }
 
     /// Returns the bytes that may still be charged. They are negative when the limit was lowered below the
-    /// bytes in use.
+    /// bytes in use, or when pages that were shared have become copies.
     pub(crate) fn room_bytes(&self) -> i64 {
-        self.limit_bytes() as i64 - self.used_bytes() as i64
+        self.chargeable_bytes() as i64 - self.used_bytes() as i64
     }
 
     /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not taken yet of their part, and
@@ -104,20 +123,20 @@ impl Budget {
     /// Charges `bytes` for a chunk, or nothing where they would eat into the headroom.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_chunk(&self, bytes: u64) -> bool {
-        self.charge_below(bytes, self.limit_bytes() - self.headroom_bytes())
+        self.charge_below(bytes, self.chargeable_bytes() - self.headroom_bytes())
     }
 
     /// Charges `bytes` for pages that are away, or nothing where less than `spare_bytes` would be left of the room for chunks.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_leaving(&self, bytes: u64, spare_bytes: u64) -> bool {
-        let most_bytes = (self.limit_bytes() - self.headroom_bytes()).checked_sub(spare_bytes);
+        let most_bytes = (self.chargeable_bytes() - self.headroom_bytes()).checked_sub(spare_bytes);
         most_bytes.is_some_and(|most_bytes| self.charge_below(bytes, most_bytes))
     }
 
     /// Charges `bytes` for tables, or nothing where they would exceed the limit.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
-        let charged = self.charge_below(bytes, self.limit_bytes());
+        let charged = self.charge_below(bytes, self.chargeable_bytes());
         if charged {
             self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -186,5 +205,18 @@ mod tests {
         assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 1000));
         budget.set_outside(10);
         assert_eq!((budget.headroom_bytes(), budget.used_bytes()), (100, 10));
+    }
+
+    #[test]
+    fn what_is_charged_twice_and_is_there_once_takes_room_once() {
+        let budget = Budget::with_headroom(3200, 3200, 5);
+        assert!(budget.charge_leaving(3100, 0) && !budget.charge_leaving(1, 0));
+        budget.set_shared(1000);
+        assert_eq!((budget.room_bytes(), budget.room_for_chunks_bytes()), (1100, 1000));
+        assert!(
+            budget.charge_leaving(600, 400) && !budget.charge_leaving(1, 400) && budget.charge_chunk(400)
+        );
+        budget.set_shared(200);
+        assert_eq!((budget.room_bytes(), budget.room_for_chunks_bytes()), (-700, 0), "800 bytes were copied");
     }
 }

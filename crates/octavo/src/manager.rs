@@ -46,6 +46,9 @@ pub struct ManagerStats {
     pub away_bytes: u64,
     /// Of those, memory that the program told of by [`Manager::set_outside_bytes`].
     pub outside_bytes: u64,
+    /// Of those, bytes that are charged once more than they are there, by [`Manager::set_shared_bytes`]. So much more than the limit may
+    /// be charged.
+    pub shared_bytes: u64,
     /// Frames of 4 KiB that the manager has from the kernel, and that hold nothing.
     pub free_frames: u64,
     /// Page tables in use: the manager's own, by which it finds pages.
@@ -163,6 +166,7 @@ impl Manager {
             budget_bytes: engine.budget.limit_bytes(),
             used_bytes: engine.budget.used_bytes(),
             outside_bytes: engine.budget.outside_bytes(),
+            shared_bytes: engine.budget.shared_bytes(),
             away_bytes: engine.frames.away_bytes(),
             free_frames: engine.frames.free_frames(),
             table_nodes: engine.table.nodes.in_use() as u64,
@@ -232,6 +236,24 @@ impl Manager {
         let engine = self.engine();
         let _inside = engine.enter()?;
         engine.budget.set_outside(bytes);
+        if engine.budget.room_bytes() < 0 {
+            self.running.wake();
+        }
+        Ok(())
+    }
+
+    /// Tells how many bytes are charged once more than they are there: a page in windows ([`crate::translation`]) that several processes
+    /// share after a fork is charged in each of their spaces, and takes memory once. The budget has room for so much more. Takes the
+    /// place of what was said before, up to six times the budget. A store makes a copy that nobody tells the manager of, so whoever
+    /// calls this measures again soon, and leaves room for what comes meanwhile. Returns at once.
+    ///
+    /// # Errors
+    /// `ForkedChild` in a forked child.
+    pub fn set_shared_bytes(&self, bytes: u64) -> Result<()> {
+        let engine = self.engine();
+        let _inside = engine.enter()?;
+        let most = engine.frames.most_away_bytes().saturating_sub(engine.budget.limit_bytes());
+        engine.budget.set_shared(bytes.min(most));
         if engine.budget.room_bytes() < 0 {
             self.running.wake();
         }

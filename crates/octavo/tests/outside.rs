@@ -48,6 +48,24 @@ fn pages_that_are_away_make_room_for_others_too() {
 }
 
 #[test]
+fn pages_that_are_charged_twice_and_there_once_take_room_once() {
+    let pair = pair(HugePolicy::Never, 2 * BUDGET);
+    let pages = BUDGET / PAGE * 5 / 4;
+    pair.manager.set_shared_bytes(BUDGET / 2).unwrap();
+    (0..pages).for_each(|page| pair.store(page, page + 1));
+    let shared = pair.manager.stats().unwrap();
+    assert_eq!((shared.shared_bytes, shared.swap_slots, shared.away_bytes), (BUDGET / 2, 0, pages * PAGE));
+    // Stores have made copies of all.
+    pair.manager.set_shared_bytes(0).unwrap();
+    (pages..pages + 64).for_each(|page| pair.store(page, page + 1));
+    assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET + MIB);
+    (0..pages + 64).for_each(|page| assert_eq!(pair.load(page), page + 1));
+    pair.manager.set_shared_bytes(u64::MAX).unwrap();
+    assert_eq!(pair.manager.stats().unwrap().shared_bytes, 6 * BUDGET, "there are numbers for no more");
+    pair.end();
+}
+
+#[test]
 fn an_error_for_want_of_room_names_what_others_use() {
     let manager = builder().huge(HugePolicy::Never).build().unwrap();
     let space = manager.space().unwrap();

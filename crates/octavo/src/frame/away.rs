@@ -27,7 +27,7 @@ use crate::frame::stored::StoredWord;
 use crate::frame::words::WORDS_BYTES_PER_CHUNK;
 use crate::frame::zone::Arena;
 use crate::sync::{AtomicU32, Mutex, Ordering, WordArray};
-use crate::units::{CHUNK_FRAMES, ChunkId, FrameId, Order};
+use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 /// Bytes of the words of one chunk of away frames.
 const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
@@ -63,6 +63,11 @@ impl AwayFrames {
             free: Mutex::new(Free { buddy: Buddy::new(), reached: 0 }),
             used_frames: AtomicU32::new(0),
         })
+    }
+
+    /// Returns the bytes of pages for which there are numbers.
+    pub(crate) fn most_bytes(&self) -> u64 {
+        u64::from(self.chunks) * CHUNK_BYTES as u64
     }
 
     /// Returns the end of the numbers of away frames.

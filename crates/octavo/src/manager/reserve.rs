@@ -20,6 +20,9 @@ pub(super) const MOST_BUDGET_BYTES: u64 = MOST_FRAMES * PAGE_BYTES as u64;
 /// Reclaim may take so many table nodes over the budget, before it gives a chunk back.
 const NODES_OVER_BUDGET: u64 = 1024;
 
+/// Pages that are away and shared are charged in each space that shows them. Seven, with one for pages at home, make a power of two.
+const AWAY_TIMES: u64 = 7;
+
 /// Addresses left for memory that is not reserved here: heap, stacks of threads, rings.
 const SLACK_BYTES: u64 = 64 << 20;
 
@@ -27,7 +30,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Reserve {
     pub(super) zones: Vec<ZoneConfig>,
-    /// Of pages that are away: as much as the budget, as far as there are numbers of frames.
+    /// Of pages that are away: [`AWAY_TIMES`] the budget, as far as there are numbers of frames.
     pub(super) away_bytes: u64,
     pub(super) table_nodes: usize,
     pub(super) spaces: usize,
@@ -44,7 +47,9 @@ impl Reserve {
         let numbers = MOST_FRAMES.saturating_sub(FrameConfig::span_frames(&zones));
         Self {
             zones,
-            away_bytes: most_bytes.min(numbers * PAGE_BYTES as u64) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64,
+            away_bytes: most_bytes.saturating_mul(AWAY_TIMES).min(numbers * PAGE_BYTES as u64)
+                / CHUNK_BYTES as u64
+                * CHUNK_BYTES as u64,
             table_nodes: (pages + pages / 32 + NODES_OVER_BUDGET) as usize,
             // A space that shows a page has at least one table node.
             spaces: (pages as usize).min(MAX_SPACES),

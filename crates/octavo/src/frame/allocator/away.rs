@@ -68,6 +68,11 @@ impl FrameAllocator {
         u64::from(self.away.used_frames()) * PAGE_BYTES as u64
     }
 
+    /// Returns the most that may be away: there are numbers for so much.
+    pub(crate) fn most_away_bytes(&self) -> u64 {
+        self.away.most_bytes()
+    }
+
     /// Does what [`FrameAllocator::reached_chunks`] does, for away frames.
     pub(crate) fn reached_away_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         self.away.reached_chunks()
