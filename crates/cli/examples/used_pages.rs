@@ -119,11 +119,11 @@ impl Tree {
         pages.retain(|page, _| is_there.contains(page));
         let mut used = there;
         let mut seen = bits.look(pid, &used).ok()?.into_iter();
-        used.retain(|_| seen.next() == Some(Seen::Used));
+        used.retain(|_| seen.next().is_some_and(Seen::is_used));
         let refused: HashSet<u64> = accessed::forget(descriptor.as_fd(), &used).ok()?.into_iter().collect();
         let still = bits.look(pid, &used).ok()?;
         let numbers = used.iter().zip(still).filter_map(|(page, still)| {
-            let tells_nothing = still == Seen::Used || refused.contains(page);
+            let tells_nothing = still.is_used() || refused.contains(page);
             match pages.get(page) {
                 Some(_) if tells_nothing => None,
                 Some(number) => Some(*number),

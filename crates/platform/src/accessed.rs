@@ -52,13 +52,18 @@ pub enum Seen {
     Unused,
     /// The page was used.
     Used,
+    /// The page was used, and a store would make a copy first: a fork shares it, or has shared it. Or nobody may store to it.
+    UsedUnwritable,
     /// The page is missing, or part of a huge page: its own use is not known.
     Unknown,
 }
 
 /// Bits of an entry.
 const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
 const USED: u64 = 1 << 5;
+/// Userfaultfd protects the page, so that it is not writable for now.
+const PROTECTED: u64 = 1 << 10;
 const LARGE: u64 = 1 << 7;
 /// What a table has entries for.
 const TABLE_BYTES: u64 = (TABLE_PAGES * PAGE_BYTES) as u64;
@@ -67,9 +72,15 @@ impl Seen {
     fn of(entry: u64) -> Self {
         match entry {
             _ if entry & PRESENT == 0 || entry & LARGE != 0 => Self::Unknown,
-            _ if entry & USED != 0 => Self::Used,
-            _ => Self::Unused,
+            _ if entry & USED == 0 => Self::Unused,
+            _ if entry & (WRITABLE | PROTECTED) == 0 => Self::UsedUnwritable,
+            _ => Self::Used,
         }
+    }
+
+    /// Returns whether the page was used.
+    pub fn is_used(self) -> bool {
+        matches!(self, Self::Used | Self::UsedUnwritable)
     }
 }
 
@@ -469,6 +480,16 @@ mod tests {
     use crate::{Backing, Reservation};
 
     const PAGES: usize = 600;
+
+    #[test]
+    fn a_used_page_to_which_a_store_would_make_a_copy_is_told_apart() {
+        assert_eq!([0, PRESENT | LARGE | USED].map(Seen::of), [Seen::Unknown; 2]);
+        assert_eq!([PRESENT, PRESENT | WRITABLE].map(Seen::of), [Seen::Unused; 2]);
+        let used = PRESENT | USED;
+        assert_eq!([used | WRITABLE, used | PROTECTED].map(Seen::of), [Seen::Used; 2]);
+        assert_eq!(Seen::of(used), Seen::UsedUnwritable);
+        assert!(Seen::UsedUnwritable.is_used() && Seen::Used.is_used() && !Seen::Unused.is_used());
+    }
 
     #[test]
     fn pages_that_were_used_since_they_were_forgotten_are_told_apart() {

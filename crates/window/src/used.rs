@@ -136,7 +136,7 @@ impl Used {
         for (page, seen) in pages.iter().zip(bits.look(of.pid, &pages)?) {
             let block = self.blocks.entry(block_start(*page)).or_insert(Block::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
-            if seen != Seen::Used {
+            if !seen.is_used() {
                 // Whatever it was that nobody could clear, it is another page now, or the process's own.
                 block.stuck.remove(*page);
             } else if block.tells(*page) {
@@ -167,13 +167,14 @@ impl Used {
             let (first, last) = (self.blocks[&first].first, self.blocks[&last].last);
             let pages: Vec<_> = (first..=last).step_by(PAGE as usize).collect();
             let seen = bits.look(of.pid, &pages)?;
+            let is_unwritable = seen.contains(&Seen::UsedUnwritable);
             let were_used = used_ones(&pages, &seen);
             for page in &were_used {
                 if self.block(*page).is_some_and(|block| block.tells(*page)) {
                     used(*page);
                 }
             }
-            let stuck = forget(bits, of, &were_used)?;
+            let stuck = forget(bits, of, &were_used, is_unwritable)?;
             for start in &together {
                 let is_missing =
                     |(page, seen): (&u64, &Seen)| block_start(*page) != *start || *seen == Seen::Unknown;
@@ -202,8 +203,24 @@ fn block_start(page: u64) -> u64 {
     page & !(BLOCK - 1)
 }
 
-/// Forgets that pages were used, and those in between. Returns the pages whose bits stay.
-fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
+/// Forgets that pages were used, and those in between. Some of them may be `shared` by a fork: then the kernel is asked which. Returns the
+/// pages whose bits stay.
+fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io::Result<Vec<u64>> {
+    let ([first, ..], [.., last]) = (pages, pages) else { return Ok(Vec::new()) };
+    if !shared {
+        return forget_own(bits, of, pages);
+    }
+    let entries = of.pagemap.entries(*first, ((last - first) / PAGE) as usize + 1).unwrap_or_default();
+    let is_own = |page: &u64| {
+        entries.get(((page - first) / PAGE) as usize).is_some_and(|entry| entry & EXCLUSIVE != 0)
+    };
+    let (own, mut stuck): (Vec<u64>, Vec<u64>) = pages.iter().partition(|page| is_own(page));
+    stuck.extend(forget_own(bits, of, &own)?);
+    Ok(stuck)
+}
+
+/// As [`forget`], of pages that are hardly shared.
+fn forget_own(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     let (mut parts, mut refused, mut calls) = (vec![pages], Vec::new(), 0);
     while let Some(part) = parts.pop() {
         let ([first, ..], [.., last]) = (part, part) else { continue };
@@ -233,7 +250,7 @@ fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u
 
 /// Returns the pages that were seen used.
 fn used_ones(pages: &[u64], seen: &[Seen]) -> Vec<u64> {
-    let is_used = |(page, seen): (&u64, &Seen)| (*seen == Seen::Used).then_some(*page);
+    let is_used = |(page, seen): (&u64, &Seen)| seen.is_used().then_some(*page);
     pages.iter().zip(seen).filter_map(is_used).collect()
 }
 
