@@ -101,7 +101,7 @@ impl Standstill {
     }
 
     fn stop_one(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>, waits: bool) -> bool {
-        if is_stopped(pid) || proc::stat(pid).is_none() {
+        if proc::stat(pid).is_none_or(|stat| b"TtZX".contains(&stat.state)) {
             return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
@@ -113,8 +113,10 @@ impl Standstill {
     }
 
     /// Takes note of which processes wait for their turns still. The others have ended.
-    pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool) {
-        self.stopped.retain(|pid, stopped| !stopped.waits || waits(*pid));
+    pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
+        for (pid, _) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
+            guardian.iter().for_each(|guardian| guardian.continued(pid));
+        }
     }
 
     /// Lets one go on whose turn it is.

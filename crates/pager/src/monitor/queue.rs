@@ -20,6 +20,7 @@ use octavo_platform::usage::possible_cpus;
 
 use super::{LEAST_PROCESS, Monitor, STOPPING};
 use crate::priority;
+use crate::proc::Memory;
 use crate::tree::LEAST_GROWN;
 
 /// The processes that are left alone have one part in so many of the limit together.
@@ -161,12 +162,14 @@ impl Queue {
 impl Monitor {
     /// Takes note of what those have that wait, and those that have just gone on.
     pub(super) fn note_queue(&mut self, now: Instant) {
-        let bytes_of = |pid| self.tree.processes.get(&pid).map(|process| process.memory.anonymous);
+        // One that has ended has no memory, also before its parent asks for that.
+        let there = |pid| self.tree.processes.get(&pid).filter(|process| process.memory != Memory::default());
+        let bytes_of = |pid| there(pid).map(|process| process.memory.anonymous);
         let counters = self.manager.as_ref().map(Manager::counters);
         let came_back =
             counters.map_or(0, |counters| counters.get(Counter::SwapIn) + counters.get(Counter::PoolSwapIn));
         self.queue.note(now, self.tree.ended, came_back, bytes_of);
-        self.standstill.keep_waiting(|pid| self.tree.processes.contains_key(&pid));
+        self.standstill.keep_waiting(|pid| there(pid).is_some(), self.guardian.as_ref());
     }
 
     /// Returns the size below which processes are not taken over at this look.
