@@ -186,13 +186,13 @@ fn heaps_that_look_like_stacks() {
     }
 }
 
-/// A tree that forks a large process may be above its limit until the children end, so this shows by how much, and checks that
-/// nothing else goes wrong. `docs/pager.md` says why.
+/// Parents and children store to what they share, and each store is a copy.
 #[test]
 fn a_tree_of_forks() {
     let _alone = alone();
+    stays_within_the_budget("shared", &[heaps().to_str().unwrap(), "forks", "144"]);
     let arguments = ["--memory", "192M", "--seconds", "4", "--only", "fork"];
-    measure("forks", &[&[torture().to_str().unwrap()][..], &arguments].concat());
+    stays_within_the_budget("forks", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
 
 const JOB: &str = "for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/null bs=64M count=4 iflag=fullblock status=none & done; wait";

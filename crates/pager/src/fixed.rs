@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use crate::proc::{self, Fixed, Memory, Status, Told};
-use crate::shares::{Group, Newcomer};
+use crate::shares::{Group, Mark, Newcomer};
 
 /// Processes with less memory of all kinds are not asked.
 const LEAST_PROCESS: u64 = 8 << 20;
@@ -102,7 +102,9 @@ impl Shared {
         } else {
             let group = self.group.get_or_insert_default();
             group.keep(&self.shown.iter().map(|(pid, _)| (*pid, Newcomer::default())).collect());
-            self.shown.iter().for_each(|(pid, bytes)| group.note(*pid, *bytes, None));
+            self.shown
+                .iter()
+                .for_each(|(pid, bytes)| group.note(*pid, Mark { counted: *bytes, faults: None, taken: 0 }));
         }
         most
     }

@@ -4,8 +4,11 @@
 //! use is *outside*: it is measured, and told to the manager, which makes room for it.
 //!
 //! ```text
-//!   limit = outside (measured) + pages away + pages and tables at home
+//!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
 //! ```
+//!
+//! A page that processes share after a fork is away in each of their spaces, and charged in each. The budget allows as much more as
+//! is charged more than once. A store to such a page makes a copy of which nobody tells, so room for some copies is kept free.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +26,16 @@ const LEAST_ROOM: u64 = 8 << 20;
 /// What managed pages have in any case. Where memory that nobody can page outgrows the limit, a program goes on, and with less none of its
 /// pages could come in.
 const LEAST_BUDGET: u64 = 4 << 20;
+
+/// What the tree and the runner use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    pub(crate) total_bytes: u64,
+    /// What the kernel counts for processes beyond what they have together.
+    pub(crate) shared_bytes: u64,
+    /// The most that is going to be pages of the manager.
+    pub(crate) adopting_bytes: u64,
+}
 
 /// The limit, and its use.
 #[derive(Debug)]
@@ -57,29 +70,34 @@ impl Ledger {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager what is outside, if the tree and the runner use `total_bytes`. Of that, `adopting_bytes` at most are going to
-    /// be pages of the manager. It gets room for their table, without which they could not become pages that may go out. It makes
-    /// `kept_bytes` of room for what comes outside, as far as three quarters of the limit suffice. Returns what is outside, of which it
-    /// may have told less.
+    /// Tells the manager what is outside, and what it is charged for more than once. Stores to the latter make copies before anybody
+    /// knows, so up to `spare_bytes` are kept free for these. What is going to be pages of the manager gets room for its table, without
+    /// which it could not become pages that may go out. The manager makes `kept_bytes` of room for what comes outside, as far as three
+    /// quarters of the limit suffice. Returns what is outside, counted as often as the kernel counts it. Less may have been told.
     pub(crate) fn tell(
         &self,
         manager: &Manager,
-        total_bytes: u64,
-        adopting_bytes: u64,
+        Use { total_bytes, shared_bytes, adopting_bytes }: Use,
+        spare_bytes: u64,
         kept_bytes: u64,
     ) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
+        let _ = manager.set_shared_bytes(shared_bytes.saturating_sub(spare_bytes));
         // An error says that this is a forked child, which measures nothing.
         let Ok(stats) = manager.stats() else { return 0 };
+        // There may be more than the manager can be told of.
+        let shared_bytes = shared_bytes.min(stats.shared_bytes + spare_bytes);
+        let total_bytes = total_bytes + shared_bytes;
         let owned = stats.used_bytes - stats.outside_bytes;
         let adopting_bytes = adopting_bytes.min(total_bytes.saturating_sub(owned));
         let tables_bytes = if adopting_bytes > 0 { adopting_bytes / TABLE_SHARE + LEAST_TABLES } else { 0 };
         let outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
         // A tree that has outgrown its limit is adopted all the same, and then pages go out.
         let least_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
-        let most_kept_bytes = (self.limit_bytes / 4 * 3).saturating_sub(outside_bytes);
+        let most_kept_bytes = (self.limit_bytes / 4 * 3 + shared_bytes).saturating_sub(outside_bytes);
         let kept_bytes = if adopting_bytes > 0 { 0 } else { kept_bytes.min(most_kept_bytes) };
-        let told_bytes = (outside_bytes + kept_bytes).min(stats.budget_bytes.saturating_sub(least_bytes));
+        let most_bytes = (stats.budget_bytes + stats.shared_bytes).saturating_sub(least_bytes);
+        let told_bytes = (outside_bytes + kept_bytes).min(most_bytes);
         let _ = manager.set_outside_bytes(told_bytes);
         outside_bytes
     }
@@ -99,5 +117,29 @@ impl Ledger {
         if let Ok(stats) = manager.stats() {
             let _ = manager.set_outside_bytes(stats.outside_bytes + bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_forks_share_takes_room_once_and_some_is_left_for_copies() {
+        let ledger = Ledger::new(64 * MIB);
+        let manager = Manager::builder().budget_bytes(ledger.budget_bytes()).build().unwrap();
+        let own = manager.stats().unwrap().used_bytes;
+        let tell = |shared_bytes, spare_bytes| {
+            let used = Use { total_bytes: own + 40 * MIB, shared_bytes, adopting_bytes: 0 };
+            let outside = ledger.tell(&manager, used, spare_bytes, 0);
+            let stats = manager.stats().unwrap();
+            let room = stats.budget_bytes + stats.shared_bytes - stats.used_bytes;
+            (outside / MIB, stats.shared_bytes / MIB, (ledger.budget_bytes() - own - room) / MIB)
+        };
+        assert_eq!(tell(0, 8 * MIB), (40, 0, 40));
+        assert_eq!(tell(30 * MIB, 8 * MIB), (70, 22, 48), "what takes room, and eight for copies");
+        assert_eq!(tell(5 * MIB, 8 * MIB), (45, 0, 45), "no more copies can come");
     }
 }

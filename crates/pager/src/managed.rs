@@ -34,7 +34,7 @@ use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::proc;
 use crate::reader::Reader;
-use crate::tree::Parent;
+use crate::tree::{Moved, Parent};
 
 /// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
 const MOST_VAIN_LOOKS: u32 = 100;
@@ -379,6 +379,12 @@ impl Managed {
     /// Returns whether much more is outside of management than at the last look at the mappings, which can be looked at again.
     pub(crate) fn has_more_outside(&self) -> bool {
         self.outside.has_grown() && self.is_equipped() && self.is_settled()
+    }
+
+    /// Returns which pages of it were moved up to now.
+    pub(crate) fn moved(&self) -> Moved {
+        let reach = self.window.reach();
+        Moved { unfaulted_pages: reach.unfaulted_pages(), taken_pages: reach.taken_pages() }
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {

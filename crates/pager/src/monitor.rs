@@ -13,6 +13,7 @@
 mod end;
 mod forks;
 mod queue;
+mod still;
 mod unpaged;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ use octavo::Manager;
 use self::queue::Queue;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Use};
 use crate::managed::{Common, Managed, Unequipped};
 use crate::priority::{self, Piece};
 use crate::proc::{self, Fixed, Stat, Statm};
@@ -48,6 +49,8 @@ const REACTION: Duration = Duration::from_millis(16);
 const LONGEST_REACTION: Duration = Duration::from_millis(500);
 /// To start movers takes at most so many times that on a busy machine.
 const MOVER_REACTIONS: u64 = 16;
+/// One part in so many of the limit is left at least for copies of pages that forks share.
+const LEAST_COPIES: u64 = 32;
 /// Growth outside that has the monitor look as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// From one look at what is left in staging to the next.
@@ -263,12 +266,13 @@ impl Monitor {
     fn look(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
         self.keep_guarded()?;
+        // What they had is charged until then.
+        self.take_last_forks()?;
         match self.tree.look_if_due(time_to_fill(self.room) / 4) {
             Ok(false) => {}
             Ok(true) => {
                 self.blind_since = None;
                 self.end_those_that_ended();
-                self.take_last_forks()?;
                 self.find_forks();
                 self.note_vain_looks();
             }
@@ -330,22 +334,24 @@ impl Monitor {
         self.follow_unpaged(total, is_near)?;
         if let Some(manager) = &self.manager {
             let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
-            let outside = self.ledger.tell(manager, total, adopting, self.kept_room(least_margin));
+            let used =
+                Use { total_bytes: total, shared_bytes: self.tree.shared_bytes(), adopting_bytes: adopting };
+            let spare = (2 * coming).max(limit / LEAST_COPIES).min(least_margin);
+            let outside = self.ledger.tell(manager, used, spare, self.kept_room(least_margin));
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
-            let is_apart = !self.tree.has_families() && total + least_room < limit;
+            let is_apart = total + least_room < limit;
             let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
-            // A page that a fork shares is in each of its spaces, as if each had a copy already. So once they fit, the tree cannot
-            // outgrow its limit by writing to them.
             let stats = manager.stats();
             let fits = is_known
                 && stats.as_ref().is_ok_and(|stats| {
-                    stats.used_bytes - stats.outside_bytes + outside <= stats.budget_bytes
+                    stats.used_bytes - stats.outside_bytes + outside
+                        <= stats.budget_bytes + stats.shared_bytes
                 });
             let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
             let is_too_long = self.standstill.is_too_long(left);
             // What cannot go out need not stand still again and again.
             self.stops_none = !fits && (self.stops_none || is_too_long);
-            if fits || is_too_long {
+            if fits || is_known && self.has_room_for_copies(total) || is_too_long {
                 self.let_go_on();
             }
             // Where everything that grows is managed, the manager holds the limit by itself.
@@ -365,8 +371,8 @@ impl Monitor {
     fn measure(&mut self) -> u64 {
         let own = self.own.read();
         let managed = &self.managed;
-        let has_copies = |pid| managed.get(&pid).is_some_and(Managed::is_equipped);
-        let anonymous = self.tree.measure(own.anonymous, has_copies);
+        let moved = |pid| managed.get(&pid).map(Managed::moved).unwrap_or_default();
+        let anonymous = self.tree.measure(own.anonymous, moved);
         let limit = self.ledger.limit_bytes();
         let fits = |fixed: Fixed| anonymous + own.anonymous + fixed.shared + fixed.tables < limit / 2;
         let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own, false));
@@ -470,43 +476,6 @@ impl Monitor {
         Ok(has_acted)
     }
 
-    /// Has processes stand still that could outgrow the limit before they are managed, until they are, and until the manager has made
-    /// room. Where pages are shared, where less is left than what is `coming`, and where nothing can go out yet, these are all that are to
-    /// be taken over. Otherwise, those that have no mover yet, if the tree could fill the memory while movers wait for their turns
-    /// of the CPU. Managed processes that grow outside of management stand still where less is left than what is coming: they have new
-    /// mappings, and a look at these may have to wait. And so do those that are not all adopted, once less than `least_room` is left: the
-    /// manager does not hold the limit by itself yet.
-    fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
-        if self.stops_none {
-            return;
-        }
-        let limit = self.ledger.limit_bytes();
-        let is_short = total + coming > limit;
-        let is_short_for_movers = total + self.growth.while_movers_start() > limit;
-        let is_full = total + least_room >= limit;
-        let all = is_short || !self.is_ready() || self.tree.has_families();
-        for (anonymous, pid) in pids.iter().copied() {
-            if self.standstill.has(pid) {
-                continue;
-            }
-            let is_to_stop = if self.is_to_be_equipped(anonymous, pid) {
-                all
-            } else if let Some(managed) = self.managed.get(&pid) {
-                let grows = managed.has_more_outside() || managed.grows();
-                grows && is_short || is_full && managed.has_more_to_adopt()
-            } else {
-                (all || is_short_for_movers) && self.find_new(anonymous, pid).is_some()
-            };
-            if is_to_stop && !self.is_beyond_reach(pid) {
-                priority::goes_on(STOPPING);
-                self.standstill.stop(pid, self.tree.ancestors(pid), self.guardian.as_ref());
-            }
-        }
-        if is_short {
-            self.have_wait();
-        }
-    }
-
     /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
     fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
         let is_child = |managed: &Managed| !managed.is_equipped() && !managed.is_refused();
@@ -558,11 +527,6 @@ impl Monitor {
             return None;
         }
         proc::stat(pid).filter(|stat| refused != Some(&stat.stack))
-    }
-
-    /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand still in vain.
-    fn is_beyond_reach(&self, pid: u32) -> bool {
-        !self.managed.get(&pid).is_some_and(Managed::is_equipped) && octavo_stub::is_traced(pid)
     }
 
     /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.
@@ -639,14 +603,6 @@ impl Monitor {
             process.is_some_and(|process| process.stack == *stack) && !self.managed.contains_key(pid)
         });
         self.summary.processes = self.tree.seen;
-    }
-
-    /// Lets those go on that stand still.
-    fn let_go_on(&mut self) {
-        if self.standstill.has_any() {
-            self.tree.ask_all();
-        }
-        self.standstill.end(self.guardian.as_ref());
     }
 
     /// Returns whether processes are left that need the runner.

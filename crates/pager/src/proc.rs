@@ -258,7 +258,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         state: *field(3)?.first()?,
         parent: number(field(4)?) as u32,
-        faults: number(field(10)?),
+        // A fault for which the kernel has waited counts as a major one, wherever the page was.
+        faults: number(field(10)?) + number(field(12)?),
         threads: number(field(20)?),
         start: number(field(22)?),
         stack: number(field(28)?),

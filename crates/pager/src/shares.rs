@@ -11,7 +11,8 @@
 //! | gets pages | with these whole: they are its own |
 //! | stores to shared pages | with its faults, until all have been asked after that: it has copies, and the others' shares have grown |
 //! | ends, or leaves the group | as before, until all have been asked after that: its pages may be left to others |
-//! | has pages that go | without them. Those that Octavo takes are its own |
+//! | has pages that go, or that Octavo takes | without them |
+//! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it took copies |
 //!
 //! A round may have asked one process before such a change, and others after it. So what is to count *until all have been asked* counts
 //! until the end of the first round that began afterwards.
@@ -79,20 +80,24 @@ struct Answer {
     counted: u64,
 }
 
-/// What the kernel counts for a process at a moment, and its faults until then. There are none where they do not tell of stores to
-/// shared pages.
+/// What the kernel counts for a process at a moment, and its faults until then, with the pages that came without. There are none where
+/// nobody looks for stores to shared pages.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
-    counted: u64,
-    faults: Option<u64>,
+pub(crate) struct Mark {
+    pub(crate) counted: u64,
+    pub(crate) faults: Option<u64>,
+    /// The pages that were its own and that Octavo has taken until then.
+    pub(crate) taken: u64,
 }
 
 impl Mark {
-    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes otherwise.
+    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes otherwise, also in place of
+    /// one that was taken.
     fn unseen_since(self, then: Self) -> u64 {
         let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
         let faulted = now.saturating_sub(before) * PAGE;
-        faulted.saturating_sub(self.counted.saturating_sub(then.counted))
+        let came = self.counted + self.taken.saturating_sub(then.taken) * PAGE;
+        faulted.saturating_sub(came.saturating_sub(then.counted))
     }
 }
 
@@ -120,9 +125,9 @@ impl Group {
         }
     }
 
-    /// Takes note of what the kernel counts for a member, and of its faults. There are none where stores to shared pages count already.
-    pub(crate) fn note(&mut self, pid: u32, counted: u64, faults: Option<u64>) {
-        let now = Mark { counted, faults };
+    /// Takes note of what the kernel counts for a member, and of its faults. There are none where nobody stores to shared pages.
+    pub(crate) fn note(&mut self, pid: u32, now: Mark) {
+        let Mark { counted, faults, .. } = now;
         let Some(member) = self.members.get_mut(&pid) else { return };
         let newcomer = member.newcomer.take();
         let began = newcomer.map_or(now, |newcomer| newcomer.began(now));
@@ -146,6 +151,12 @@ impl Group {
             (member.then, member.then_in_round) = (None, None);
         }
         member.most = member.most.max(member.estimate());
+    }
+
+    /// Returns the members of which no note was taken yet, but for forks: what a fork adds goes by what the others have.
+    pub(crate) fn unnoted(&self) -> impl Iterator<Item = u32> {
+        let is_unnoted = |member: &Member| member.newcomer.is_some_and(|newcomer| !newcomer.is_fork);
+        self.members.iter().filter(move |(_, member)| is_unnoted(member)).map(|(pid, _)| *pid)
     }
 
     pub(crate) fn contains(&self, pid: u32) -> bool {
@@ -250,6 +261,11 @@ mod tests {
 
     use super::*;
 
+    /// As many bytes, and so many faults.
+    fn mark(counted: u64, faults: impl Into<Option<u64>>) -> Mark {
+        Mark { counted, faults: faults.into(), taken: 0 }
+    }
+
     fn keep(group: &mut Group, pids: &[u32]) {
         group.keep(&pids.iter().map(|pid| (*pid, Newcomer { is_fork: *pid > 2, faults: 1000 })).collect());
     }
@@ -259,7 +275,7 @@ mod tests {
         let mut group = Group::default();
         keep(&mut group, &[1, 2]);
         for pid in [1, 2] {
-            group.note(pid, 100 * PAGE, Some(1000));
+            group.note(pid, mark(100 * PAGE, 1000));
             group.answered(pid, Some(60 * PAGE));
         }
         assert_eq!(group.estimate(), 120 * PAGE);
@@ -273,24 +289,26 @@ mod tests {
     #[test]
     fn pages_that_come_and_go_count_whole_and_one_process_counts_at_least() {
         let mut group = asked();
-        group.note(1, 130 * PAGE, Some(1030));
+        group.note(1, mark(130 * PAGE, 1030));
         assert_eq!(pages(&group), 150, "one of them grows");
-        group.note(1, 90 * PAGE, Some(1000));
+        group.note(1, mark(90 * PAGE, 1000));
         assert_eq!(pages(&group), 110, "pages of its own go out");
-        group.note(1, 0, Some(1000));
+        group.note(1, mark(0, 1000));
         assert_eq!(pages(&group), 100, "one of them ends");
     }
 
     #[test]
     fn stores_to_shared_pages_show_as_faults_and_get_no_more_than_a_copy_for_each() {
         let mut group = asked();
-        group.note(1, 100 * PAGE, Some(1025));
+        group.note(1, mark(100 * PAGE, 1025));
         assert_eq!(pages(&group), 145);
-        group.note(1, 130 * PAGE, Some(1055));
+        group.note(1, mark(130 * PAGE, 1055));
         assert_eq!(pages(&group), 175, "some faults got new pages");
-        group.note(1, 100 * PAGE, Some(1500));
+        group.note(1, mark(100 * PAGE, 1500));
         assert_eq!(pages(&group), 200);
-        group.note(1, 100 * PAGE, None);
+        group.note(1, Mark { taken: 480, ..mark(100 * PAGE, 1500) });
+        assert_eq!(pages(&group), 140, "most came back in place of others that were taken");
+        group.note(1, mark(100 * PAGE, None));
         assert_eq!(pages(&group), 120, "its copies count elsewhere");
     }
 
@@ -298,7 +316,7 @@ mod tests {
     fn a_process_that_was_never_asked_counts_whole_and_a_fork_with_its_faults() {
         let mut group = Group::default();
         keep(&mut group, &[1, 2]);
-        [1, 2].into_iter().for_each(|pid| group.note(pid, 100 * PAGE, Some(1000)));
+        [1, 2].into_iter().for_each(|pid| group.note(pid, mark(100 * PAGE, 1000)));
         assert_eq!(pages(&group), 200);
         group.answered(2, None);
         assert_eq!(pages(&group), 200, "nor can it be");
@@ -306,15 +324,30 @@ mod tests {
         let mut group = asked();
         keep(&mut group, &[1, 2]);
         keep(&mut group, &[1, 2, 3]);
-        group.note(3, 102 * PAGE, Some(7));
+        group.note(3, mark(102 * PAGE, 7));
         assert_eq!(pages(&group), 129, "and with what it has beyond the others");
         // The others' shares have shrunk for it.
         group.answered(1, Some(40 * PAGE));
         assert_eq!(pages(&group), 129);
-        group.note(3, 122 * PAGE, Some(27));
+        group.note(3, mark(122 * PAGE, 27));
         assert_eq!(pages(&group), 149);
         group.answered(3, Some(62 * PAGE));
         assert_eq!(pages(&group), 40 + 60 + 62 + 7, "it has made seven copies, as far as one knows");
+    }
+
+    /// The parent was alone, so nobody has asked it.
+    #[test]
+    fn the_first_fork_counts_with_its_faults_once_note_was_taken_of_its_parent() {
+        let mut group = Group::default();
+        group.keep(&BTreeMap::from([
+            (1, Newcomer { is_fork: true, faults: 0 }),
+            (2, Newcomer { is_fork: false, faults: 1000 }),
+        ]));
+        assert!(group.unnoted().eq([2]));
+        group.note(2, mark(100 * PAGE, 1003));
+        assert_eq!(group.unnoted().count(), 0);
+        group.note(1, mark(100 * PAGE, 7));
+        assert_eq!(pages(&group), 100 + 3 + 7);
     }
 
     #[test]
@@ -322,7 +355,7 @@ mod tests {
         let mut group = asked();
         group.begin_round();
         group.answered(1, Some(60 * PAGE));
-        group.note(2, 100 * PAGE, Some(1080));
+        group.note(2, mark(100 * PAGE, 1080));
         group.answered(2, Some(100 * PAGE));
         group.end_round();
         assert!(pages(&group) >= 200, "{group:?}");
@@ -337,7 +370,7 @@ mod tests {
     fn what_a_process_leaves_to_others_counts_until_all_have_been_asked_again() {
         let mut group = asked();
         keep(&mut group, &[1, 2, 3]);
-        group.note(3, 100 * PAGE, Some(0));
+        group.note(3, mark(100 * PAGE, 0));
         group.begin_round();
         [1, 2, 3].into_iter().for_each(|pid| group.answered(pid, Some(40 * PAGE)));
         keep(&mut group, &[1, 2]);
@@ -357,9 +390,9 @@ mod tests {
         let mut group = asked();
         keep(&mut group, &[1, 2]);
         keep(&mut group, &[1, 2, 3]);
-        group.note(3, 100 * PAGE, Some(0));
+        group.note(3, mark(100 * PAGE, 0));
         assert_eq!(pages(&group), 120);
-        group.note(2, PAGE, Some(1000));
+        group.note(2, mark(PAGE, 1000));
         keep(&mut group, &[1, 3]);
         assert_eq!(pages(&group), 120);
     }
@@ -475,9 +508,9 @@ mod tests {
                     }
                     _ => {}
                 }
-                ended.iter().for_each(|pid| group.note(*pid, 0, Some(0)));
+                ended.iter().for_each(|pid| group.note(*pid, mark(0, 0)));
                 for (pid, faults) in &model.faults {
-                    group.note(*pid, model.counted(*pid), Some(*faults));
+                    group.note(*pid, mark(model.counted(*pid), *faults));
                 }
                 if model.faults.keys().all(|pid| seen.contains(pid)) {
                     let there_is = model.pages.len() as u64 * PAGE;
@@ -490,7 +523,7 @@ mod tests {
             }
             group.keep(&model.faults.keys().map(|pid| (*pid, Newcomer::default())).collect());
             for (pid, faults) in &model.faults {
-                group.note(*pid, model.counted(*pid), Some(*faults));
+                group.note(*pid, mark(model.counted(*pid), *faults));
             }
             for _ in 0..3 {
                 group.begin_round();

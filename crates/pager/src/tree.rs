@@ -4,7 +4,7 @@
 //! which have forked from each other, are counted together: their shares (PSS) are asked for in turn, and
 //! in between the pages that they get are added, and those that go are taken off. A store to a shared page gets a page that
 //! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until all have been
-//! asked again. One answer serves private and shared memory. A `vfork` child has no memory of its own.
+//! asked again. What Octavo brings into a process without a fault of its own counts like one. One answer serves private and shared memory. A `vfork` child has no memory of its own.
 //!
 //! What a look costs goes by what has changed. Processes that change are asked, and the others [in turn](Turns). New processes are looked
 //! for among the numbers that the machine has given out since the last look, and only now and then by the lists of children.
@@ -19,7 +19,7 @@ use crate::fixed::{Asked, Shared};
 use crate::priority;
 use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm, Told};
 use crate::rounds::{Next, Rounds, Wanted};
-use crate::shares::{Group, Newcomer};
+use crate::shares::{Group, Mark, Newcomer};
 use crate::turns::{Anonymous, Turns};
 
 /// From one look at which processes there are to the next, where none has come.
@@ -38,6 +38,9 @@ const ASKING_A_GIB: Duration = Duration::from_millis(20);
 /// So many processes are asked between two looks at how long the thread may go on as it does.
 const ASKED_AT_ONCE: usize = 16;
 
+/// What families have to show more than once to share much.
+const LEAST_SHARED: u64 = 1 << 20;
+
 /// What a process has to have got to have grown.
 pub(crate) const LEAST_GROWN: u64 = 256 << 10;
 
@@ -55,6 +58,8 @@ pub(crate) struct Process {
     /// Its faults until the last two looks at which processes there are at which it was asked, and at the last measurement.
     faults: [u64; 2],
     measured_faults: u64,
+    /// What Octavo had moved by the last measurement.
+    moved: Moved,
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
     /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it wants is to come.
@@ -66,6 +71,15 @@ impl Process {
     pub(crate) fn told(&self) -> Told {
         self.asked.told()
     }
+}
+
+/// Pages of a process that Octavo has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Those that it got, and for which the kernel counts no fault of its own.
+    pub(crate) unfaulted_pages: u64,
+    /// Those that were its own and that went.
+    pub(crate) taken_pages: u64,
 }
 
 /// The process that has forked, as far as is known.
@@ -82,8 +96,6 @@ pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
     families: BTreeMap<u64, Group>,
-    /// Those of which all shared pages counted as copies at the last measurement.
-    copied: BTreeSet<u64>,
     shared: Shared,
     rounds: Rounds,
     turns: Turns,
@@ -93,6 +105,8 @@ pub(crate) struct Tree {
     /// Who has started processes since that was asked, or since there was room.
     parents: BTreeSet<u32>,
     pub(crate) helpers: Vec<u32>,
+    /// A process was found to have no memory any more since the last look.
+    has_ended: bool,
     last_look: Option<LastLook>,
     last_find: Option<(Instant, Duration)>,
     /// When a new number was last nobody's. Its process may be on its way: the kernel gives the number out before.
@@ -134,10 +148,12 @@ impl Tree {
         let passed = self.last_look.map_or(Duration::MAX, |last| now - last.at);
         let is_due = match self.last_look {
             None => true,
+            Some(_) if self.has_ended => true,
             Some(_) if passed >= LOOK_EVERY => true,
             Some(last) => passed >= within.max(last.took * LOOK_SHARE) && proc::newest() != last.newest,
         };
         if is_due {
+            self.has_ended = false;
             // A process that comes during the look is newer.
             let newest = proc::newest();
             // One that has its number already may not have been there yet at the last look.
@@ -217,13 +233,13 @@ impl Tree {
     /// As [`look`](Self::look).
     fn look_among(&mut self, before: u32, newest: u32) -> io::Result<()> {
         priority::goes_on(ASKING * (newest - before));
-        let mut ended = Vec::new();
-        let mut found = Vec::new();
+        let (mut ended, mut found, mut looked) = (Vec::new(), Vec::new(), Ok(()));
         for (index, (pid, process)) in self.processes.iter().enumerate() {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
-            if process.memory == Memory::default() && proc::ask(*pid)?.is_none() {
+            let is_empty = process.memory == Memory::default();
+            if is_empty && proc::ask(*pid).is_ok_and(|stat| stat.is_none()) {
                 ended.push(*pid);
             } else if process.is_vforked || !self.turns.is_calm(*pid) {
                 found.push((*pid, process.parent));
@@ -236,7 +252,10 @@ impl Tree {
             if self.processes.contains_key(&pid) || self.helpers.contains(&pid) {
                 continue;
             }
-            let Some(Stat { parent, .. }) = proc::ask(pid)? else {
+            let Some(Stat { parent, .. }) = proc::ask(pid).unwrap_or_else(|error| {
+                looked = Err(error);
+                None
+            }) else {
                 self.unanswered_at = Some(Instant::now());
                 continue;
             };
@@ -247,7 +266,7 @@ impl Tree {
                 found.push((pid, parent));
             }
         }
-        self.take_in(found)
+        self.take_in(found).and(looked)
     }
 
     /// Asks processes about themselves, and takes new ones in.
@@ -262,14 +281,17 @@ impl Tree {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
             let kept = self.processes.get(&pid).and_then(|process| process.stat.as_ref());
-            let stat = match kept {
-                Some(file) => file.read(),
-                None => proc::ask(pid)?,
+            let stat = match kept.map_or_else(|| proc::ask(pid), |file| Ok(file.read())) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    looked = Err(error);
+                    continue;
+                }
             };
             let (stack, faults) = stat.map_or((0, 0), |stat| (stat.stack, stat.faults));
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.stack = stack;
-                process.faults = [process.faults[1], faults];
+                process.faults = [process.faults[1], faults + process.moved.unfaulted_pages];
             }
             if is_known(&self.processes, pid) {
                 continue;
@@ -290,14 +312,16 @@ impl Tree {
                 stat: None,
                 faults: [0, faults],
                 measured_faults: 0,
+                moved: Moved::default(),
                 statm,
                 stack,
                 parent,
                 is_vforked,
                 settled: None,
             };
-            self.parents.insert(parent);
-            self.processes.insert(pid, process);
+            if self.processes.insert(pid, process).is_none() {
+                self.parents.insert(parent);
+            }
             self.turns.answered(pid, true);
         }
         self.turns.keep(|pid| self.processes.contains_key(&pid));
@@ -354,7 +378,9 @@ impl Tree {
     /// Returns the processes that are new, or have got much since there was room last, with what they have: the largest first.
     pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
-            process.settled.is_none_or(|settled| process.memory.anonymous > settled + LEAST_GROWN)
+            let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
+            // One that has no memory of its own, or none any more, is no use waiting.
+            !process.is_vforked && process.memory != Memory::default() && process.settled.is_none_or(is_more)
         };
         let grown = self.processes.iter().filter(|(_, process)| has_grown(process));
         let mut grown: Vec<_> = grown.map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -390,30 +416,31 @@ impl Tree {
         self.turns.answered(pid, true);
     }
 
-    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`. `has_copies` tells of a process
-    /// whether its shared pages count as copies already, so that stores to them are not looked for.
-    pub(crate) fn measure(&mut self, own_bytes: u64, has_copies: impl Fn(u32) -> bool) -> u64 {
+    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`. `moved` tells which pages of a
+    /// process Octavo has moved.
+    pub(crate) fn measure(&mut self, own_bytes: u64, moved: impl Fn(u32) -> Moved) -> u64 {
         let began = Instant::now();
         let (asked, others) = self.turns.begin();
-        let watched = self.uncopied_families(has_copies);
-        self.measure_all(asked, &watched);
+        let first = self.families.values().flat_map(Group::unnoted).collect();
+        self.measure_all(first, &moved);
+        self.measure_all(asked, &moved);
         self.ask();
         let mut sum = self.sum();
         let anonymous = |sum| Anonymous { machine: proc::machine_anonymous(), known: sum + own_bytes };
         if !others.is_empty() && self.turns.is_alarmed(Instant::now(), anonymous(sum)) {
-            self.measure_all(others, &watched);
+            self.measure_all(others, &moved);
             sum = self.sum();
             self.turns.asked_all(began, Instant::now(), anonymous(sum));
         }
         sum
     }
 
-    fn measure_all(&mut self, pids: Vec<u32>, watched: &BTreeSet<u64>) {
+    fn measure_all(&mut self, pids: Vec<u32>, moved: impl Fn(u32) -> Moved) {
         for (index, pid) in pids.into_iter().enumerate() {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
-            self.measure_one(pid, watched);
+            self.measure_one(pid, moved(pid));
         }
     }
 
@@ -427,47 +454,39 @@ impl Tree {
         sum
     }
 
-    /// Returns the families whose faults are counted. Where that has just begun, all of a family are asked: it counts from now on.
-    fn uncopied_families(&mut self, has_copies: impl Fn(u32) -> bool) -> BTreeSet<u64> {
-        let (mut watched, mut begun) = (BTreeSet::new(), Vec::new());
-        for (stack, family) in &mut self.families {
-            if family.members().all(|(pid, _)| has_copies(pid)) {
-                self.copied.insert(*stack);
-                for pid in family.members().map(|(pid, _)| pid).collect::<Vec<_>>() {
-                    let process = self.processes.get(&pid);
-                    family.note(pid, process.map_or(0, |process| process.memory.anonymous), None);
-                }
-            } else {
-                watched.insert(*stack);
-                if self.copied.remove(stack) {
-                    begun.extend(family.members().map(|(pid, _)| pid));
-                }
-            }
-        }
-        self.copied.retain(|stack| self.families.contains_key(stack));
-        begun.into_iter().for_each(|pid| self.measure_one(pid, &watched));
-        watched
+    /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts for their processes is so much
+    /// more than what they have together.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.families.values().map(|family| family.counted().0 - family.estimate()).sum()
     }
 
-    fn measure_one(&mut self, pid: u32, watched: &BTreeSet<u64>) {
+    /// Returns whether a process shares much with others: stores would get it copies.
+    pub(crate) fn shares_much(&self, pid: u32) -> bool {
+        let family = self.processes.get(&pid).and_then(|process| self.families.get(&process.stack));
+        family.is_some_and(|family| family.counted().0 - family.estimate() > LEAST_SHARED)
+    }
+
+    fn measure_one(&mut self, pid: u32, moved: Moved) {
         let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.is_vforked) else {
             return;
         };
         let memory = process.statm.read();
         let mut has_changed = memory != process.memory;
         process.memory = memory;
+        // Nobody knows of any while a fork's child is looked for again.
+        let moved = if moved == Moved::default() { process.moved } else { moved };
+        process.moved = moved;
+        self.has_ended |= has_changed && memory == Memory::default();
         if let Some(family) = self.families.get_mut(&process.stack).filter(|family| family.contains(pid)) {
-            let is_watched = watched.contains(&process.stack);
-            if is_watched {
-                if process.stat.is_none() {
-                    process.stat = StatFile::of(pid).ok();
-                }
-                // A process that has ended has made its last fault.
-                let stat = process.stat.as_ref().and_then(StatFile::read);
-                let faults = stat.map_or(0, |stat| stat.faults);
-                has_changed |= std::mem::replace(&mut process.measured_faults, faults) != faults;
+            if process.stat.is_none() {
+                process.stat = StatFile::of(pid).ok();
             }
-            family.note(pid, memory.anonymous, is_watched.then_some(process.measured_faults));
+            // A process that has ended has made its last fault.
+            let stat = process.stat.as_ref().and_then(StatFile::read);
+            let faults = stat.map_or(0, |stat| stat.faults) + moved.unfaulted_pages;
+            has_changed |= std::mem::replace(&mut process.measured_faults, faults) != faults;
+            let taken = moved.taken_pages;
+            family.note(pid, Mark { counted: memory.anonymous, faults: Some(faults), taken });
             if has_changed {
                 self.rounds.note_change();
             }
@@ -517,7 +536,8 @@ impl Tree {
         if let Some(shared) = &mut self.shared.group
             && shared.contains(pid)
         {
-            shared.note(pid, process.asked.ask(Instant::now(), process.memory).shared, None);
+            let counted = process.asked.ask(Instant::now(), process.memory).shared;
+            shared.note(pid, Mark { counted, faults: None, taken: 0 });
         }
         let bytes = process.memory.anonymous + process.memory.others;
         priority::goes_on(ASKING * 3 + ASKING_A_GIB * (bytes >> 20) as u32 / 1024);

@@ -42,6 +42,17 @@ pub enum Taken {
     Never,
 }
 
+impl Taken {
+    /// Returns how many of `len` bytes are gone.
+    pub fn bytes(self, len: u64) -> u64 {
+        match self {
+            Self::All => len,
+            Self::Part(bytes) => bytes,
+            Self::Unread | Self::Never => 0,
+        }
+    }
+}
+
 /// Reaches the memory of a process.
 pub trait Reach: Send + Sync {
     /// Copies `len` bytes to pages that are missing. A `protected` page tells of its first store. Wakes nobody.

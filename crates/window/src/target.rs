@@ -29,7 +29,7 @@ mod refused;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,9 @@ pub struct Target {
     used: Mutex<Used>,
     /// For each fork that was read, in order.
     wiped: Mutex<VecDeque<Wiped>>,
+    /// See [`unfaulted_pages`](Self::unfaulted_pages).
+    unfaulted_pages: AtomicU64,
+    taken_pages: AtomicU64,
     is_gone: AtomicBool,
     failure: OnceLock<&'static str>,
 }
@@ -141,6 +144,8 @@ impl Target {
             unusable: Mutex::default(),
             used: Mutex::default(),
             wiped: Mutex::default(),
+            unfaulted_pages: AtomicU64::new(0),
+            taken_pages: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
             failure: OnceLock::new(),
         }
@@ -244,6 +249,19 @@ impl Target {
         }
     }
 
+    /// Returns how many pages the process has got up to now for which the kernel counts no fault of its own: those that came along with
+    /// another page, and copies that were made of shared pages on their way out. Some of these were no copies: nobody else had the page
+    /// any more.
+    pub fn unfaulted_pages(&self) -> u64 {
+        // Relaxed: a figure.
+        self.unfaulted_pages.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many pages that were the process's own have been taken out up to now.
+    pub fn taken_pages(&self) -> u64 {
+        self.taken_pages.load(Ordering::Relaxed)
+    }
+
     /// Lets the target go, and its memory with it. It is served no longer.
     pub fn end(&self) {
         self.lose();
@@ -320,6 +338,9 @@ impl Target {
         let (first, mut movable) = (outcomes.len(), Vec::new());
         // SAFETY: as of this call.
         let is_taken = unsafe { self.take_movable(equipment, runs, outcomes, &mut movable) };
+        let taken_bytes: u64 =
+            runs.iter().zip(&outcomes[first..]).map(|(run, taken)| taken.bytes(run.len)).sum();
+        self.taken_pages.fetch_add(taken_bytes / PAGE, Ordering::Relaxed);
         if !is_taken || movable.is_empty() {
             return is_taken;
         }
@@ -339,11 +360,7 @@ impl Target {
         // SAFETY: as of this call; these are parts of its runs.
         let is_taken = unsafe { self.take_movable(equipment, &rest, &mut later, &mut Vec::new()) };
         for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
-            let more = match taken {
-                Taken::All => run.len,
-                Taken::Part(more) => more,
-                Taken::Never | Taken::Unread => 0,
-            };
+            let more = taken.bytes(run.len);
             outcomes[index] = if done + more == len { Taken::All } else { Taken::Part(done + more) };
         }
         is_taken
@@ -468,6 +485,7 @@ impl Target {
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
         let own = if is_open { equipment.mover.unshare(Run { address: start, len }).ok()? } else { 0 };
+        self.unfaulted_pages.fetch_add(own / PAGE, Ordering::Relaxed);
         (own > 0).then_some(start..start + own)
     }
 }
@@ -475,7 +493,9 @@ impl Target {
 impl Reach for Target {
     unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress {
         // SAFETY: the caller vouches for the source.
-        unsafe { self.events.copy(to, from, len, protected, false) }
+        let copied = unsafe { self.events.copy(to, from, len, protected, false) };
+        self.unfaulted_pages.fetch_add((copied.done_bytes / PAGE).saturating_sub(1), Ordering::Relaxed);
+        copied
     }
 
     fn protect(&self, start: u64, len: u64, on: bool) -> io::Result<()> {
