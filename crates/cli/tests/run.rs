@@ -202,6 +202,20 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
     assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
     let output = octavo(&["--swap", "/dev/shm"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("the file system there is memory"), "{}", text(&output.stderr));
+    let output = octavo(&[], "/bin/true", &[]).env("TMPDIR", "/nowhere").output().unwrap();
+    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
+    let output = octavo(&["--swap", "/var/tmp:10"], "/bin/true", &[]).output().unwrap();
+    assert!(
+        !output.status.success() && text(&output.stderr).contains("10 bytes"),
+        "{}",
+        text(&output.stderr)
+    );
+    let few = Command::new("sh").args(["-c", "ulimit -n 20 && exec $0 run true", OCTAVO]).output().unwrap();
+    assert!(text(&few.stderr).contains("20 open files here (RLIMIT_NOFILE)"), "{}", text(&few.stderr));
+    let output = octavo(&["--json", "/nowhere/summary"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("summary to /nowhere/summary"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "64"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("did you mean 64M?"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "100T"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("give --memory less, or `auto`"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();

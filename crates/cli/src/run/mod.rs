@@ -4,9 +4,9 @@ pub mod args;
 pub mod demo;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -16,6 +16,8 @@ use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
 use octavo_pager::{End, Options, Summary};
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::usage;
+use rustix::process::{Resource, getrlimit};
+use tempfile::NamedTempFile;
 
 use crate::choices::{AccessedBitsChoice, JsonTarget};
 use crate::failure::Failure;
@@ -24,6 +26,8 @@ use crate::run::args::{Memory, RunArgs, SwapPlace};
 
 /// The least limit in which a program can be served.
 const LEAST_BYTES: u64 = 32 << 20;
+/// With fewer, a run of one process fails midway.
+const LEAST_DESCRIPTORS: u64 = 64;
 /// The exit codes of shells for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
@@ -42,9 +46,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (program, arguments) = words.split_first().expect("there is a program");
     let mut command = Command::new(program);
     command.args(arguments);
+    check_descriptors()?;
     // Swap is opened when the program outgrows its limit, which may be hours later.
-    args.swap.iter().try_for_each(|place| area(place, args.force).check())?;
-    // So is the builder made, which looks at the machine.
+    areas(args).iter().try_for_each(SwapArea::check)?;
+    if let Some(JsonTarget::File(path)) = &args.json {
+        // The summary is written at the end. Whether it can be shows now.
+        aside(path).map_err(|error| cannot_write(path, error))?;
+    }
+    // The builder is made then, too, and looks at the machine.
     let settings = args.clone();
     let make_manager = move |budget_bytes| {
         let reclaim_policy = reclaim_policy(settings.accessed_bits);
@@ -79,6 +88,16 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// The runner keeps a few descriptors for each process of the tree.
+fn check_descriptors() -> Result<(), Failure> {
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < LEAST_DESCRIPTORS => Err(Failure::Said(format!(
+            "a process may have {most} open files here (RLIMIT_NOFILE), and Octavo needs {LEAST_DESCRIPTORS}; allow more, as by `ulimit -n 1024`"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn limit(memory: &Memory) -> Result<u64, Failure> {
     let most_bytes = usage::usable_memory_bytes();
     let bytes = match memory {
@@ -104,17 +123,23 @@ fn limit(memory: &Memory) -> Result<u64, Failure> {
 
 /// All of the manager's settings but its budget.
 fn builder(args: &RunArgs) -> ManagerBuilder {
-    let mut builder = Manager::builder()
+    let builder = Manager::builder()
         .huge(HugePolicy::Never)
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
-    for place in &args.swap {
-        builder = builder.swap_area(area(place, args.force));
+    areas(args).into_iter().fold(builder, ManagerBuilder::swap_area)
+}
+
+/// Where pages go: to the places that were named, or to a file without a name.
+fn areas(args: &RunArgs) -> Vec<SwapArea> {
+    if !args.swap.is_empty() {
+        return args.swap.iter().map(|place| area(place, args.force)).collect();
     }
-    if args.swap.is_empty() {
-        builder = builder.swap_file(SwapFile::default());
+    match SwapFile::default() {
+        SwapFile::Temporary(folder) => vec![SwapArea::temporary(folder)],
+        SwapFile::Named(path) => vec![SwapArea::file(path)],
+        SwapFile::None => Vec::new(),
     }
-    builder
 }
 
 /// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
@@ -143,9 +168,28 @@ fn write_json(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a file aside, and puts it in place when it is whole. What is no plain file, such as a pipe, is written as it is.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, format!("{text}\n"))
-        .map_err(|error| Failure::system(format!("cannot write the summary to {}", path.display()), error))
+    let write = || -> io::Result<()> {
+        let Some(mut aside) = aside(path)? else { return fs::write(path, format!("{text}\n")) };
+        writeln!(aside, "{text}")?;
+        aside.persist(path).map(drop).map_err(|error| error.error)
+    };
+    write().map_err(|error| cannot_write(path, error))
+}
+
+/// Makes a file without a name of its own beside the one that it is to take the place of. `None` where that one is no plain file.
+fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Ok(None);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = Permissions::from_mode(0o666);
+    tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map(Some)
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> Failure {
+    Failure::system(format!("cannot write the summary to {}", path.display()), error)
 }
 
 /// Says why the program could not be started. Returns the exit code, which is a shell's.
@@ -178,5 +222,28 @@ fn end_as(status: ExitStatus) -> u8 {
             128 + signal as u8
         }
         (None, None) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_takes_the_place_of_an_older_one_when_it_is_whole_and_pipes_get_it_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("summary.json");
+        for text in ["{}", "{\"peak\":1}"] {
+            write_file(&file, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("{text}\n"));
+        }
+        // A link leads on to what it names.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_file(&link, "[]").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "[]\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left aside");
+        assert!(write_file(&folder.path().join("none/summary.json"), "{}").is_err());
+        write_file(Path::new("/dev/null"), "{}").unwrap();
     }
 }

@@ -118,13 +118,14 @@ impl SwapArea {
     /// and reads up to 2 MiB.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, or is memory. [`crate::ErrorKind::SwapNotEmpty`]: it holds something
-    /// that is not Octavo's.
+    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, is memory, or may not be written to. [`crate::ErrorKind::SwapNotEmpty`]: it holds something
+    /// that is not Octavo's. Those of a limit that holds no page.
     pub fn check(&self) -> Result<()> {
+        device::capacity_pages(self.limit_bytes)?;
         match &self.backend {
-            Backend::Temporary(path) => file::check(path, self.allow_tmpfs),
+            Backend::Temporary(path) => file::check(path, path, self.allow_tmpfs),
             Backend::File(path) => {
-                file::check(path, self.allow_tmpfs)?;
+                file::check(path, file::folder_of(path), self.allow_tmpfs)?;
                 if self.overwrite { Ok(()) } else { file::check_contents(path) }
             }
             Backend::BlockDevice(path) if !self.overwrite => block::check_contents(path),

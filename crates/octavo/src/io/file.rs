@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use octavo_platform::without_size_signal;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{Access, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -322,8 +322,7 @@ fn names_memory(status: &rustix::fs::StatFs) -> bool {
 ///
 /// # Errors
 /// `SwapUnavailable`.
-pub(super) fn check(path: &Path, allow_tmpfs: bool) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+pub(super) fn check(path: &Path, folder: &Path, allow_tmpfs: bool) -> Result<()> {
     let place = if path.exists() { path } else { folder };
     if path
         .metadata()
@@ -331,14 +330,20 @@ pub(super) fn check(path: &Path, allow_tmpfs: bool) -> Result<()> {
     {
         return Err(unavailable_because(path, "it is neither a file nor a disk"));
     }
-    match rustix::fs::statfs(place) {
-        Err(_) if !folder.is_dir() => {
-            Err(unavailable_because(path, &format!("there is no folder {}", folder.display())))
-        }
+    if !folder.is_dir() {
+        return Err(unavailable_because(path, &format!("there is no folder {}", folder.display())));
+    }
+    let checked = rustix::fs::access(place, Access::WRITE_OK).and_then(|()| rustix::fs::statfs(place));
+    match checked {
         Err(error) => Err(unavailable(path, &error.into())),
         Ok(status) if !allow_tmpfs && names_memory(&status) => Err(in_memory(path)),
         Ok(_) => Ok(()),
     }
+}
+
+/// Returns the folder that a file is in, or is to be in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Says whether a file holds something that is not Octavo's, as far as it can be read.
