@@ -63,8 +63,8 @@ impl FromStr for JsonTarget {
     }
 }
 
-/// A number of bytes: decimal or 0x hexadecimal, with a suffix k, m, g or t in powers of 1024. It is shown as the user
-/// wrote it.
+/// A number of bytes: decimal, with a fraction perhaps, or 0x hexadecimal, with a suffix k, m, g or t in powers of 1024. `B` and `iB`
+/// behind the suffix change nothing. It is shown as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
     pub bytes: u64,
@@ -82,28 +82,44 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let malformed =
-            || "a size is a whole number with a suffix k, m, g or t, such as 512M or 0x200000".to_string();
-        let last = text.chars().last().ok_or_else(malformed)?.to_ascii_lowercase();
-        let (digits, shift) = match ['k', 'm', 'g', 't'].iter().position(|&suffix| suffix == last) {
-            Some(place) => (&text[..text.len() - 1], 10 * (place as u32 + 1)),
-            None => (text, 0),
-        };
-        let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-            Some(hexadecimal) => (hexadecimal, 16),
-            None => (digits, 10),
+            || "a size is a number with a suffix k, m, g or t, such as 512M, 1.5G or 0x200000".to_string();
+        let too_large = || "a size is less than 2^64 bytes".to_string();
+        let (digits, shift) = split_unit(text);
+        let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+        let (radix, (whole, fraction)) = match hexadecimal {
+            Some(digits) => (16, (digits, "")),
+            None => (10, digits.split_once('.').unwrap_or((digits, "0"))),
         };
         // `from_str_radix` takes a sign.
-        if !digits.starts_with(|first: char| first.is_digit(radix)) {
+        let are_digits = |text: &str| !text.is_empty() && text.chars().all(|digit| digit.is_digit(radix));
+        if !are_digits(whole) || hexadecimal.is_none() && !are_digits(fraction) {
             return Err(malformed());
         }
-        let too_large = || "a size is less than 2^64 bytes".to_string();
-        let number = u64::from_str_radix(digits, radix).map_err(|error| match error.kind() {
-            std::num::IntErrorKind::PosOverflow => too_large(),
-            _ => malformed(),
-        })?;
-        let bytes = number.checked_mul(1 << shift).ok_or_else(too_large)?;
+        let whole = u64::from_str_radix(whole, radix).map_err(|_| too_large())?;
+        let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+        let bytes = whole.checked_add(part_of(1 << shift, fraction)).ok_or_else(too_large)?;
         Ok(Self { bytes, written: text.into() })
     }
+}
+
+/// Splits a size into its digits and the power of two of its unit. Where no unit follows the digits, all of it is digits.
+fn split_unit(text: &str) -> (&str, u32) {
+    let split = |text: &str| {
+        let place = ['k', 'm', 'g', 't'].iter().position(|unit| text.to_ascii_lowercase().ends_with(*unit));
+        place.map(|place| (text.len() - 1, 10 * (place as u32 + 1)))
+    };
+    // In hexadecimal, b is a digit, and no unit goes before it.
+    let bare = ["iB", "ib", "IB", "B", "b"].iter().find_map(|end| split(text.strip_suffix(end)?));
+    split(text).or(bare).map_or((text, 0), |(len, shift)| (&text[..len], shift))
+}
+
+/// Returns so much of a unit as decimal places say, rounded down.
+fn part_of(unit: u64, places: &str) -> u64 {
+    // More places than these are less than a byte of any unit.
+    let (numerator, denominator) = places.bytes().take(18).fold((0, 1), |(numerator, denominator), digit| {
+        (numerator * 10 + u128::from(digit - b'0'), denominator * 10)
+    });
+    (u128::from(unit) * numerator / denominator) as u64
 }
 
 /// Whether the processor's accessed bits tell which pages of a program are in use.
@@ -209,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_take_binary_suffixes_and_hexadecimal() {
+    fn sizes_take_binary_suffixes_fractions_and_hexadecimal() {
         let cases = [
             ("4096", 4096),
             ("1k", 1 << 10),
@@ -218,6 +234,14 @@ mod tests {
             ("2t", 2 << 40),
             ("0x200000", 2 << 20),
             ("0X10k", 16 << 10),
+            ("0x2b", 0x2b),
+            ("64MB", 64 << 20),
+            ("64mib", 64 << 20),
+            ("2GiB", 2 << 30),
+            ("1.5G", 3 << 29),
+            ("0.001k", 1),
+            ("1.9", 1),
+            ("0.3333333333333333333333333t", 366_503_875_925),
             ("0", 0),
         ];
         for (text, bytes) in cases {
@@ -234,7 +258,25 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused() {
-        for text in ["", "k", "-5", "+5", "0x", "0x+5", "1.5G", "12q", "5MB", "ü", "5ü", "16777216t"] {
+        for text in [
+            "",
+            "k",
+            "-5",
+            "+5",
+            "0x",
+            "0x+5",
+            "0x1.5",
+            "1.",
+            ".5G",
+            "1.5.1",
+            "1,5G",
+            "12q",
+            "5iB",
+            "5MBB",
+            "ü",
+            "5ü",
+            "16777216t",
+        ] {
             assert!(bytes_of(text).is_err(), "{text}");
         }
         assert!(bytes_of("18446744073709551616").unwrap_err().contains("2^64"));

@@ -8,6 +8,9 @@ use clap::Args;
 
 use crate::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
+/// The least limit in which a program can be served.
+pub const LEAST_BYTES: u64 = 32 << 20;
+
 /// Run a program, and all its children, in less memory than they need
 #[derive(Clone, Debug, Args)]
 #[command(
@@ -68,7 +71,15 @@ impl FromStr for Memory {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(|size: Size| Self::Bytes(size.bytes)) }
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let bytes = text.parse::<Size>()?.bytes;
+        // Nothing runs in so few bytes.
+        if (1..LEAST_BYTES).contains(&bytes) && text.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err(format!("that is {bytes} bytes; did you mean {text}M?"));
+        }
+        Ok(Self::Bytes(bytes))
     }
 }
 
@@ -107,5 +118,7 @@ mod tests {
         assert_eq!("auto".parse(), Ok(Memory::Auto));
         assert_eq!("512m".parse(), Ok(Memory::Bytes(512 << 20)));
         assert!("much".parse::<Memory>().is_err());
+        assert_eq!("64".parse::<Memory>(), Err("that is 64 bytes; did you mean 64M?".into()));
+        assert_eq!("268435456".parse(), Ok(Memory::Bytes(256 << 20)));
     }
 }

@@ -22,10 +22,8 @@ use tempfile::NamedTempFile;
 use crate::choices::{AccessedBitsChoice, JsonTarget};
 use crate::failure::Failure;
 use crate::output::tell;
-use crate::run::args::{Memory, RunArgs, SwapPlace};
+use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
 
-/// The least limit in which a program can be served.
-const LEAST_BYTES: u64 = 32 << 20;
 /// With fewer, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;
 /// The exit codes of shells for a program that is not there, and for one that cannot be run.
