@@ -96,6 +96,8 @@ pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
     families: BTreeMap<u64, Group>,
+    /// What the kernel counts for each family beyond what it has, by the last measurement.
+    shared_bytes: BTreeMap<u64, u64>,
     shared: Shared,
     rounds: Rounds,
     turns: Turns,
@@ -445,25 +447,23 @@ impl Tree {
     }
 
     /// Returns the anonymous memory of all processes, as they were measured last.
-    fn sum(&self) -> u64 {
+    fn sum(&mut self) -> u64 {
+        let shared = |family: &Group| family.counted().0 - family.estimate();
+        self.shared_bytes = self.families.iter().map(|(stack, family)| (*stack, shared(family))).collect();
         let processes = self.processes.values().filter(|process| !process.is_vforked);
-        let mut sum: u64 = processes.map(|process| process.memory.anonymous).sum();
-        for family in self.families.values() {
-            sum = sum - family.counted().0 + family.estimate();
-        }
-        sum
+        processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }
 
     /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts for their processes is so much
     /// more than what they have together.
     pub(crate) fn shared_bytes(&self) -> u64 {
-        self.families.values().map(|family| family.counted().0 - family.estimate()).sum()
+        self.shared_bytes.values().sum()
     }
 
     /// Returns whether a process shares much with others: stores would get it copies.
     pub(crate) fn shares_much(&self, pid: u32) -> bool {
-        let family = self.processes.get(&pid).and_then(|process| self.families.get(&process.stack));
-        family.is_some_and(|family| family.counted().0 - family.estimate() > LEAST_SHARED)
+        let shared = self.processes.get(&pid).and_then(|process| self.shared_bytes.get(&process.stack));
+        shared.is_some_and(|shared| *shared > LEAST_SHARED)
     }
 
     fn measure_one(&mut self, pid: u32, moved: Moved) {
