@@ -217,7 +217,7 @@ fn a_command_line_without_sense_ends_in_exit_code_2() {
         "-j 7 1G",
         "-u 100 1G",
         "7",
-        "1.5G",
+        "1.5.1G",
         "99999999999T",
         "--verify --readonly -r 2 1G",
         "--verify 1G",
