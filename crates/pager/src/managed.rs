@@ -332,6 +332,11 @@ impl Managed {
         self.window.reach().is_equipped()
     }
 
+    /// Returns whether its pages cannot go out yet, and may later.
+    pub(crate) fn lacks_mover(&self) -> bool {
+        !self.is_equipped() && !self.is_refused()
+    }
+
     /// Takes the children that have been forked since the last call, by process `pid`.
     pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
         let mut forks = std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"));

@@ -478,8 +478,7 @@ impl Monitor {
 
     /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
     fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
-        let is_child = |managed: &Managed| !managed.is_equipped() && !managed.is_refused();
-        anonymous >= self.least_process && self.managed.get(&pid).is_some_and(is_child)
+        anonymous >= self.least_process && self.managed.get(&pid).is_some_and(Managed::lacks_mover)
     }
 
     fn equip(&mut self, pid: u32) -> Result<(), Failed> {

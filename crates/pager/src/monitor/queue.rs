@@ -19,6 +19,7 @@ use octavo::{Counter, Manager};
 use octavo_platform::usage::possible_cpus;
 
 use super::{LEAST_PROCESS, Monitor, STOPPING};
+use crate::managed::Managed;
 use crate::priority;
 use crate::proc::Memory;
 use crate::tree::LEAST_GROWN;
@@ -220,8 +221,7 @@ impl Monitor {
 
     /// Returns whether a process has no mover, and is too small to get one by itself.
     fn is_small(&self, anonymous: u64, pid: u32) -> bool {
-        let lacks_mover =
-            self.managed.get(&pid).is_none_or(|managed| !managed.is_equipped() && !managed.is_refused());
+        let lacks_mover = self.managed.get(&pid).is_none_or(Managed::lacks_mover);
         anonymous < LEAST_PROCESS && lacks_mover && !self.refused.contains_key(&pid)
     }
 

@@ -59,9 +59,8 @@ impl Monitor {
     fn coming_copies(&self) -> u64 {
         let shared = self.tree.shared_bytes();
         let is_to_get_one = |(pid, process): (&u32, &Process)| {
-            let lacks = |managed: &Managed| !managed.is_equipped() && !managed.is_refused();
             process.memory.anonymous >= self.least_process
-                && self.managed.get(pid).map_or(!self.refused.contains_key(pid), lacks)
+                && self.managed.get(pid).map_or(!self.refused.contains_key(pid), Managed::lacks_mover)
                 && self.tree.shares_much(*pid)
         };
         if shared > 0 && self.tree.processes.iter().any(is_to_get_one) {
