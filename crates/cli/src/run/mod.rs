@@ -133,11 +133,7 @@ fn areas(args: &RunArgs) -> Vec<SwapArea> {
     if !args.swap.is_empty() {
         return args.swap.iter().map(|place| area(place, args.force)).collect();
     }
-    match SwapFile::default() {
-        SwapFile::Temporary(folder) => vec![SwapArea::temporary(folder)],
-        SwapFile::Named(path) => vec![SwapArea::file(path)],
-        SwapFile::None => Vec::new(),
-    }
+    SwapArea::from_file(SwapFile::default()).into_iter().collect()
 }
 
 /// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
