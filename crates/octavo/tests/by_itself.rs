@@ -9,7 +9,7 @@ use octavo::translation::Answer;
 use octavo::{Access, ErrorKind, HugePolicy, Protection, RegionOptions};
 
 use common::target::{Able, Ask, BUDGET, Pair, Target, builder, pair, pair_of};
-use common::{MIB, PAGE};
+use common::{MIB, PAGE, stay_on_this_cpu};
 
 const PAGES: u64 = 600;
 
@@ -299,6 +299,7 @@ fn pages_that_were_read_ahead_go_there_together() {
 
 #[test]
 fn a_run_of_the_pages_that_are_to_spare_leaves_room_for_single_ones() {
+    stay_on_this_cpu();
     let pair = pair(HugePolicy::Never, 2 * BUDGET);
     let mut next = 0;
     while let spare @ 1.. = pair.space.spare_pages() {

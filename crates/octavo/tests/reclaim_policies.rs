@@ -1,5 +1,7 @@
 //! The reclaim policies in the engine: none loses a byte, and the default keeps what it is to keep.
 
+mod common;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,8 +9,8 @@ use octavo::{
     Compression, Counter, HugePolicy, Manager, ManagerBuilder, ReclaimPolicy, RegionOptions, Space, SwapArea,
 };
 
-const MIB: u64 = 1 << 20;
-const PAGE: u64 = 4096;
+use common::{MIB, PAGE, stay_on_this_cpu};
+
 const POLICIES: [ReclaimPolicy; 7] = [
     ReclaimPolicy::Reuse,
     ReclaimPolicy::Returns,
@@ -41,6 +43,7 @@ fn builder(policy: ReclaimPolicy) -> ManagerBuilder {
 
 /// Nothing but accesses decides which page is in memory.
 fn deterministic(policy: ReclaimPolicy) -> Manager {
+    stay_on_this_cpu();
     builder(policy).background(false).readahead_bytes(0).build().unwrap()
 }
 
