@@ -22,6 +22,7 @@ use rangemap::RangeSet;
 
 use crate::bss;
 use crate::kinds::{Kind, Kinds};
+use crate::layout::Ranges;
 use crate::proc::{self, Mapping, Threads};
 
 /// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
@@ -46,6 +47,8 @@ pub(crate) struct Seen {
     mappings: Vec<Mapping>,
     threads: Threads,
     bss: RangeSet<u64>,
+    /// The stack pointers that are in memory that is taken already.
+    taken_stacks: Vec<u64>,
 }
 
 impl Seen {
@@ -57,15 +60,16 @@ impl Seen {
         let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
         // Last, so that the stack of a thread that has come meanwhile is told.
         let threads = Threads::of(pid).map_err(|error| error.to_string())?;
-        Ok(Self { mappings, threads, bss })
+        Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 
-    /// Adds the bss that was found to what earlier looks have found, and counts that as bss as well: headers may not be in memory any
-    /// more.
+    /// Adds what earlier looks have found. The bss that they found counts as bss as well: headers may not be in memory any more.
     #[must_use]
-    pub(crate) fn with_bss(mut self, found: &mut RangeSet<u64>) -> Self {
-        found.extend(self.bss);
-        self.bss = found.clone();
+    pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
+        found.bss.extend(self.bss);
+        self.bss = found.bss.clone();
+        let stacks = self.threads.stacks.iter().copied();
+        self.taken_stacks = stacks.filter(|at| found.mapped.contains(at)).collect();
         self
     }
 
@@ -197,8 +201,18 @@ impl Seen {
         others.extend(self.bss.overlapping(&whole).cloned());
         let descriptors = self.threads.descriptors.iter().chain(&self.threads.first_descriptor);
         others.extend(descriptors.map(around_descriptor));
-        others.extend(self.threads.stacks.iter().map(behind_stack_pointer));
+        others.extend(self.threads.stacks.iter().map(|at| self.behind_stack_pointer(*at)));
         others.gaps(&whole).map(|part| (part.start, part.end)).collect()
+    }
+
+    /// Returns where a thread without a descriptor may have what the kernel writes to: no further than its stack's mapping. Where that is
+    /// taken, it may have been divided there, and the rest be behind it.
+    fn behind_stack_pointer(&self, at: u64) -> Range<u64> {
+        let page = at & !(PAGE - 1);
+        let most = page.saturating_add(STACK_BYTES);
+        let is_taken = self.taken_stacks.contains(&at);
+        let mapping = self.mappings.iter().find(|mapping| !is_taken && mapping.contains(at));
+        page..mapping.map_or(most, |mapping| mapping.end.min(most))
     }
 }
 
@@ -230,11 +244,6 @@ fn around_descriptor(at: &u64) -> Range<u64> {
     page.saturating_sub(PAGE)..page.saturating_add(PAGE)
 }
 
-fn behind_stack_pointer(at: &u64) -> Range<u64> {
-    let page = at & !(PAGE - 1);
-    page..page.saturating_add(STACK_BYTES)
-}
-
 fn is_inaccessible(mapping: &Mapping) -> bool {
     let is_accessible = mapping.is_readable || mapping.is_writable || mapping.is_executable;
     !is_accessible && mapping.file.is_none()
@@ -262,7 +271,8 @@ mod tests {
     }
 
     fn seen(mappings: &[Mapping], threads: &Threads) -> Seen {
-        Seen { mappings: mappings.to_vec(), threads: threads.clone(), bss: RangeSet::new() }
+        let (mappings, threads) = (mappings.to_vec(), threads.clone());
+        Seen { mappings, threads, ..Seen::default() }
     }
 
     /// Data of this program that nobody uses, so that the kernel has brought none of it but what lies beside other data.
@@ -359,12 +369,29 @@ mod tests {
     #[test]
     fn what_was_bss_at_an_earlier_look_is_left_alone() {
         let all = [mapping(MIB, 3 * MIB, "rw-p", "")];
-        let mut found = RangeSet::new();
+        let mut found = Ranges::default();
         let mut first = seen(&all, &Threads::default());
         first.bss.insert(MIB..2 * MIB);
         for seen in [first, seen(&all, &Threads::default())] {
-            assert_eq!(seen.with_bss(&mut found).eligible(), [(2 * MIB, 3 * MIB)]);
+            assert_eq!(seen.after(&mut found).eligible(), [(2 * MIB, 3 * MIB)]);
         }
+    }
+
+    /// A thread that begins has no descriptor yet. Memory beside its stack would be watched but for its first pages, and the program could
+    /// not move it as one.
+    #[test]
+    fn what_lies_behind_the_mapping_of_a_stack_is_no_stack() {
+        let behind = mapping(8 * MIB, 16 * MIB, "rw-p", "");
+        let threads = Threads { stacks: vec![8 * MIB - PAGE], ..Threads::default() };
+        let [guard, stack] = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 8 * MIB, "rw-p", "")];
+        let all = [guard, stack, behind.clone()];
+        assert_eq!(seen(&all, &threads).eligible(), [(8 * MIB, 16 * MIB)]);
+        // Memory that is taken ends where it was divided.
+        let mut found = Ranges::default();
+        found.mapped.insert(0..8 * MIB);
+        let all = [mapping(0, 8 * MIB, "rw-p", ""), behind];
+        let rest = (8 * MIB - PAGE + STACK_BYTES, 16 * MIB);
+        assert_eq!(seen(&all, &threads).after(&mut found).eligible(), [(0, 8 * MIB - PAGE), rest]);
     }
 
     #[test]

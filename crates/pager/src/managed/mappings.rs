@@ -117,7 +117,7 @@ impl Managed {
     }
 
     fn see(&self, pid: u32) -> Result<Seen, String> {
-        Ok(Seen::of(pid)?.with_bss(&mut self.shared.layout.lock().bss))
+        Ok(Seen::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
     /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no thread may be dropping
