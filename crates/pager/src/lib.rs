@@ -124,6 +124,9 @@ pub fn run(
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
+    if let Err(Failed(why)) = monitor.guard_early() {
+        return Ok((End::Stopped(why), monitor.finish(options.leaves_manager)));
+    }
     let program = match command.spawn() {
         Ok(child) => child.id(),
         Err(error) => return Ok((End::NotStarted(error), monitor.finish(options.leaves_manager))),

@@ -63,6 +63,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
+/// Where a tree can fill half of its limit within so long, the guardian is there before the program.
+const GUARD_WITHIN: Duration = Duration::from_millis(25);
 
 /// The CPU time that it takes to stop a process, to make a mover in a thread of its own, and to ask the kernel about all mappings of a
 /// process at length.
@@ -328,8 +330,10 @@ impl Monitor {
                 self.calm = SHORTEST;
             }
             self.growth.go_on(Instant::now(), total);
-        } else {
+        } else if self.queue.is_empty() {
             self.tree.settle_all();
+        } else {
+            self.have_newcomers_wait();
         }
         self.follow_unpaged(total, is_near)?;
         if let Some(manager) = &self.manager {
@@ -387,17 +391,41 @@ impl Monitor {
     /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is watched meanwhile.
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
-        // The manager has threads of its own, and the guardian is a process.
+        self.guard()?;
+        // The manager has threads of its own. They begin as others do, and the monitor goes on as it is: among many processes that are
+        // ready to run, it would wait long for its turn.
+        let make = || {
+            priority::lower();
+            make_manager()
+        };
+        let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make);
+        self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
+        Ok(())
+    }
+
+    /// Starts the guardian before the program where the tree may fill its limit soon. Among many processes it would take long, and nobody
+    /// looks meanwhile.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub(crate) fn guard_early(&mut self) -> Result<(), Failed> {
+        if time_to_fill(self.ledger.limit_bytes() / 2) < GUARD_WITHIN { self.guard() } else { Ok(()) }
+    }
+
+    /// Starts the guardian.
+    fn guard(&mut self) -> Result<(), Failed> {
+        if self.guardian.is_some() {
+            return Ok(());
+        }
+        // The guardian is a process.
         priority::starts_others();
         let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
-        let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make_manager);
         let (started, guardian) =
             guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
         // The tree may be filling its limit just now.
         priority::begins(self.look_takes);
-        self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
         Ok(())
     }
 

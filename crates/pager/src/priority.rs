@@ -18,7 +18,7 @@ use crate::governor::{self, Governor};
 /// What the runner was given.
 static PLAIN: OnceLock<i32> = OnceLock::new();
 /// Nice values that the monitor is ahead.
-const AHEAD: i32 = 15;
+const AHEAD: i32 = 20;
 const LEAST_NICE: i32 = -20;
 
 thread_local! {

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Rounds take a tenth of the time at most, and few milliseconds of one look. New processes have time of their own, and more of it:
-//! until it is asked, a process counts whole, and programs would be taken over or stopped for pages that they share. One process
+//! until it is asked, a process counts with each of its faults as if it had stored to a shared page. One look asks few of them even so.
+//! A tree that starts a hundred is filling its limit, and an answer waits as long as the process changes its mappings. One process
 //! is never asked in parts, so whoever has many GiB takes as long as that takes, and the next ones wait for longer.
 
 use std::collections::BTreeMap;
@@ -21,9 +22,9 @@ const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
 /// Known processes are asked for one part in so many of the time, and for so long in one look.
 const KNOWN_SHARE: i64 = 10;
 const KNOWN_AT_ONCE: Duration = Duration::from_millis(4);
-/// The same of new ones. The monitor has its margin for a look that comes so late.
+/// The same of new ones.
 const NEW_SHARE: i64 = 5;
-const NEW_AT_ONCE: Duration = Duration::from_millis(16);
+const NEW_AT_ONCE: Duration = Duration::from_millis(2);
 
 /// What is known of a process that is to be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -280,7 +281,7 @@ mod tests {
 
     #[test]
     fn new_processes_come_first_and_a_few_are_asked_at_once() {
-        let mut fake = Fake::new(4, KNOWN, Duration::from_millis(2));
+        let mut fake = Fake::new(4, KNOWN, Duration::from_millis(1));
         fake.look_for(Duration::from_millis(100));
         fake.wanted.extend([(8, NEW), (9, NEW)]);
         let before = fake.asked.clone();

@@ -85,23 +85,33 @@ impl Standstill {
 
     /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
-        if self.stop_one(pid, ancestors, guardian, false) {
+        let may_stop = |state| !b"TtZX".contains(&state);
+        if self.stop_one(pid, ancestors, guardian, false, may_stop) {
             self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
         }
     }
 
-    /// As [`stop`](Self::stop), until its turn. Returns whether it was stopped.
+    /// As [`stop`](Self::stop), until its turn; a newcomer only if it is ready to run. Returns whether it was stopped.
     pub(crate) fn stop_to_wait(
+        &mut self,
+        pid: u32,
+        is_newcomer: bool,
+        ancestors: Vec<u32>,
+        guardian: Option<&Guardian>,
+    ) -> bool {
+        let may_stop = |state| if is_newcomer { state == b'R' } else { !b"TtZX".contains(&state) };
+        self.stop_one(pid, ancestors, guardian, true, may_stop)
+    }
+
+    fn stop_one(
         &mut self,
         pid: u32,
         ancestors: Vec<u32>,
         guardian: Option<&Guardian>,
+        waits: bool,
+        may_stop: impl Fn(u8) -> bool,
     ) -> bool {
-        self.stop_one(pid, ancestors, guardian, true)
-    }
-
-    fn stop_one(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>, waits: bool) -> bool {
-        if proc::stat(pid).is_none_or(|stat| b"TtZX".contains(&stat.state)) {
+        if proc::stat(pid).is_none_or(|stat| !may_stop(stat.state)) {
             return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();

@@ -44,6 +44,13 @@ const LEAST_SHARED: u64 = 1 << 20;
 /// What a process has to have got to have grown.
 pub(crate) const LEAST_GROWN: u64 = 256 << 10;
 
+/// What a process wants is to come for so long.
+const NEW_FOR: Duration = Duration::from_millis(250);
+
+/// A process is asked for its share so long after it came, or others are asked after so long in any case.
+const ASKED_AFTER: Duration = Duration::from_millis(50);
+const ASKED_WITHIN: Duration = Duration::from_millis(150);
+
 /// A process of the tree.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -64,6 +71,9 @@ pub(crate) struct Process {
     is_vforked: bool,
     /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it wants is to come.
     settled: Option<u64>,
+    came_at: Instant,
+    /// It has waited for room since it came.
+    has_waited: bool,
 }
 
 impl Process {
@@ -100,6 +110,8 @@ pub(crate) struct Tree {
     shared_bytes: BTreeMap<u64, u64>,
     shared: Shared,
     rounds: Rounds,
+    /// When processes were asked for their shares last, or were to be asked first.
+    asked_at: Option<Instant>,
     turns: Turns,
     /// How many there have been, and how many have ended.
     pub(crate) seen: u64,
@@ -224,7 +236,7 @@ impl Tree {
         let before = self.processes.len();
         self.processes.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
         self.ended += (before - self.processes.len()) as u64;
-        let looked = self.take_in(found);
+        let looked = self.take_in(found, BTreeMap::new());
         self.last_find = Some((began, began.elapsed()));
         looked
     }
@@ -236,6 +248,7 @@ impl Tree {
     fn look_among(&mut self, before: u32, newest: u32) -> io::Result<()> {
         priority::goes_on(ASKING * (newest - before));
         let (mut ended, mut found, mut looked) = (Vec::new(), Vec::new(), Ok(()));
+        let mut told = BTreeMap::new();
         for (index, (pid, process)) in self.processes.iter().enumerate() {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
@@ -254,25 +267,27 @@ impl Tree {
             if self.processes.contains_key(&pid) || self.helpers.contains(&pid) {
                 continue;
             }
-            let Some(Stat { parent, .. }) = proc::ask(pid).unwrap_or_else(|error| {
+            let Some(stat) = proc::ask(pid).unwrap_or_else(|error| {
                 looked = Err(error);
                 None
             }) else {
                 self.unanswered_at = Some(Instant::now());
                 continue;
             };
+            let parent = stat.parent;
             let is_ours = parent == own
                 || self.processes.contains_key(&parent)
                 || found.iter().rev().any(|(found, _)| *found == parent);
             if is_ours && proc::is_process(pid) {
                 found.push((pid, parent));
+                told.insert(pid, stat);
             }
         }
-        self.take_in(found).and(looked)
+        self.take_in(found, told).and(looked)
     }
 
-    /// Asks processes about themselves, and takes new ones in.
-    fn take_in(&mut self, found: Vec<(u32, u32)>) -> io::Result<()> {
+    /// Takes new processes in, and asks those about themselves that have not `told` just now.
+    fn take_in(&mut self, found: Vec<(u32, u32)>, mut told: BTreeMap<u32, Stat>) -> io::Result<()> {
         let mut looked = Ok(());
         let is_known = |processes: &BTreeMap<u32, Process>, pid| {
             // A process that ran another program since is another one.
@@ -283,7 +298,8 @@ impl Tree {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
             let kept = self.processes.get(&pid).and_then(|process| process.stat.as_ref());
-            let stat = match kept.map_or_else(|| proc::ask(pid), |file| Ok(file.read())) {
+            let ask = || kept.map_or_else(|| proc::ask(pid), |file| Ok(file.read()));
+            let stat = match told.remove(&pid).map_or_else(ask, |stat| Ok(Some(stat))) {
                 Ok(stat) => stat,
                 Err(error) => {
                     looked = Err(error);
@@ -320,6 +336,8 @@ impl Tree {
                 parent,
                 is_vforked,
                 settled: None,
+                came_at: Instant::now(),
+                has_waited: false,
             };
             if self.processes.insert(pid, process).is_none() {
                 self.parents.insert(parent);
@@ -390,10 +408,17 @@ impl Tree {
         grown
     }
 
-    /// A process may grow from now on.
+    /// Returns the processes that came not long ago and have not waited for room yet, with what they have.
+    pub(crate) fn newcomers(&self, now: Instant) -> Vec<(u64, u32)> {
+        let is_new = |process: &Process| !process.has_waited && now - process.came_at < NEW_FOR;
+        let new = self.processes.iter().filter(|(_, process)| is_new(process) && !process.is_vforked);
+        new.map(|(pid, process)| (process.memory.anonymous, *pid)).collect()
+    }
+
+    /// A process has waited for room, or may grow from now on.
     pub(crate) fn settle(&mut self, pid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.settled = Some(process.memory.anonymous);
+            (process.settled, process.has_waited) = (Some(process.memory.anonymous), true);
         }
     }
 
@@ -508,8 +533,14 @@ impl Tree {
         Fixed { shared: self.shared.estimate().unwrap_or(most), tables }
     }
 
-    /// Asks processes for their shares whose turn it is.
+    /// Asks processes for their shares whose turn it is. The kernel waits for a process that changes its mappings, and such a one may wait
+    /// for its turn of a CPU among many new ones. So while there are new ones that were not asked, nobody is, but seldom.
     fn ask(&mut self) {
+        let now = Instant::now();
+        if self.has_young(now) && now - *self.asked_at.get_or_insert(now) < ASKED_WITHIN {
+            return;
+        }
+        self.asked_at = Some(now);
         if self.rounds.rest(Instant::now()) && self.groups().all(|group| group.all_have_answered()) {
             return;
         }
@@ -529,6 +560,14 @@ impl Tree {
                 }
             }
         }
+    }
+
+    /// Returns whether processes have come of late that belong to a group and were not asked.
+    fn has_young(&self, now: Instant) -> bool {
+        let groups = self.families.values().chain(&self.shared.group);
+        let mut unasked = groups.flat_map(Group::members).filter(|(_, is_known)| !is_known);
+        let came_at = |pid| self.processes.get(&pid).map(|process| process.came_at);
+        unasked.any(|(pid, _)| came_at(pid).is_some_and(|came_at| now - came_at < ASKED_AFTER))
     }
 
     fn ask_one(&mut self, pid: u32) {

@@ -9,8 +9,11 @@
 //!                                    └─► nobody ends ─► is taken over, and waits on until others' pages have gone out
 //! ```
 //!
-//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One goes on every two seconds
-//! at the least, whatever there is: others may wait for it.
+//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One goes on every second
+//! at the least, whatever there is: others may wait for it. Where there is no room at all, the first is tried soon: if it ends, it has made
+//! room, and so may the next one. To take over a hundred small processes would cost more memory than they have.
+//!
+//! Who starts processes goes on after those that wait already.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -40,6 +43,8 @@ const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(1);
 /// One goes on after so long without room.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where nobody has gone on since they began to wait.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 /// The same where the one before has wanted nothing.
 const IDLE_PATIENCE: Duration = Duration::from_millis(100);
 /// The manager keeps room for so long after the last one went on.
@@ -60,14 +65,28 @@ pub(super) struct Queue {
     /// The pages that had come back at a time, and whether so many did since the time before that others have to wait.
     came_back: (Instant, u64),
     is_pressed: bool,
-    /// The last one that had its time has not grown.
-    is_idle: bool,
+    /// How long one waits without room: less where nobody has gone on yet or the last one that had its time has not grown, and not at
+    /// all where the last one has ended.
+    patience: Duration,
+}
+
+/// Why a process is to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It has got memory, or gets copies of what it shares.
+    Grown,
+    /// It is new, and has got none yet.
+    New,
+    /// It has started others.
+    Starts,
 }
 
 #[derive(Debug)]
 struct Waiting {
     pid: u32,
     since: Instant,
+    /// It has started others.
+    starts: bool,
 }
 
 /// A process that may be getting memory.
@@ -90,15 +109,15 @@ impl Queue {
             keeps_until: None,
             came_back: (now, 0),
             is_pressed: false,
-            is_idle: false,
+            patience: FIRST_PATIENCE,
         }
     }
 
-    fn push(&mut self, pid: u32, now: Instant) {
+    fn push(&mut self, pid: u32, starts: bool, now: Instant) {
         if self.waiting.is_empty() {
-            (self.moved_at, self.went_at) = (now, now);
+            (self.moved_at, self.went_at, self.patience) = (now, now, FIRST_PATIENCE);
         }
-        self.waiting.push_back(Waiting { pid, since: now });
+        self.waiting.push_back(Waiting { pid, since: now, starts });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -116,31 +135,37 @@ impl Queue {
         }
         self.waiting.retain(|waiting| bytes_of(waiting.pid).is_some());
         self.going.retain_mut(|going| {
-            let Some(bytes) = bytes_of(going.pid) else { return false };
+            let Some(bytes) = bytes_of(going.pid) else {
+                self.patience = Duration::ZERO;
+                return false;
+            };
             if bytes > going.bytes + LEAST_GROWN {
                 (going.bytes, going.grown_at) = (bytes, now);
             }
             // It wanted nothing, so the next one may not, either.
-            self.is_idle |= going.grown_at == going.since && now - going.since >= SETTLED;
+            if going.grown_at == going.since && now - going.since >= SETTLED {
+                self.patience = self.patience.min(IDLE_PATIENCE);
+            }
             (self.is_pressed || now - going.grown_at < SETTLED) && now - going.since < MOST_GOING
         });
     }
 
     /// Returns who goes on next, where there is room beside so many that have just gone on.
     fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<u32> {
-        let first = self.waiting.front()?.pid;
+        let comes_last = |waiting: &Waiting| waiting.starts && now - waiting.since < PATIENCE;
+        let first = self.waiting.iter().find(|waiting| !comes_last(waiting)).or(self.waiting.front())?.pid;
         let may_go = self.going.len() < possible_cpus() && has_room_beside(self.going.len() as u64);
-        let patience = if self.is_idle { IDLE_PATIENCE } else { PATIENCE };
-        (may_go || now - self.went_at >= patience).then_some(first)
+        let is_due =
+            now - self.went_at >= self.patience && (self.going.is_empty() || !self.patience.is_zero());
+        (may_go || is_due).then_some(first)
     }
 
-    /// The first goes on, and has so much.
-    fn goes_on(&mut self, now: Instant, bytes: u64) {
-        if let Some(Waiting { pid, .. }) = self.waiting.pop_front() {
-            self.going.push(Going { pid, since: now, bytes, grown_at: now });
-            (self.moved_at, self.went_at) = (now, now);
-            (self.keeps_until, self.is_idle) = (Some(now + KEEPS_ROOM), false);
-        }
+    /// A process goes on, and has so much.
+    fn goes_on(&mut self, pid: u32, now: Instant, bytes: u64) {
+        self.waiting.retain(|waiting| waiting.pid != pid);
+        self.going.push(Going { pid, since: now, bytes, grown_at: now });
+        (self.moved_at, self.went_at) = (now, now);
+        (self.keeps_until, self.patience) = (Some(now + KEEPS_ROOM), PATIENCE);
     }
 
     /// Returns whether those that wait are to be taken over: nobody makes room by its end.
@@ -194,33 +219,44 @@ impl Monitor {
         }
     }
 
-    /// Has small processes wait that have grown, and who has started more of them.
+    /// Has small processes wait that have grown, or are new and about to run, and who has started more of them.
     pub(super) fn have_wait(&mut self) {
         for (anonymous, pid) in self.tree.grown() {
             if self.is_small(anonymous, pid) {
-                self.wait(pid);
+                self.wait(pid, Why::Grown);
+            }
+        }
+        self.have_newcomers_wait();
+    }
+
+    /// Has small processes wait that are new and about to run, and who has started more of them. They do not overtake those that wait.
+    pub(super) fn have_newcomers_wait(&mut self) {
+        for (anonymous, pid) in self.tree.newcomers(Instant::now()) {
+            if self.is_small(anonymous, pid) {
+                self.wait(pid, Why::New);
             }
         }
         for parent in self.tree.take_parents() {
             if !self.queue.is_empty() && self.tree.processes.contains_key(&parent) {
-                self.wait(parent);
+                self.wait(parent, Why::Starts);
             }
         }
     }
 
-    fn wait(&mut self, pid: u32) {
+    pub(super) fn wait(&mut self, pid: u32, why: Why) {
         if self.standstill.has(pid) || self.is_beyond_reach(pid) {
             return;
         }
         priority::goes_on(STOPPING);
-        if self.standstill.stop_to_wait(pid, self.tree.ancestors(pid), self.guardian.as_ref()) {
-            self.queue.push(pid, Instant::now());
+        let (ancestors, guardian) = (self.tree.ancestors(pid), self.guardian.as_ref());
+        if self.standstill.stop_to_wait(pid, why == Why::New, ancestors, guardian) {
+            self.queue.push(pid, why == Why::Starts, Instant::now());
             self.tree.settle(pid);
         }
     }
 
     /// Returns whether a process has no mover, and is too small to get one by itself.
-    fn is_small(&self, anonymous: u64, pid: u32) -> bool {
+    pub(super) fn is_small(&self, anonymous: u64, pid: u32) -> bool {
         let lacks_mover = self.managed.get(&pid).is_none_or(Managed::lacks_mover);
         anonymous < LEAST_PROCESS && lacks_mover && !self.refused.contains_key(&pid)
     }
@@ -231,7 +267,7 @@ impl Monitor {
         let limit = self.ledger.limit_bytes();
         while let Some(pid) = self.queue.next(now, |going| total + wanted * (going + 1) <= limit) {
             let anonymous = self.tree.processes.get(&pid).map_or(0, |process| process.memory.anonymous);
-            self.queue.goes_on(now, anonymous);
+            self.queue.goes_on(pid, now, anonymous);
             self.tree.settle(pid);
             self.tree.ask_again(pid);
             self.standstill.go_on(pid, self.guardian.as_ref());
@@ -256,11 +292,11 @@ mod tests {
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut queue = Queue::new(start);
         let count = possible_cpus() as u32 + 2;
-        (1..=count).for_each(|pid| queue.push(pid, at(0)));
+        (1..=count).for_each(|pid| queue.push(pid, false, at(0)));
         assert_eq!(queue.next(at(0), |_| false), None, "there is no room");
         let mut went = 0;
         while let Some(pid) = queue.next(at(1), |_| true) {
-            queue.goes_on(at(1), MIB);
+            queue.goes_on(pid, at(1), MIB);
             went += 1;
             assert_eq!(pid, went);
         }
@@ -273,18 +309,38 @@ mod tests {
             Some(count - 1),
             "the first has ended, and others do not grow"
         );
-        queue.goes_on(at(60), MIB);
+        queue.goes_on(count - 1, at(60), MIB);
         queue.note(at(400), 1, 0, |_| Some(100 * MIB));
         assert_eq!(queue.next(at(400), |_| true), Some(count), "it has had its time");
         assert_eq!(queue.next(at(401), |_| false), None);
         assert_eq!(queue.next(at(60) + PATIENCE, |_| false), Some(count), "others may wait for it");
-        queue.goes_on(at(2100), MIB);
+        queue.goes_on(count, at(2100), MIB);
         assert!(queue.is_empty() && queue.keeps_room(at(2200)) && !queue.keeps_room(at(9000)));
-        [98, 99].into_iter().for_each(|pid| queue.push(pid, at(9000)));
-        queue.goes_on(at(9000), MIB);
+        [98, 99].into_iter().for_each(|pid| queue.push(pid, false, at(9000)));
+        queue.goes_on(98, at(9000), MIB);
         queue.note(at(9060), 1, 0, |_| Some(MIB));
         assert_eq!(queue.next(at(9060), |_| false), None);
         assert_eq!(queue.next(at(9100), |_| false), Some(99), "the one before wanted nothing");
+    }
+
+    #[test]
+    fn without_room_one_is_tried_and_whoever_ends_makes_room_for_the_next() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut queue = Queue::new(start);
+        queue.push(1, true, at(0));
+        (2..=4).for_each(|pid| queue.push(pid, false, at(0)));
+        assert_eq!(queue.next(at(50), |_| false), None);
+        assert_eq!(queue.next(at(100), |_| false), Some(2), "who starts others comes last");
+        queue.goes_on(2, at(100), MIB);
+        queue.note(at(105), 0, 0, |_| Some(MIB));
+        assert_eq!(queue.next(at(300), |_| false), None, "it has not ended");
+        queue.note(at(305), 1, 0, |pid| (pid != 2).then_some(MIB));
+        assert_eq!(queue.next(at(305), |_| false), Some(3));
+        queue.goes_on(3, at(305), MIB);
+        queue.note(at(310), 1, 0, |_| Some(4 * MIB));
+        assert_eq!(queue.next(at(900), |_| false), None, "this one does not end");
+        assert_eq!(queue.next(at(1305), |_| false), Some(1), "who starts others does not wait for ever");
     }
 
     #[test]
@@ -293,8 +349,8 @@ mod tests {
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut queue = Queue::new(start);
         assert!(!queue.is_stuck(at(1000)), "nobody waits");
-        queue.push(1, at(1000));
-        queue.push(2, at(1001));
+        queue.push(1, false, at(1000));
+        queue.push(2, false, at(1001));
         queue.note(at(1400), 1, 0, |_| Some(MIB));
         assert!(!queue.is_stuck(at(1800)), "somebody has ended");
         assert!(queue.is_stuck(at(1900)));

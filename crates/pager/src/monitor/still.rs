@@ -8,6 +8,7 @@
 //!
 //! Small processes wait in turn instead ([`queue`](super::queue)).
 
+use super::queue::Why;
 use super::{LEAST_COPIES, Managed, Monitor, STOPPING};
 use crate::priority;
 use crate::tree::Process;
@@ -33,7 +34,12 @@ impl Monitor {
             if self.standstill.has(pid) {
                 continue;
             }
-            let is_to_stop = if may_copy_too_much && self.tree.shares_much(pid) {
+            let may_copy = may_copy_too_much && self.tree.shares_much(pid);
+            if may_copy && self.is_small(anonymous, pid) {
+                self.wait(pid, Why::Grown);
+                continue;
+            }
+            let is_to_stop = if may_copy {
                 true
             } else if self.is_to_be_equipped(anonymous, pid) {
                 is_urgent
