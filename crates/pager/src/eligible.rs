@@ -47,7 +47,7 @@ pub(crate) struct Seen {
     mappings: Vec<Mapping>,
     threads: Threads,
     bss: RangeSet<u64>,
-    /// The stack pointers that are in memory that is taken already.
+    /// The stack pointers in mappings that are taken already, or may have been divided when what is behind was taken.
     taken_stacks: Vec<u64>,
 }
 
@@ -68,8 +68,11 @@ impl Seen {
     pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
         found.bss.extend(self.bss);
         self.bss = found.bss.clone();
-        let stacks = self.threads.stacks.iter().copied();
-        self.taken_stacks = stacks.filter(|at| found.mapped.contains(at)).collect();
+        let is_divided = |at: &u64| {
+            let mapping = self.mappings.iter().find(|mapping| mapping.contains(*at));
+            found.mapped.contains(at) || mapping.is_some_and(|mapping| found.mapped.contains(&mapping.end))
+        };
+        self.taken_stacks = self.threads.stacks.iter().copied().filter(is_divided).collect();
         self
     }
 

@@ -323,6 +323,8 @@ impl Monitor {
             self.prepare()?;
         }
         let least_room = margin / 4;
+        // By one that waits and goes on.
+        let wanted = coming.max(margin / 2) + (1 << 20);
         let is_near = total + margin > limit;
         if is_near {
             if self.take_over(total, coming.max(margin / 2), least_room)? {
@@ -330,10 +332,11 @@ impl Monitor {
                 self.calm = SHORTEST;
             }
             self.growth.go_on(Instant::now(), total);
-        } else if self.queue.is_empty() {
-            self.tree.settle_all();
         } else {
-            self.have_newcomers_wait();
+            if total + margin + self.queue.len() as u64 * wanted > limit {
+                self.have_newcomers_wait();
+            }
+            self.tree.settle_all();
         }
         self.follow_unpaged(total, is_near)?;
         if let Some(manager) = &self.manager {
@@ -366,7 +369,7 @@ impl Monitor {
             // Those that were to be taken over have ended, or could not be looked at.
             self.let_go_on();
         }
-        self.let_next_go_on(total, coming.max(margin / 2) + (1 << 20));
+        self.let_next_go_on(total, wanted);
         self.room = limit.saturating_sub(total);
         let room = limit.saturating_sub(total + margin);
         Ok(time_to_fill(room).clamp(self.calm, LONGEST))

@@ -125,6 +125,10 @@ impl Standstill {
     /// Takes note of which processes wait for their turns still. The others have ended.
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, _) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
+            // One that was not found for a moment, since its parent has just ended, is there still.
+            if is_stopped(pid) {
+                signals::kill(pid, Signal::CONT);
+            }
             guardian.iter().for_each(|guardian| guardian.continued(pid));
         }
     }

@@ -430,7 +430,9 @@ impl Tree {
 
     /// Returns who has started processes since the last call, or since there was room.
     pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
-        std::mem::take(&mut self.parents)
+        let mut parents = std::mem::take(&mut self.parents);
+        parents.retain(|pid| self.processes.get(pid).is_none_or(|process| !process.is_vforked));
+        parents
     }
 
     /// Has all processes asked at the next looks: those that stood still go on.

@@ -57,7 +57,7 @@ pub(super) struct Queue {
     going: Vec<Going>,
     /// How many processes have ended.
     ended: u64,
-    /// When somebody ended, went on or was taken over last, and when somebody went on.
+    /// When somebody ended, went on into room or was taken over last, and when somebody went on.
     moved_at: Instant,
     went_at: Instant,
     /// The manager keeps room until then.
@@ -114,14 +114,20 @@ impl Queue {
     }
 
     fn push(&mut self, pid: u32, starts: bool, now: Instant) {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.going.is_empty() {
             (self.moved_at, self.went_at, self.patience) = (now, now, FIRST_PATIENCE);
         }
+        self.going.retain(|going| going.pid != pid);
         self.waiting.push_back(Waiting { pid, since: now, starts });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns whether a process has just gone on.
+    pub(super) fn is_going(&self, pid: u32) -> bool {
+        self.going.iter().any(|going| going.pid == pid)
     }
 
     /// Takes note of what the processes have. `None`: it has ended. So many of the tree have ended in all.
@@ -150,21 +156,22 @@ impl Queue {
         });
     }
 
-    /// Returns who goes on next, where there is room beside so many that have just gone on.
-    fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<u32> {
+    /// Returns who goes on next, and whether there is room for it beside so many that have just gone on.
+    fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<(u32, bool)> {
         let comes_last = |waiting: &Waiting| waiting.starts && now - waiting.since < PATIENCE;
         let first = self.waiting.iter().find(|waiting| !comes_last(waiting)).or(self.waiting.front())?.pid;
         let may_go = self.going.len() < possible_cpus() && has_room_beside(self.going.len() as u64);
         let is_due =
             now - self.went_at >= self.patience && (self.going.is_empty() || !self.patience.is_zero());
-        (may_go || is_due).then_some(first)
+        (may_go || is_due).then_some((first, may_go))
     }
 
-    /// A process goes on, and has so much.
-    fn goes_on(&mut self, pid: u32, now: Instant, bytes: u64) {
+    /// A process goes on, and has so much. Where there was no room for it, nothing has moved yet.
+    fn goes_on(&mut self, (pid, has_room): (u32, bool), now: Instant, bytes: u64) {
         self.waiting.retain(|waiting| waiting.pid != pid);
         self.going.push(Going { pid, since: now, bytes, grown_at: now });
-        (self.moved_at, self.went_at) = (now, now);
+        self.moved_at = if has_room { now } else { self.moved_at };
+        self.went_at = now;
         (self.keeps_until, self.patience) = (Some(now + KEEPS_ROOM), PATIENCE);
     }
 
@@ -237,7 +244,7 @@ impl Monitor {
             }
         }
         for parent in self.tree.take_parents() {
-            if !self.queue.is_empty() && self.tree.processes.contains_key(&parent) {
+            if self.queue.len() > 0 && self.tree.processes.contains_key(&parent) {
                 self.wait(parent, Why::Starts);
             }
         }
@@ -265,9 +272,10 @@ impl Monitor {
     pub(super) fn let_next_go_on(&mut self, total: u64, wanted: u64) {
         let now = Instant::now();
         let limit = self.ledger.limit_bytes();
-        while let Some(pid) = self.queue.next(now, |going| total + wanted * (going + 1) <= limit) {
+        while let Some(next) = self.queue.next(now, |going| total + wanted * (going + 1) <= limit) {
+            let (pid, _) = next;
             let anonymous = self.tree.processes.get(&pid).map_or(0, |process| process.memory.anonymous);
-            self.queue.goes_on(pid, now, anonymous);
+            self.queue.goes_on(next, now, anonymous);
             self.tree.settle(pid);
             self.tree.ask_again(pid);
             self.standstill.go_on(pid, self.guardian.as_ref());
@@ -295,10 +303,10 @@ mod tests {
         (1..=count).for_each(|pid| queue.push(pid, false, at(0)));
         assert_eq!(queue.next(at(0), |_| false), None, "there is no room");
         let mut went = 0;
-        while let Some(pid) = queue.next(at(1), |_| true) {
-            queue.goes_on(pid, at(1), MIB);
+        while let Some(next) = queue.next(at(1), |_| true) {
+            queue.goes_on(next, at(1), MIB);
             went += 1;
-            assert_eq!(pid, went);
+            assert_eq!(next, (went, true));
         }
         assert_eq!(went, count - 2, "one for each CPU");
         queue.note(at(20), 0, 0, |pid| Some(if pid == 1 { 4 * MIB } else { MIB }));
@@ -306,21 +314,21 @@ mod tests {
         queue.note(at(60), 1, 0, |pid| (pid != 1).then_some(MIB));
         assert_eq!(
             queue.next(at(60), |_| true),
-            Some(count - 1),
+            Some((count - 1, true)),
             "the first has ended, and others do not grow"
         );
-        queue.goes_on(count - 1, at(60), MIB);
+        queue.goes_on((count - 1, false), at(60), MIB);
         queue.note(at(400), 1, 0, |_| Some(100 * MIB));
-        assert_eq!(queue.next(at(400), |_| true), Some(count), "it has had its time");
+        assert_eq!(queue.next(at(400), |_| true), Some((count, true)), "it has had its time");
         assert_eq!(queue.next(at(401), |_| false), None);
-        assert_eq!(queue.next(at(60) + PATIENCE, |_| false), Some(count), "others may wait for it");
-        queue.goes_on(count, at(2100), MIB);
-        assert!(queue.is_empty() && queue.keeps_room(at(2200)) && !queue.keeps_room(at(9000)));
+        assert_eq!(queue.next(at(60) + PATIENCE, |_| false), Some((count, false)), "others may wait for it");
+        queue.goes_on((count, false), at(2100), MIB);
+        assert!(queue.len() == 0 && queue.keeps_room(at(2200)) && !queue.keeps_room(at(9000)));
         [98, 99].into_iter().for_each(|pid| queue.push(pid, false, at(9000)));
-        queue.goes_on(98, at(9000), MIB);
+        queue.goes_on((98, false), at(9000), MIB);
         queue.note(at(9060), 1, 0, |_| Some(MIB));
         assert_eq!(queue.next(at(9060), |_| false), None);
-        assert_eq!(queue.next(at(9100), |_| false), Some(99), "the one before wanted nothing");
+        assert_eq!(queue.next(at(9100), |_| false), Some((99, false)), "the one before wanted nothing");
     }
 
     #[test]
@@ -331,16 +339,20 @@ mod tests {
         queue.push(1, true, at(0));
         (2..=4).for_each(|pid| queue.push(pid, false, at(0)));
         assert_eq!(queue.next(at(50), |_| false), None);
-        assert_eq!(queue.next(at(100), |_| false), Some(2), "who starts others comes last");
-        queue.goes_on(2, at(100), MIB);
+        assert_eq!(queue.next(at(100), |_| false), Some((2, false)), "who starts others comes last");
+        queue.goes_on((2, false), at(100), MIB);
         queue.note(at(105), 0, 0, |_| Some(MIB));
         assert_eq!(queue.next(at(300), |_| false), None, "it has not ended");
         queue.note(at(305), 1, 0, |pid| (pid != 2).then_some(MIB));
-        assert_eq!(queue.next(at(305), |_| false), Some(3));
-        queue.goes_on(3, at(305), MIB);
+        assert_eq!(queue.next(at(305), |_| false), Some((3, false)));
+        queue.goes_on((3, false), at(305), MIB);
         queue.note(at(310), 1, 0, |_| Some(4 * MIB));
         assert_eq!(queue.next(at(900), |_| false), None, "this one does not end");
-        assert_eq!(queue.next(at(1305), |_| false), Some(1), "who starts others does not wait for ever");
+        assert_eq!(
+            queue.next(at(1305), |_| false),
+            Some((1, false)),
+            "who starts others does not wait for ever"
+        );
     }
 
     #[test]
@@ -358,5 +370,14 @@ mod tests {
         assert!(!queue.is_stuck(at(1950)), "their pages are going out");
         (0..30).for_each(|end| queue.note(at(1950 + end * 50), end, 0, |_| Some(MIB)));
         assert!(queue.is_stuck(at(3450)), "those that end make no room for it");
+        // One that is tried, and waits again since it grows, has made no room, either.
+        let mut queue = Queue::new(start);
+        for tried in 0..5 {
+            queue.push(1, false, at(tried * 100));
+            assert!(!queue.is_stuck(at(tried * 100 + 50)));
+            queue.goes_on((1, false), at(tried * 100 + 60), MIB);
+        }
+        queue.push(1, false, at(560));
+        assert!(queue.is_stuck(at(560)));
     }
 }

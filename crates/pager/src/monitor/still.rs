@@ -36,7 +36,9 @@ impl Monitor {
             }
             let may_copy = may_copy_too_much && self.tree.shares_much(pid);
             if may_copy && self.is_small(anonymous, pid) {
-                self.wait(pid, Why::Grown);
+                if !self.queue.is_going(pid) {
+                    self.wait(pid, Why::Grown);
+                }
                 continue;
             }
             let is_to_stop = if may_copy {
