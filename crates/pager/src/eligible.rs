@@ -69,8 +69,8 @@ impl Seen {
         found.bss.extend(self.bss);
         self.bss = found.bss.clone();
         let is_divided = |at: &u64| {
-            let mapping = self.mappings.iter().find(|mapping| mapping.contains(*at));
-            found.mapped.contains(at) || mapping.is_some_and(|mapping| found.mapped.contains(&mapping.end))
+            let ends_at_taken = |mapping: &Mapping| found.mapped.contains(&mapping.end);
+            found.mapped.contains(at) || self.mapping_at(*at).is_some_and(ends_at_taken)
         };
         self.taken_stacks = self.threads.stacks.iter().copied().filter(is_divided).collect();
         self
@@ -96,11 +96,8 @@ impl Seen {
     /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The
     /// kernel shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
-        // Mappings are in the order of their addresses.
-        let was_there = |mapping: &Mapping| {
-            let next = before.mappings.partition_point(|old| old.end <= mapping.start);
-            before.mappings.get(next).is_some_and(|old| old.start < mapping.end)
-        };
+        let was_there =
+            |mapping: &Mapping| before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end);
         let is_beside_taken = |mapping: &Mapping| {
             mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last))
                 || taken.contains(&mapping.end)
@@ -213,9 +210,17 @@ impl Seen {
     fn behind_stack_pointer(&self, at: u64) -> Range<u64> {
         let page = at & !(PAGE - 1);
         let most = page.saturating_add(STACK_BYTES);
-        let is_taken = self.taken_stacks.contains(&at);
-        let mapping = self.mappings.iter().find(|mapping| !is_taken && mapping.contains(at));
+        let mapping = self.mapping_at(at).filter(|_| !self.taken_stacks.contains(&at));
         page..mapping.map_or(most, |mapping| mapping.end.min(most))
+    }
+
+    fn mapping_at(&self, address: u64) -> Option<&Mapping> {
+        self.next_at(address).filter(|mapping| mapping.contains(address))
+    }
+
+    /// Returns the first mapping that ends behind an address. They are in the order of their addresses.
+    fn next_at(&self, address: u64) -> Option<&Mapping> {
+        self.mappings.get(self.mappings.partition_point(|mapping| mapping.end <= address))
     }
 }
 

@@ -73,6 +73,11 @@ fn is_stopped(pid: u32) -> bool {
     proc::stat(pid).is_some_and(|stat| stat.state == b'T' || stat.state == b't')
 }
 
+/// Returns whether a process in this state is there, and not stopped already.
+fn may_stop(state: u8) -> bool {
+    !b"TtZX".contains(&state)
+}
+
 impl Standstill {
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.stopped.contains_key(&pid)
@@ -85,7 +90,6 @@ impl Standstill {
 
     /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
-        let may_stop = |state| !b"TtZX".contains(&state);
         if self.stop_one(pid, ancestors, guardian, false, may_stop) {
             self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
         }
@@ -99,8 +103,8 @@ impl Standstill {
         ancestors: Vec<u32>,
         guardian: Option<&Guardian>,
     ) -> bool {
-        let may_stop = |state| if is_newcomer { state == b'R' } else { !b"TtZX".contains(&state) };
-        self.stop_one(pid, ancestors, guardian, true, may_stop)
+        let is_ready = |state| state == b'R';
+        self.stop_one(pid, ancestors, guardian, true, if is_newcomer { is_ready } else { may_stop })
     }
 
     fn stop_one(
@@ -109,7 +113,7 @@ impl Standstill {
         ancestors: Vec<u32>,
         guardian: Option<&Guardian>,
         waits: bool,
-        may_stop: impl Fn(u8) -> bool,
+        may_stop: fn(u8) -> bool,
     ) -> bool {
         if proc::stat(pid).is_none_or(|stat| !may_stop(stat.state)) {
             return false;

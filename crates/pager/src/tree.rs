@@ -428,10 +428,10 @@ impl Tree {
         self.parents.clear();
     }
 
-    /// Returns who has started processes since the last call, or since there was room.
+    /// Returns who has started processes since the last call, or since there was room, and is there still with memory of its own.
     pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
         let mut parents = std::mem::take(&mut self.parents);
-        parents.retain(|pid| self.processes.get(pid).is_none_or(|process| !process.is_vforked));
+        parents.retain(|pid| self.processes.get(pid).is_some_and(|process| !process.is_vforked));
         parents
     }
 
@@ -543,7 +543,7 @@ impl Tree {
             return;
         }
         self.asked_at = Some(now);
-        if self.rounds.rest(Instant::now()) && self.groups().all(|group| group.all_have_answered()) {
+        if self.rounds.rest(now) && self.groups().all(|group| group.all_have_answered()) {
             return;
         }
         let mut wanted = BTreeMap::<u32, Wanted>::new();

@@ -244,7 +244,7 @@ impl Monitor {
             }
         }
         for parent in self.tree.take_parents() {
-            if self.queue.len() > 0 && self.tree.processes.contains_key(&parent) {
+            if self.queue.len() > 0 {
                 self.wait(parent, Why::Starts);
             }
         }
