@@ -9,6 +9,7 @@ use super::engine::IoEngine;
 use super::file::{self, FileDevice, FileOptions, SwapFile};
 use super::ram::RamDevice;
 use crate::error::Result;
+use crate::units::PAGE_BYTES;
 
 /// A place for pages when memory is short, with a limit and a priority, for [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is
 /// opened when the manager is built. A later manager finds no pages there.
@@ -131,6 +132,21 @@ impl SwapArea {
             Backend::BlockDevice(path) if !self.overwrite => block::check_contents(path),
             Backend::BlockDevice(_) | Backend::Ram(_) | Backend::Device(_) => Ok(()),
         }
+    }
+
+    /// Returns the most pages that may go there, as far as that shows without opening it.
+    ///
+    /// # Errors
+    /// Those of a limit that holds no page.
+    pub(crate) fn most_pages(&self) -> Result<u32> {
+        let limit_bytes = match &self.backend {
+            Backend::Ram(bytes) => self.limit_bytes.min(*bytes),
+            Backend::Device(device) => {
+                self.limit_bytes.min(u64::from(device.capacity_pages()) * PAGE_BYTES as u64)
+            }
+            Backend::Temporary(_) | Backend::File(_) | Backend::BlockDevice(_) => self.limit_bytes,
+        };
+        device::capacity_pages(limit_bytes)
     }
 
     /// Opens it.

@@ -224,22 +224,44 @@ impl ManagerBuilder {
         self
     }
 
+    /// Looks for what [`build`](Self::build) would refuse, as far as that shows without making anything: the budget, the places for swap,
+    /// and addresses. For those who build a manager later, when it is late to be told. Costs some system calls, and reads up to 2 MiB of
+    /// each place.
+    ///
+    /// # Errors
+    /// As `build`.
+    pub fn check(mut self) -> Result<()> {
+        let (_, most_bytes) = self.budgets()?;
+        let areas = self.areas();
+        areas.iter().try_for_each(SwapArea::check)?;
+        let slot_bytes = Swap::bytes_per_slot(self.encrypt);
+        let reserve = Reserve::for_budget(most_bytes, self.backing, slot_bytes);
+        let slots =
+            areas.iter().map(|area| area.most_pages().map(|pages| u64::from(pages.min(reserve.slots))));
+        reserve.probe(slots.sum::<Result<u64>>()?, slot_bytes, self.machine.cpus)
+    }
+
+    /// Takes the places for swap.
+    fn areas(&mut self) -> Vec<SwapArea> {
+        let mut areas = std::mem::take(&mut self.swap_areas);
+        areas.extend(self.swap_device.take().map(SwapArea::device));
+        if areas.is_empty() {
+            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes);
+            areas.extend(SwapArea::from_file(std::mem::take(&mut self.swap_file)).map(limited));
+        }
+        areas
+    }
+
     /// Builds the manager.
     ///
     /// # Errors
     /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`.
     /// `SwapUnavailable` when a swap area cannot be made or opened, and `SwapNotEmpty` when it holds something that is not Octavo's. `Unsupported` when the chosen I/O engine does not work
     /// here. `System` when the kernel refuses addresses or a thread.
-    pub fn build(self) -> Result<Manager> {
+    pub fn build(mut self) -> Result<Manager> {
         let _inside = Inside::enter();
         let (budget_bytes, most_bytes) = self.budgets()?;
-        let mut areas = self.swap_areas;
-        areas.extend(self.swap_device.map(SwapArea::device));
-        if areas.is_empty() {
-            let limited = |area: SwapArea| area.limit_bytes(self.swap_limit_bytes);
-            areas.extend(SwapArea::from_file(self.swap_file).map(limited));
-        }
-        let devices = areas.into_iter().map(|area| {
+        let devices = self.areas().into_iter().map(|area| {
             let Opened { device, capacity_pages, priority, .. } = area.open(self.io_engine)?;
             Ok((device, AreaShape { capacity_pages, priority }))
         });
